@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
@@ -23,6 +23,7 @@ from kafka_ds.source.planning.packing import packed
 from kafka_ds.source.planning.pinned import pin
 from kafka_ds.source.planning.planning import Plan, plan_scan
 from kafka_ds.source.reading.reading import ReadConfig, read_tasks, report_loss
+from kafka_ds.source.session.optimizer import CLASS_NAME
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,25 @@ class DescribedPartition(InputPartition):
     def __init__(self, value: Any, plan: str) -> None:
         super().__init__(value)
         self.plan = f"<kafka_ds: {plan}>"
+
+
+class Unplanned(InputPartition):
+    """What Spark's push-down gets for a plan: the rule after it has the query planned anew."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def refuse(self) -> NoReturn:
+        """Raise what a user can do about it.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(
+            f"the query was not planned, because the optimizer's rule {CLASS_NAME} did not run: take it out of "
+            "spark.sql.optimizer.excludedRules, or, where spark.experimental.extraOptimizations was replaced, "
+            "call kafka_ds.register(spark) after that"
+        )
 
 
 def _partitions(plan: Plan, slots: int | None) -> list[InputPartition]:
@@ -95,12 +115,14 @@ class KafkaBatchReader(DataSourceReader):
         )
         report_loss(list(plan.lost), fail=options.fail_on_data_loss)
         found = _partitions(plan, self._slots)
-        # Spark asks the same process twice for a query with filters (`optimizer`).
+        # The same process plans the next query.
         settle()
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of some tasks, as Arrow batches."""
+        if isinstance(partition, Unplanned):
+            partition.refuse()
         # Spark asks for one partition without a value where there is nothing to read.
         if partition.value is None:
             return iter(())
@@ -111,10 +133,24 @@ class KafkaBatchReader(DataSourceReader):
 class PushingKafkaBatchReader(KafkaBatchReader):
     """The reader where each query has a plan of its own (`kafka_ds.source.session.optimizer`): it takes filters.
 
-    It is a class apart because Spark asks whether the method is there.
+    It is a class apart because Spark asks whether the method is there. ``is_rules``: the rule made it, not Spark.
     """
+
+    def __init__(
+        self, options: Options, schema: pa.Schema, *, slots: int | None = None, is_rules: bool
+    ) -> None:
+        super().__init__(options, schema, slots=slots)
+        self._is_rules = is_rules
+        self._has_filters = False
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take what can be applied exactly; hand back the rest."""
+        self._has_filters = True
         self._predicate, refused = pushed(filters, self._predicate)
         return refused
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks of the plan; one that cannot be read where the rule is still to ask."""
+        if self._has_filters and not self._is_rules:
+            return [Unplanned()]
+        return super().partitions()

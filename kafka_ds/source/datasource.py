@@ -214,7 +214,9 @@ class PushingKafkaDataSource(KafkaDataSource):
         from kafka_ds.source.batch import PushingKafkaBatchReader
 
         options = self._parsed(stream=False)
-        return PushingKafkaBatchReader(options, declared(schema), slots=self.slots)
+        return PushingKafkaBatchReader(
+            options, declared(schema), slots=self.slots, is_rules=optimizer.is_marked(schema)
+        )
 
 
 def _types(schema: StructType) -> dict[str, str]:

@@ -373,3 +373,16 @@ def test_without_the_rule_filters_are_sparks(spark: SparkSession, both: tuple[To
         assert frame.count() == len(topic.rows)
     finally:
         register(spark)
+
+
+def test_a_rule_that_is_excluded_is_named(spark: SparkSession, both: tuple[Topic, int]) -> None:
+    topic, _ = both
+    frame = topic.read(spark)
+    spark.conf.set("spark.sql.optimizer.excludedRules", "kafka_ds.OwnPlan")
+    try:
+        with pytest.raises(PySparkException, match=r"spark\.sql\.optimizer\.excludedRules"):
+            frame.where("partition = 0 AND offset < 9").count()
+    finally:
+        spark.conf.unset("spark.sql.optimizer.excludedRules")
+    assert frame.where("partition = 0 AND offset < 9").count() == 9
+    assert frame.count() == len(topic.rows)

@@ -6,7 +6,9 @@ Rules of this file:
   read what the last one asked for. (Later versions keep it with the scan.) The rule gives every scan an object of its
   own and plans it from the scan's own filters. Where the rule cannot be installed, no filter is ever taken.
 - A Python source is not told which columns a query uses. The rule sees it in the plan, and asks for those.
-- A query with filters is planned by now: `explain` then says what it will read (`batch.DescribedPartition`).
+- Spark has a query with filters planned when it pushes them down, before the rule and for nothing. So only the rule's
+  call plans (`is_marked`); Spark's gets a partition that cannot be read (`batch.Unplanned`). `explain` says what the
+  rule's plan will read (`batch.DescribedPartition`).
 - It is Java, compiled in the driver by the compiler that Spark itself carries (Janino) and handed over by a public
   interface (`ExperimentalMethods.extraOptimizations`): nothing to download, nothing on the class path. What it needs of
   Spark's internals is looked up once, when it is installed: a Spark in which something is missing runs without it.
@@ -19,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 LOGGER = logging.getLogger("kafka_ds.source")
 CLASS_NAME: Final = "kafka_ds.OwnPlan"
@@ -44,6 +47,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonFilterPushdownResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -56,6 +61,8 @@ public class OwnPlan extends Rule {
   private static final String FORMAT = "kafka_ds";
   private static final String CHEAPEST = "partition";
   private static final String PLAN = "<kafka_ds: ";
+  private static final Metadata MARK =
+      new MetadataBuilder().putBoolean(OwnPlan.class.getName(), true).build();
   private final Map done = Collections.synchronizedMap(new WeakHashMap());
   private final Field ds, shortName, options, schema, filters, instance;
   private final Constructor relation = DataSourceV2ScanRelation.class.getConstructors()[0];
@@ -128,7 +135,7 @@ public class OwnPlan extends Rule {
     instance.set(own, created);
     String plan = "";
     if (pushed.length > 0) {
-      Option found = own.source().pushdownFiltersInPython(created, wanted, pushed);
+      Option found = own.source().pushdownFiltersInPython(created, marked(wanted), pushed);
       PythonFilterPushdownResult result = (PythonFilterPushdownResult) found.get();
       for (Iterator each = result.isFilterPushed().iterator(); each.hasNext();) {
         if (!Boolean.TRUE.equals(each.next())) {
@@ -149,6 +156,13 @@ public class OwnPlan extends Rule {
     LogicalPlan made = (LogicalPlan) relation.newInstance(arguments);
     made.copyTagsFrom(node);
     return made;
+  }
+
+  /* The schema as Python gets it from this rule alone. */
+  private static StructType marked(StructType wanted) {
+    StructField[] fields = (StructField[]) wanted.fields().clone();
+    fields[0] = new StructField(fields[0].name(), fields[0].dataType(), fields[0].nullable(), MARK);
+    return new StructType(fields);
   }
 
   /* What the first partition says of the plan. */
@@ -204,6 +218,11 @@ public class OwnPlan extends Rule {
   }
 }
 """
+
+
+def is_marked(schema: StructType) -> bool:
+    """Whether the rule asks for a reader of these columns, and not Spark's own push-down before it."""
+    return any(CLASS_NAME in field.metadata for field in schema.fields)
 
 
 def install(spark: SparkSession) -> bool:
