@@ -110,10 +110,16 @@ class Election:
     def sees_lease(self, lease: Lease | None, now_ms: int) -> None:
         """The lease was read; None where there is none."""
         self._has_looked = True
-        if lease is None or lease.controller_epoch < self._controller_epoch:
+        if lease is None:
+            return
+        if lease.controller_epoch < self._controller_epoch:
+            # The last one of a controller that was deposed lies over its successor's, who may well live.
+            self._is_new = False
             return
         before = self._lease
-        if before is None or lease.follows(before):
+        # Of an epoch before that of the last one: a claim came to nothing, and who decides has written since.
+        is_back = before is not None and lease.controller_epoch < before.controller_epoch
+        if before is None or is_back or lease.follows(before):
             self._lease = lease
             if before is not None:
                 self._lease_moved(now_ms)

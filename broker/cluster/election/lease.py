@@ -5,6 +5,7 @@ Rules of this file:
   who decides. So a lease that is lost, stale or written by a deposed controller costs time, never truth.
 - It moves in the order of (controller epoch, sequence), and sequences begin anew with each epoch. Several brokers that
   claim one epoch all write a lease before; so another broker's lease of that epoch is movement, whatever its sequence.
+  A claim that comes to nothing leaves a lease of an epoch that there is not: the next one of who decides is movement.
   Other brokers see that it moves, by their own clocks: it holds no time.
 """
 

@@ -174,6 +174,30 @@ def test_of_brokers_that_claim_one_epoch_the_one_that_won_is_seen_to_live_and_to
     assert (action.controller_id, action.controller_epoch, action.is_dead) == (4, 6, False)
 
 
+def test_a_claim_that_came_to_nothing_does_not_hide_the_leases_of_the_one_who_decides() -> None:
+    machine = election()
+    machine.sees_lease(LEASE, 0)
+    # Written before a claim, which the store refused, or which its author was not to make.
+    machine.sees_lease(replace(LEASE, controller_id=3, controller_epoch=6, sequence=1), 100)
+    machine.sees_lease(replace(LEASE, sequence=8), 5_000)
+    assert isinstance(machine.next(SESSION_MS), AskPeers)
+    machine.peers_answered([-1], SESSION_MS, brokers=4, chance=0.0)
+    assert machine.next(SESSION_MS) == Wait(until_ms=SESSION_MS + 5_000)
+    machine.sees_lease(replace(LEASE, sequence=9, released=True), SESSION_MS + 5_000)
+    action = machine.next(SESSION_MS + 5_000)
+    assert isinstance(action, Claim)
+    assert (action.controller_id, action.controller_epoch, action.is_dead) == (2, 5, False)
+
+
+def test_a_lease_of_one_who_was_deposed_hides_its_successor_but_says_nothing_against_it() -> None:
+    """The last one of a controller that was deposed between its look into the log and this writing."""
+    machine = election(controller_id=3, controller_epoch=6)
+    machine.sees_lease(LEASE, 0)
+    assert machine.next(0) == Wait(until_ms=SESSION_MS)
+    machine.sees_lease(None, 2_000)
+    assert machine.next(2_000) == Wait(until_ms=SESSION_MS)
+
+
 def test_a_controller_that_answers_others_is_left_alone_until_it_is_silent_to_them_too() -> None:
     machine = election()
     machine.sees_lease(LEASE, 0)
