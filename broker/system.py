@@ -189,8 +189,9 @@ class SystemListener:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._share(True)
             self._socket.bind((host, port))
+            self._share(False)
         except OSError:
             self._socket.close()
             raise
@@ -199,10 +200,18 @@ class SystemListener:
         name = self._socket.getsockname()
         self.address: tuple[str, int] = (name[0], name[1])
 
+    def _share(self, is_shared: bool) -> None:
+        """Whether the port can be had beside sockets that do not listen: connections of an earlier process that linger,
+        but also another process that has bound it and does not serve yet. That one would then listen first, and uvloop
+        says nothing where listen() fails: this process would be ready, and reached by nobody.
+        """
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, is_shared)
+
     async def serve(
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, backlog: int = 50
     ) -> None:
         loop = asyncio.get_running_loop()
+        self._share(True)
         self._server = await loop.create_server(
             protocol_factory, sock=self._socket, backlog=backlog
         )
@@ -211,6 +220,7 @@ class SystemListener:
         self, accepted: Callable[[socket.socket], object], *, backlog: int = 50
     ) -> None:
         self._socket.setblocking(False)
+        self._share(True)
         self._socket.listen(backlog)
         self._accepting = loop = asyncio.get_running_loop()
         loop.add_reader(self._socket, self._accept, accepted, backlog)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -139,6 +140,41 @@ def test_a_listener_has_its_address_before_it_serves() -> None:
         transport, _ = await network.connect(asyncio.Protocol, host, port)
         await asyncio.wait_for(accepted.wait(), 10)
         transport.close()
+        await listener.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_is_taken_before_it_is_served(host: str) -> None:
+    """Two brokers that were given one port, and start together or while the first one recovers its log, both had it."""
+
+    async def main() -> None:
+        network = SystemNetwork()
+        listener = network.bind(host, 0)
+        with pytest.raises(OSError, match="Address already in use"):
+            network.bind("127.0.0.1", listener.address[1])
+        await listener.serve(asyncio.Protocol)
+        await listener.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("accepts_itself", [True, False])
+def test_a_port_is_had_while_connections_of_the_process_before_linger(accepts_itself: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        address = before.getsockname()
+        with socket.create_connection(address) as client:
+            # Who closes first keeps the address for a minute (TIME_WAIT).
+            before.accept()[0].close()
+            assert client.recv(1) == b""
+
+    async def main() -> None:
+        listener = SystemNetwork().bind(*address)
+        if accepts_itself:
+            await listener.accept(lambda connected: None)
+        else:
+            await listener.serve(asyncio.Protocol)
         await listener.close()
 
     asyncio.run(main())
