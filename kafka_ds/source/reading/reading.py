@@ -26,6 +26,7 @@ from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
 from kafka_ds.source.planning.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
+from kafka_ds.source.reading.removed import lost_below
 from kafka_ds.source.reading.touched import Touched
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
 
@@ -134,8 +135,8 @@ def _read_piece(
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(piece, ColdPiece):
         if piece.epoch_max is None:
-            return _read_cold(piece, wanted, config.predicate, touched)
-        rows = _read_cold(piece, wanted | {"leader_epoch"}, config.predicate, touched)
+            return _read_cold(task, piece, config, wanted, touched)
+        rows = _read_cold(task, piece, config, wanted | {"leader_epoch"}, touched)
         return _of_the_plan(task, piece.epoch_max, rows)
     return _read_hot(task, piece, config, wanted, touched)
 
@@ -295,7 +296,7 @@ def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
 
 
 def _read_cold(
-    piece: ColdPiece, wanted: frozenset[str], predicate: Predicate, touched: Touched
+    task: Task, piece: ColdPiece, config: ReadConfig, wanted: frozenset[str], touched: Touched
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.lake.files.parquet import open_at
 
@@ -303,6 +304,8 @@ def _read_cold(
         try:
             file = open_at(file_slice.path)
         except FileNotFoundError:
+            if _counts_as_lost(task, file_slice.offsets, config):
+                continue
             raise PlanGone(
                 f"{file_slice.path} is gone, which version {piece.version} of the table holds: it was "
                 "vacuumed or retention removed it since the query was planned; run the query again, or "
@@ -310,7 +313,17 @@ def _read_cold(
             ) from None
         with file:
             touched.files += 1
-            yield from _read_file(file, file_slice, wanted, predicate, touched)
+            yield from _read_file(file, file_slice, wanted, config.predicate, touched)
+
+
+def _counts_as_lost(task: Task, offsets: Intervals, config: ReadConfig) -> bool:
+    """Whether the rows of a file that is gone are nowhere, and the query goes on without them; a warning says which."""
+    place = (task.topic, task.partition)
+    if config.fail_on_data_loss or lost_below(config.client, *place, task.topic_id) < offsets.end:
+        return False
+    lost = [LostRange(topic=place[0], partition=place[1], start=a, end=b) for a, b in offsets]
+    report_loss(lost, fail=False)
+    return True
 
 
 def _read_file(
