@@ -32,6 +32,7 @@ from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import Options, parse_options
+from kafka_ds.source.orphaned import end_with_driver
 from kafka_ds.source.report import keeps_logs
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
 from kafka_ds.source.session import optimizer, unprojected
@@ -164,6 +165,7 @@ class KafkaDataSource(DataSource):
         from kafka_ds.source.stream import KafkaStreamReader
 
         answer_at_once()
+        end_with_driver()
         sends_along = not self._logs_are_kept
         try:
             return KafkaStreamReader(
