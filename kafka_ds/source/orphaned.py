@@ -1,8 +1,8 @@
 """Shell: the Python process of a stream's source ends with the driver that started it.
 
 Rules of this file: Spark's process notices that its driver is gone when it reads the next question: that is minutes
-later, where brokers do not answer. So a thread looks whose child the process is. Spark's other Python processes end with
-the daemon that forks them.
+later, where brokers do not answer. So a thread looks whose child the process is. Spark's other Python processes end
+with the daemon that forks them.
 """
 
 from __future__ import annotations
