@@ -58,6 +58,8 @@ class LakeRecovery:
         self._cut: dict[str, str] = {}
         # Whose logs began anew, while what the lake knows besides records did not get there completely.
         self._half: set[HostedPartition] = set()
+        # What was logged of those that wait: they are tried each second, and may be hundreds.
+        self._said: dict[HostedPartition, str] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -92,6 +94,7 @@ class LakeRecovery:
     async def _end_recovery(self, waiting: Sequence[HostedPartition]) -> bool:
         """Let those lead of whom the lake could say where it ends; whether these are all."""
         self._half.intersection_update(waiting)
+        self._said = {each: self._said[each] for each in waiting if each in self._said}
         known = await self._meet_lake(waiting)
         for home, folder in tuple(self._cut.items()):
             try:
@@ -141,8 +144,14 @@ class LakeRecovery:
             ends = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))] * len(where)
         for partition, end in zip(partitions, ends, strict=True):
             if isinstance(end, KafkaError):
-                _LOGGER.warning("%s waits for the lake: %s", partition.log.name, end)
+                self._say(partition, f"waits for the lake: {end}")
         return ends
+
+    def _say(self, partition: HostedPartition, what: str) -> None:
+        """What a partition waits for; once, however often it is tried."""
+        if self._said.get(partition) != what:
+            self._said[partition] = what
+            _LOGGER.warning("%s %s", partition.log.name, what)
 
     async def _go_on(self, tier: TierManager, partition: HostedPartition, end: int) -> bool:
         """Continue the log; or continue at the lake's end, if the log ends below it or diverges from the lake."""
@@ -155,7 +164,7 @@ class LakeRecovery:
         try:
             _, ended = await tier.ending(partition.topic, partition.topic_id, partition.index, end)
         except KafkaError as error:
-            _LOGGER.warning("%s waits for the lake: %s", log.name, error)
+            self._say(partition, f"waits for the lake: {error}")
             return False
         if partition.is_lost or partition.leader.leader_epoch != epoch:
             return False
@@ -170,7 +179,7 @@ class LakeRecovery:
         try:
             log.restart_at(end + 1, ended)
         except OSError as error:
-            _LOGGER.warning("%s cannot go on behind the lake yet: %s", log.name, error)
+            self._say(partition, f"cannot go on behind the lake yet: {error}")
             if log.log_end_offset == end + 1:
                 self._half.add(partition)
             return False

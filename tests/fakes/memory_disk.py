@@ -348,6 +348,12 @@ class ManualBackground:
     ) -> None:
         self.waiting.append((work, done))
 
+    def refuse(self, error: OSError) -> None:
+        """Let all waiting work fail."""
+        waiting, self.waiting = self.waiting, []
+        for _, done in waiting:
+            done(error)
+
     def run(self) -> None:
         """Do all waiting work now."""
         waiting, self.waiting = self.waiting, []

@@ -9,7 +9,8 @@ Rules of this file:
   another request behind the fetch tells the leader to answer it (`broker.net.connection`).
 - An answer is taken partition by partition, each only if it is still followed, at the offset and leader epoch
   that were asked for: metadata may change whenever this task waits.
-- Records are appended as bytes. An error of one partition holds back that partition, and no other.
+- Records are appended as bytes. An error of one partition holds back that partition, and no other. It is logged when
+  it begins and when it is over, not each time in between: a full disk lasts, and holds back hundreds of partitions.
 - A broken connection holds back all partitions that were asked for. Nobody knows what the leader took of the request,
   so the next one opens a new session.
 """
@@ -168,7 +169,7 @@ class Fetcher:
             pass
 
     async def _round(self, due: list[FollowedPartition]) -> None:
-        """Cut what must be cut, then fetch once."""
+        """Flush what must be flushed, cut what must be cut, then fetch once."""
         connection = await self._connected()
         if self._unchecked:
             if not self._compares:
@@ -177,6 +178,7 @@ class Fetcher:
             for partition in self._unchecked:
                 self._rebuilding.begin_first(partition)
             self._unchecked.clear()
+        await self._flush_all(due)
         await self._write_cuts(due)
         cutting = [p for p in due if p.is_free and p.follower.state is State.TRUNCATING]
         if cutting:
@@ -323,7 +325,7 @@ class Fetcher:
                     self.hold_back(partition)
             return
         appended = 0
-        unflushed, taken = [], []
+        taken = []
         for key, data in answered.items():
             found = asked.get(key)
             if found is None or not self.is_current(*found):
@@ -332,13 +334,10 @@ class Fetcher:
             taken.append(partition)
             with self.guard(partition):
                 appended += await self._take_one(partition, question, data)
-                if partition.must_flush():
-                    unflushed.append(partition)
             if appended >= APPENDED_AT_ONCE_BYTES:
                 appended = 0
                 await asyncio.sleep(0)
-        if unflushed:
-            await asyncio.gather(*(self._flush(partition) for partition in unflushed))
+        await self._flush_all(taken)
         await self._write_cuts(taken)
 
     async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
@@ -376,10 +375,8 @@ class Fetcher:
             case Verdict.FAIL:
                 self._fail(partition, ErrorCode(data.error_code).name)
             case Verdict.RETRY:
-                _LOGGER.info(
-                    "%s-%d: broker %d answers %s",
-                    *partition.key, self.source, ErrorCode(data.error_code).name,
-                )  # fmt: skip
+                code = ErrorCode(data.error_code).name
+                self._say(partition, logging.INFO, f"broker {self.source} answers {code}")
                 self.hold_back(partition, data.error_code)
         return 0
 
@@ -388,6 +385,8 @@ class Fetcher:
     ) -> int:
         now_ms = self._around.clock.now_ms()
         appended = partition.append(data, asked.leader_epoch, now_ms)
+        if not partition.is_unflushed:
+            self._over(partition)
         if appended:
             # To the end of the line: partitions that got nothing for long are asked for first.
             self._partitions[partition.key] = self._partitions.pop(partition.key)
@@ -395,8 +394,17 @@ class Fetcher:
             self._around.came_in(partition, appended)
         return appended
 
+    async def _flush_all(self, partitions: list[FollowedPartition]) -> None:
+        """Flush those of these partitions whose next fetch would tell the leader of what flush.messages wants flushed.
+
+        That is what was appended now; or what was left when the disk was full, the connection was lost, or another
+        fetcher had the partition.
+        """
+        unflushed = [each for each in partitions if each.is_unflushed and not each.is_lost]
+        if unflushed:
+            await asyncio.gather(*(self._flush(partition) for partition in unflushed))
+
     async def _flush(self, partition: FollowedPartition) -> None:
-        """Flush what was appended: the next fetch tells the leader that it is here."""
         done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
         def flushed(error: BaseException | None) -> None:
@@ -408,6 +416,8 @@ class Fetcher:
             error = await done
             if error is not None and not partition.is_lost:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            partition.flushed()
+            self._over(partition)
 
     # -- what may go wrong --------------------------------------------------------------------
 
@@ -427,9 +437,23 @@ class Fetcher:
             self._fail(partition, str(error))
         else:
             # Damage on the way, as likely as not, or a disk that is full: the same bytes are asked for again.
-            _LOGGER.error("%s-%d: %s", *partition.key, error)
+            self._say(partition, logging.ERROR, str(error))
             self.hold_back(partition)
         return True
+
+    def _say(self, partition: FollowedPartition, level: int, what: str) -> None:
+        """What holds a partition back; once, however often it is tried."""
+        if partition.trouble != (level, what):
+            partition.trouble = level, what
+            _LOGGER.log(level, "%s-%d: %s", *partition.key, what)
+
+    def _over(self, partition: FollowedPartition) -> None:
+        """What held the partition back is over."""
+        if partition.trouble is not None:
+            level, what = partition.trouble
+            partition.trouble = None
+            if level >= logging.ERROR:
+                _LOGGER.info("%s-%d goes on after: %s", *partition.key, what)
 
     def _fail(self, partition: FollowedPartition, why: str) -> None:
         if self._partitions.get(partition.key) is not partition:

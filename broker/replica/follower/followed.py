@@ -46,9 +46,11 @@ class FollowedPartition:
         "follower",
         "has_lost",
         "index",
+        "is_unflushed",
         "log",
         "topic",
         "topic_id",
+        "trouble",
     )
 
     def __init__(self, log: Log, follower: FollowerPartition, *, has_lost: bool = False) -> None:
@@ -59,6 +61,8 @@ class FollowedPartition:
         self.log = log
         self.follower = follower
         self.has_lost = has_lost
+        # What its fetcher has logged of it as the reason to try again, and at which level.
+        self.trouble: tuple[int, str] | None = None
         self._cuts = self._cuts_written = 0
         self._watchers: dict[ReaderOfFollower, None] = {}
         self._is_lost = False
@@ -66,6 +70,8 @@ class FollowedPartition:
         self._wanted: FetchPartition | None = None
         # An append would wait for the disk in the event loop: the fetcher sees to flush.messages.
         log.flushes_in_append = False
+        # Whether flush.messages demands a flush before a fetch tells the leader what is here.
+        self.is_unflushed = self._must_flush()
         log.update_high_watermark(follower.high_watermark)
 
     @property
@@ -126,8 +132,8 @@ class FollowedPartition:
 
     @property
     def is_free(self) -> bool:
-        """Whether anything may be fetched for it."""
-        return not (self._is_lost or self.is_cut_unwritten)
+        """Whether anything may be fetched for it: what is here is here for good, as far as was demanded."""
+        return not (self._is_lost or self._cuts_written < self._cuts or self.is_unflushed)
 
     def lose(self) -> None:
         """It is no longer followed here."""
@@ -188,6 +194,7 @@ class FollowedPartition:
         finally:
             if log.log_end_offset < before:  # It begins with a batch that began earlier.
                 follower.truncated(log.log_end_offset, log.leader_epochs.latest_epoch)
+            self.is_unflushed = self._must_flush()
             self._take_ends(data)
         return appended
 
@@ -205,8 +212,11 @@ class FollowedPartition:
             for watcher in tuple(self._watchers):
                 watcher.advanced(self)
 
-    def must_flush(self) -> bool:
-        """Whether flush.messages demands a flush before what was appended counts."""
+    def flushed(self) -> None:
+        """A flush has ended well."""
+        self.is_unflushed = self._must_flush()
+
+    def _must_flush(self) -> bool:
         return self.log.unflushed_count >= self.log.config.flush_messages
 
     @property

@@ -17,6 +17,7 @@ from broker.replica.fetcher.settings import ReplicationSettings
 from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
+from broker.seams import Background
 from broker.system import SystemClock, SystemNetwork
 from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode
@@ -301,7 +302,12 @@ def leading() -> tuple[FakeLeader, Log]:
     return leader, log
 
 
-def log_of(topic: str, index: int, config: LogConfig = SMALL) -> Log:
+def log_of(
+    topic: str,
+    index: int,
+    config: LogConfig = SMALL,
+    background: Background | None = None,
+) -> Log:
     log = Log.open(
         f"/d/{topic}-{index}",
         config,
@@ -310,6 +316,7 @@ def log_of(topic: str, index: int, config: LogConfig = SMALL) -> Log:
         topic=topic,
         partition=index,
         topic_id=topic.encode() * 16,
+        background=background,
     )
     log.update_high_watermark(0)
     return log

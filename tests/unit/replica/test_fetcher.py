@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import random
 from dataclasses import replace
 
@@ -324,7 +325,10 @@ async def test_one_partitions_trouble_is_not_anothers() -> None:
 
 
 @in_loop
-async def test_a_full_disk_holds_the_partition_back_alone_until_there_is_room() -> None:
+async def test_a_full_disk_holds_the_partition_back_alone_until_there_is_room(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "broker.replica.fetcher")
     leader = FakeLeader()
     logs = [log_of("t", index) for index in range(2)]
     for log in logs:
@@ -340,11 +344,16 @@ async def test_a_full_disk_holds_the_partition_back_alone_until_there_is_room() 
     async with following(leader) as broker:
         good = broker.follow(log_of("t", 0), 1)
         full = broker.follow(mine, 1)
-        await until(lambda: has_all(good, logs[0]) and len(refused) > 1)
+        await until(lambda: has_all(good, logs[0]) and len(refused) > 5)
         assert full.log.log_end_offset == 0
         assert not broker.fetchers.failed_partitions
         disk.capacity_bytes = None
         await until(lambda: has_all(full, logs[1]))
+        # One line when it begins, one when it is over.
+        (begun, over) = [each for each in caplog.records if "t-1" in each.getMessage()]
+        assert (begun.levelno, over.levelno) == (logging.ERROR, logging.INFO)
+        assert "no space left" in begun.getMessage()
+        assert over.getMessage().startswith("t-1 goes on after: ")
 
 
 @in_loop

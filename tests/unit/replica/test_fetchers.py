@@ -10,14 +10,18 @@ import pytest
 
 from broker.byte_rate import ByteRate
 from broker.cluster.image import TopicImage
+from broker.log.durability import NotWritten
 from broker.log.log import Log
 from broker.replica.fetcher.metrics import fetcher_samples
 from broker.replica.fetcher.rate import FetchRate
 from broker.replica.fetcher.surroundings import THROTTLED_REPLICAS
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.wire.errors import ErrorCode
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop
 from tests.unit.replica.fake_leader import (
+    LEADER,
     SETTINGS,
     FakeLeader,
     following,
@@ -38,17 +42,7 @@ async def test_flush_messages_holds_the_next_fetch_until_the_disk_has_it() -> No
     for number in range(3):
         append(log, f"{number}", 1)
     background = ManualBackground()
-    config = replace(SMALL, flush_messages=1)
-    other = Log.open(
-        "/d/t-0",
-        config,
-        MemoryDisk(),
-        ManualClock(),
-        topic="t",
-        partition=0,
-        topic_id=b"t" * 16,
-        background=background,
-    )
+    other = log_of("t", 0, replace(SMALL, flush_messages=1), background)
     async with following(leader) as broker:
         broker.follow(other, 1)
         for end in (1, 2, 3):
@@ -60,6 +54,64 @@ async def test_flush_messages_holds_the_next_fetch_until_the_disk_has_it() -> No
             background.run()
         await until(lambda: len(leader.fetches) > 3)
         assert other.recovery_point == 3
+
+
+def told(leader: FakeLeader, topic: str = "t") -> set[int]:
+    """The offsets that a follower has asked for: it has everything below."""
+    return {
+        partition.fetch_offset
+        for fetch in leader.fetches
+        for asked in fetch.topics
+        for partition in asked.partitions
+        if asked.topic_id == topic.encode() * 16
+    }
+
+
+@in_loop
+async def test_what_a_full_disk_did_not_flush_is_not_told_to_the_leader() -> None:
+    leader, _ = leading()
+    leader.keeps_sessions = False
+    background = ManualBackground()
+    async with following(leader) as broker:
+        mine = log_of("t", 0, replace(SMALL, flush_messages=1), background)
+        broker.follow(mine, 1)
+        for _ in range(3):
+            await until(lambda: background.waiting)
+            assert told(leader) == {0}
+            background.refuse(NotWritten(errno.ENOSPC, "full"))
+        await until(lambda: background.waiting)
+        background.run()
+        await until(lambda: told(leader) == {0, 1})
+        assert mine.recovery_point == 1
+
+
+@in_loop
+async def test_what_was_not_flushed_when_the_connection_was_lost_is_not_told_to_the_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader, _ = leading()
+    leader.lead(log_of("u", 0), 1)
+    leader.errors["u", 0] = [ErrorCode.OFFSET_OUT_OF_RANGE]
+
+    def gone(_: object) -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(leader, "_list", gone)
+    background = ManualBackground()
+    async with following(leader) as broker:
+        mine = log_of("t", 0, replace(SMALL, flush_messages=1), background)
+        partitions = [
+            FollowedPartition(log, FollowerPartition(high_watermark=0))
+            for log in (mine, log_of("u", 0))
+        ]
+        for partition in partitions:
+            partition.follow(LEADER, 1)
+        broker.fetchers.update(add=partitions)
+        await until(lambda: background.waiting)
+        assert mine.log_end_offset == 1
+        assert told(leader) == {0}
+        background.run()
+        await until(lambda: told(leader) == {0, 1})
 
 
 @in_loop

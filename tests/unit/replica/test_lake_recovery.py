@@ -12,6 +12,7 @@ from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.epochs import LeaderEpochs
 from broker.replica.lake_recovery import _parts
+from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import MemoryDisk
 from tests.loops import in_loop
 from tests.unit.log.test_cutting import NOW_MS, append, open_log
@@ -85,6 +86,39 @@ async def test_a_disk_that_refuses_to_go_on_behind_the_lake_is_asked_again(
             await asyncio.sleep(0.001)
     produce(bench.led(), acks=1)
     assert bench.led().log.log_end_offset == LAKE_END + 2
+    bench.manager.stop()
+    bench.background.run()
+    bench.logs.close()
+
+
+class LateLake(Lake):
+    """One that can say nothing for a while."""
+
+    asked = 0
+
+    async def fence(self, partitions: Sequence[object]) -> Sequence[int]:
+        self.asked += 1
+        if self.asked < 6:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the lake is away")
+        return await super().fence(partitions)
+
+
+@in_loop
+async def test_who_waits_for_the_lake_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
+    bench, lake = Bench(), LateLake()
+    bench.manager.tier = cast(Any, lake)
+    bench.manager.decide_recovered = _decided
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(OTHER, 5))
+    await bench.commit(changed(registered(ME, 6)))
+    async with asyncio.timeout(120):
+        while bench.led().leader.is_recovering:
+            await asyncio.sleep(0.001)
+    assert lake.asked == 6
+    assert len([each for each in caplog.messages if "the lake is away" in each]) == 1
     bench.manager.stop()
     bench.background.run()
     bench.logs.close()
