@@ -167,6 +167,7 @@ class Changing:
             target_epoch=group.target_epoch,
             owner_of=group.owners.get,
             says_it_owns=says_it_owns,
+            subscribes_to=self._topic_ids_of(group, member) if subscribes_anew else None,
         )
         if updated == member:
             return member
@@ -174,6 +175,10 @@ class Changing:
         if updated.classic is None:
             self.expect_revocation(group.group_id, updated, now)
         return updated
+
+    def _topic_ids_of(self, group: ConsumerGroup, member: ConsumerMember) -> frozenset[bytes]:
+        shapes = map(self._state.topology.topic, group.topics_of(member))
+        return frozenset(shape.topic_id for shape in shapes if shape is not None)
 
     def expect_revocation(self, group_id: str, member: ConsumerMember, now: Instant) -> None:
         """Set the deadline of a member that must give partitions back: its rebalance timeout."""

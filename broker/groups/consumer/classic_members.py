@@ -224,15 +224,15 @@ class ClassicMembers:
         """Remove members of either protocol, each with its own result: an operator may name any (Kafka 4.3)."""
         results, leaving = [], []
         for each in request.members:
-            code, member_id = ErrorCode.NONE, each.member_id
+            code = ErrorCode.NONE
             try:
-                member_id = _check_leaving(group, each)
-                leaving.append(member_id)
+                leaving.append(_check_leaving(group, each))
             except KafkaError as error:
                 code = error.code
             results.append(
                 MemberResponse(
-                    member_id=member_id,
+                    # As it was named: Java's admin client looks for that.
+                    member_id=each.member_id,
                     group_instance_id=each.group_instance_id,
                     error_code=code,
                 )

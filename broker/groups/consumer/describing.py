@@ -1,6 +1,7 @@
 """Pure: ConsumerGroupDescribe: what an operator sees of groups of the consumer protocol (KIP-848).
 
-Rules of this file: what a member has, and what it is to have, are told apart; topics that are gone are left out.
+Rules of this file: what a member has, and what it is to have, are told apart; what it has yet to give back it has
+still. Topics that are gone are left out.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Describing:
             client_host=member.client_host,
             subscribed_topic_names=sorted(member.topics),
             subscribed_topic_regex=member.regex,
-            assignment=self._assignment(member.assigned),
+            assignment=self._assignment(member.owned),
             target_assignment=self._assignment(group.target_for(member.member_id)),
             member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
         )

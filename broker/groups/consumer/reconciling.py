@@ -5,11 +5,13 @@ Rules of this file (KIP-848):
 - Then it takes what is free at once, in the target's epoch; there it waits for what others still own.
 - So no partition ever has two owners, and no member waits for another without need.
 - A member reports everything that it owns, or nothing at all; without a report it may still own everything.
+- While it gives back it is not told of a new target, but of what it no longer subscribes to itself (KAFKA-19431): its
+  assignment is always a part of what it asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 
 from broker.groups.consumer.member import ConsumerMember, MemberState, Owned, Partition, Partitions
@@ -23,17 +25,20 @@ def reconciled(
     target_epoch: int,
     owner_of: Callable[[Partition], str | None],
     says_it_owns: Partitions | None,
+    subscribes_to: Set[bytes] | None = None,
 ) -> ConsumerMember:
-    """The member after this step, or the same if there is no step to take."""
+    """The member after this step, or the same if there is no step to take.
+
+    `subscribes_to`: the ids of its topics, where its subscription has just changed.
+    """
     epoch = member.epoch
     if member.state is MemberState.STABLE and epoch == target_epoch:
         return member
-    if member.state is MemberState.UNREVOKED_PARTITIONS:
-        if _still_owns(member.revoking, says_it_owns):
-            return member
-        # What it was asked for is done; whether the target has moved on meanwhile is seen below.
-        epoch += 1
-    elif member.state is MemberState.UNKNOWN:
+    revokes = member.state is MemberState.UNREVOKED_PARTITIONS
+    if revokes and _still_owns(member.revoking, says_it_owns):
+        return member if subscribes_to is None else _within(member, subscribes_to)
+    # Else what it was asked for is done; whether the target has moved on meanwhile is seen below.
+    if member.state is MemberState.UNKNOWN:
         if says_it_owns is None or says_it_owns:
             raise KafkaError(
                 ErrorCode.FENCED_MEMBER_EPOCH,
@@ -74,6 +79,20 @@ def _next(
         previous_epoch=member.epoch,
         assigned=kept | dict.fromkeys(free, target_epoch),
         revoking={},
+    )
+
+
+def _within(member: ConsumerMember, topic_ids: Set[bytes]) -> ConsumerMember:
+    """The member, which must give back what is of other topics as well."""
+    kept = {p: since for p, since in member.assigned.items() if p[0] in topic_ids}
+    if len(kept) == len(member.assigned):
+        return member
+    more = {p: since for p, since in member.assigned.items() if p not in kept}
+    return replace(
+        member,
+        previous_epoch=member.epoch,
+        assigned=kept,
+        revoking={**member.revoking, **more},
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from broker.groups.classic.states import GroupState
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import JoinGroupResponse
+from kafka_ds.wire.messages import JoinGroupResponse, LeaveGroupRequest
 from kafka_ds.wire.messages.consumer_protocol import (
     AssignedTopicPartitions,
     ConsumerProtocolAssignment,
@@ -18,6 +18,7 @@ from kafka_ds.wire.messages.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
+from kafka_ds.wire.messages.groups import MemberIdentity
 from tests.unit.groups.consumer_desk import NewConsumer, Topics, group_of, settle
 from tests.unit.groups.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk
 
@@ -274,6 +275,17 @@ def test_members_of_both_protocols_leave_each_by_itself(desk: Desk) -> None:
     assert desk.leave("new") == [ErrorCode.NONE]
     assert GROUP in desk.shard.state.groups
     desk.check_replay()
+
+
+def test_who_is_removed_by_an_instance_id_is_named_by_it_alone(desk: Desk) -> None:
+    """Java's admin client finds no answer for the member otherwise (KIP-345)."""
+    NewConsumer(desk, "new", "t", instance_id="i").beat()
+    request = LeaveGroupRequest(
+        group_id=GROUP, members=[MemberIdentity(member_id="", group_instance_id="i")]
+    )
+    (removed,) = desk.call(request, version=5).members
+    assert (removed.member_id, removed.group_instance_id, removed.error_code) == ("", "i", 0)
+    assert not group_of(desk).members
 
 
 def test_who_was_dropped_and_does_not_know_brings_nothing_along(desk: Desk) -> None:
