@@ -23,12 +23,7 @@ from broker.adoption.mark import check_taken_over
 from broker.cleaning.manager import LogCleaner
 from broker.cleaning.settings import CleanerSettings
 from broker.cluster.controller.controller import Controller, Defaults
-from broker.cluster.events import (
-    BROKER_RESOURCE,
-    NO_BROKER_EPOCH,
-    ConfigChanged,
-    Event,
-)
+from broker.cluster.events import NO_BROKER_EPOCH, ConfigChanged, Event
 from broker.cluster.features import supported_features
 from broker.cluster.image import MetadataImage
 from broker.cluster.member import ClusterMember
@@ -75,6 +70,7 @@ from broker.workers.channel import AskWorker
 from kafka_ds.lake.log.log import DeltaLog, LogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE
 from kafka_ds.wire.types import uuid_text
 
 if TYPE_CHECKING:

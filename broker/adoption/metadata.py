@@ -12,15 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from broker.cluster.events import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
-    AclCreated,
-    PartitionRegistration,
-    QuotaComponent,
-)
+from broker.cluster.events import AclCreated, PartitionRegistration, QuotaComponent
 from broker.cluster.security_image import QuotaEntity, in_order
 from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.wire.messages.persisted_metadata import (
     NO_LEADER_CHANGE,
     AbortTransactionRecord,

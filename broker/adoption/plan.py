@@ -19,10 +19,8 @@ from dataclasses import dataclass, field, replace
 
 from broker.adoption.metadata import KafkaCluster, KafkaTopic
 from broker.cluster.events import (
-    BROKER_RESOURCE,
     NO_BROKER_EPOCH,
     NO_LEADER,
-    TOPIC_RESOURCE,
     ClientQuotaChanged,
     ClusterCreated,
     ConfigChanged,
@@ -42,6 +40,7 @@ from broker.cluster.topic_names import (
     why_illegal,
 )
 from broker.config.settings import ConfigError
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.wire.types import NO_UUID, uuid_text
 
 ALL_OTHERS = "*"

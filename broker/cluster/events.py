@@ -21,11 +21,6 @@ NO_LEADER = -1
 NO_BROKER_EPOCH = -1
 RECOVERED = 0
 RECOVERING = 1
-TOPIC_RESOURCE = 2
-BROKER_RESOURCE = 4
-BROKER_LOGGER_RESOURCE = 8
-CLIENT_METRICS_RESOURCE = 16
-GROUP_RESOURCE = 32
 # Directory ids that name no directory (KIP-858): not told yet, failed, and one of an older release.
 UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.cluster.events import (
-    TOPIC_RESOURCE,
     BrokerRegistrationChanged,
     ConfigChanged,
     Event,
@@ -44,6 +43,7 @@ from broker.replica.topic_metrics import topic_metrics
 from broker.replica.transitions import Transitions
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
 
 if TYPE_CHECKING:
     from broker.tier.manager import TierManager

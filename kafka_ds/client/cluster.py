@@ -36,7 +36,7 @@ from kafka_ds.wire.messages import (
     OffsetForLeaderEpochResponse,
 )
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.configs import DescribeConfigsResource
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResource
 from kafka_ds.wire.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsTopic,
@@ -54,7 +54,6 @@ EARLIEST_LOCAL: Final = -4
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 CONSUMER: Final = -1
 BRIEF_MS: Final = 20
-BROKER_RESOURCE: Final = 4
 # A wrong name is told soon, but not before a name has come back that is unknown while brokers are rolled (Kubernetes).
 NO_SUCH_HOST_PATIENCE_MS: Final = 10_000
 
@@ -332,26 +331,26 @@ class Cluster:
 
     def broker_setting(self, name: str) -> str | None:
         """The value of a setting, from any broker; None if that broker does not know the setting."""
-        return self.persist("DescribeConfigs", lambda: self._ask_broker_setting(name))
 
-    def _ask_broker_setting(self, name: str) -> str | None:
-        self._ask_topics([])
-        if not self._brokers:
-            return None
-        node_id, address = min(self._brokers.items())
-        resource = DescribeConfigsResource(
-            resource_type=BROKER_RESOURCE,
-            resource_name=str(node_id),
-            configuration_keys=[name],
+        def ask() -> str | None:
+            self._ask_topics([])
+            if not self._brokers:
+                return None
+            node_id, address = min(self._brokers.items())
+            return _setting(self.connection(address), BROKER_RESOURCE, str(node_id), name)
+
+        return self.persist("DescribeConfigs", ask)
+
+    def topic_setting(self, topic: str, name: str) -> str | None:
+        """The value of a topic's setting, its own or an inherited one; None if there is no such setting.
+
+        Raises:
+            KafkaError: TOPIC_AUTHORIZATION_FAILED for who may not DESCRIBE_CONFIGS.
+        """
+        return self.persist(
+            f"settings of topic {topic}",
+            lambda: _setting(self.any_broker(), TOPIC_RESOURCE, topic, name),
         )
-        answer = self.connection(address).call(
-            DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse
-        )
-        for result in answer.results:
-            if result.error_code:
-                raise KafkaError(ErrorCode(result.error_code), result.error_message)
-        configs = (config for result in answer.results for config in result.configs)
-        return next((config.value for config in configs if config.name == name), None)
 
     # -- brokers --------------------------------------------------------------------------------
 
@@ -473,6 +472,19 @@ class Cluster:
         if isinstance(problem, NoSuchHost):
             limit = f"{NO_SUCH_HOST_PATIENCE_MS / 1_000:g} s"
         LOGGER.warning("%s; trying for %s", problem, limit)
+
+
+def _setting(connection: Connection, resource_type: int, resource: str, name: str) -> str | None:
+    wanted = DescribeConfigsResource(
+        resource_type=resource_type, resource_name=resource, configuration_keys=[name]
+    )
+    request = DescribeConfigsRequest(resources=[wanted])
+    answer = connection.call(request, DescribeConfigsResponse)
+    for result in answer.results:
+        if result.error_code:
+            raise KafkaError(ErrorCode(result.error_code), result.error_message)
+    configs = (config for result in answer.results for config in result.configs)
+    return next((config.value for config in configs if config.name == name), None)
 
 
 def _is_brief(problem: ClientError | KafkaError) -> bool:

@@ -53,14 +53,9 @@ from kafka_ds.wire.batch import (
     seal,
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-)
-from kafka_ds.wire.messages.configs import DescribeConfigsResource, DescribeConfigsResult
+from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
+from kafka_ds.wire.sequences import sequence_after
 from kafka_ds.wire.types import NO_UUID
 
 __all__ = ["CannotFinish", "Deciding"]
@@ -75,7 +70,6 @@ _TOPIC_SETTINGS: Final = {
 }
 _BROKERS_DEFAULT: Final = -1
 _PARTITION: Final = 0
-_TOPIC_RESOURCE: Final = 2
 _ENDED_OTHERWISE: Final = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -165,7 +159,7 @@ class Deciding:
 
     def _sequence(self, place: TopicPartition, count: int) -> int:
         sequence = self._sequences.get(place, 0)
-        self._sequences[place] = sequence + count
+        self._sequences[place] = sequence_after(sequence, count)
         return sequence
 
     # -- decisions ------------------------------------------------------------------------------
@@ -200,26 +194,12 @@ class Deciding:
 
     def _check_cleanup(self, name: str) -> None:
         """The last decision has to stay however long the driver is away."""
-        resource = DescribeConfigsResource(
-            resource_type=_TOPIC_RESOURCE,
-            resource_name=name,
-            configuration_keys=["cleanup.policy"],
-        )
-        request = DescribeConfigsRequest(resources=[resource])
-
-        def ask() -> DescribeConfigsResult:
-            answer = self._cluster.any_broker().call(request, DescribeConfigsResponse).results[0]
-            code = ErrorCode(answer.error_code)
-            if code.retriable:
-                raise KafkaError(code, answer.error_message)
-            return answer
-
-        found = self._cluster.persist(f"settings of topic {name}", ask)
-        if found.error_code != ErrorCode.NONE:
+        try:
+            policy = self._cluster.topic_setting(name, "cleanup.policy")
+        except KafkaError as refusal:
             # Without DESCRIBE_CONFIGS it cannot be told.
-            LOGGER.warning("cleanup.policy of topic %s: %s", name, ErrorCode(found.error_code).name)
+            LOGGER.warning("cleanup.policy of topic %s: %s", name, refusal.code.name)
             return
-        policy = next((config.value for config in found.configs), None)
         if policy != "compact":
             raise SinkOptionError(
                 f"option 'decisionsTopic': topic {name} has cleanup.policy={policy} and would forget decisions; "

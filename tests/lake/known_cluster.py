@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from broker.cluster.events import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
     ClusterCreated,
     ConfigChanged,
     ControllerChange,
@@ -38,6 +36,7 @@ from kafka_ds.lake.store.store import Store
 from kafka_ds.lake.tables.events import RemoteLogEvents
 from kafka_ds.lake.tables.offsets import OffsetsTable
 from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.wire.types import uuid_text
 from tests.fakes.lake_store import FakeLogClock
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE
 from tests.integration.raw_client import RawClient
 from tests.peer.jvm import TOOLS, Jvm
 from tests.peer.tools import LATEST, Tools
@@ -15,7 +16,6 @@ from tests.processes import running_broker, wait_until
 pytestmark = pytest.mark.jars
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-BROKER = 4
 
 
 def test_a_replica_moves_to_another_directory(tmp_path: Path, jvm: Jvm) -> None:
@@ -34,11 +34,11 @@ def test_a_replica_moves_to_another_directory(tmp_path: Path, jvm: Jvm) -> None:
         throttle = ("--replica-alter-log-dirs-throttle", "1000")
         told = tools.run(command, *words, "--execute", *throttle)
         assert f"Successfully started moving log directory to {second} for replica moved-0" in told
-        assert tools.settings(BROKER, "1")[RATE][0] == "1000"
+        assert tools.settings(BROKER_RESOURCE, "1")[RATE][0] == "1000"
         wait_until("the move", lambda: (second / "moved-0").exists() and not first_has(first))
         told = tools.run(command, *words, "--verify")
         assert "Reassignment of replica moved-0-1 completed successfully." in told, told
-        assert tools.settings(BROKER, "1")[RATE][0] != "1000"
+        assert tools.settings(BROKER_RESOURCE, "1")[RATE][0] != "1000"
         told = tools.run("LogDirsCommand", "--describe", "--topic-list", "moved")
         (line,) = [line for line in told.splitlines() if line.startswith("{")]
         places = {

@@ -14,6 +14,7 @@ from kafka_ds.wire.batch import BatchHeader, Record
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DeleteRecordsRequest, IncrementalAlterConfigsRequest
 from kafka_ds.wire.messages.configs import (
+    TOPIC_RESOURCE,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
@@ -26,7 +27,6 @@ from tests.sim.tier_lake import TableWatch
 from tests.sim.world import World
 
 NO_LIMIT = -1
-TOPIC_RESOURCE = 2
 SET, DELETE = 0, 1
 DELETIONS_REST_SECONDS = 3.0
 

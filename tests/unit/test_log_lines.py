@@ -11,8 +11,6 @@ import pytest
 
 from broker import log_lines
 from broker.cluster.events import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
     ConfigChanged,
     Event,
     PartitionChanged,
@@ -21,6 +19,7 @@ from broker.cluster.events import (
     TopicDeleted,
 )
 from broker.cluster.metadata.event_lines import Told, lines_of
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
 
 @pytest.fixture

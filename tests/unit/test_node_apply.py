@@ -6,8 +6,6 @@ import pytest
 
 from broker.cluster.controller.draft import Decision
 from broker.cluster.events import (
-    BROKER_RESOURCE,
-    TOPIC_RESOURCE,
     ConfigChanged,
     Event,
     PartitionChanged,
@@ -16,6 +14,7 @@ from broker.cluster.events import (
 )
 from broker.system import new_uuid
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from tests.in_process import InProcess, in_process
 from tests.loops import in_loop
 

@@ -24,11 +24,12 @@ from broker.cluster.controller.draft import (
     Draft,
 )
 from broker.cluster.controller.elections import elect_where_allowed
-from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, ConfigChanged
+from broker.cluster.events import ConfigChanged
 from broker.cluster.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import why_illegal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 
 # -- settings -------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from broker.cluster.controller.draft import Decision, Defaults, Draft
 from broker.cluster.controller.placement import place
 from broker.cluster.events import (
-    TOPIC_RESOURCE,
     UNASSIGNED_DIRECTORY,
     ConfigChanged,
     Event,
@@ -28,6 +27,7 @@ from broker.cluster.events import (
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import RESERVED_TOPICS, collision_key, why_illegal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
 from kafka_ds.wire.types import NO_UUID
 
 # Kafka's bound on the partitions that one request may create: they all go into one commit.

@@ -16,8 +16,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from broker.cluster.events import (
-    GROUP_RESOURCE,
-    TOPIC_RESOURCE,
     ConfigChanged,
     Event,
     PartitionChanged,
@@ -25,6 +23,7 @@ from broker.cluster.events import (
     TopicCreated,
     TopicDeleted,
 )
+from kafka_ds.wire.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]

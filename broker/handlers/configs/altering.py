@@ -18,7 +18,6 @@ from broker.cluster.controller.administration import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.image import MetadataImage
 from broker.config.dynamic import changeable, with_changes
 from broker.config.group import check_group_config
@@ -27,7 +26,12 @@ from broker.config.settings import ConfigError, Kind, attribute_of
 from broker.handlers.configs.judging import check_settings, verdicts
 from broker.registry import RequestContext
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import AlterConfigsResourceResponse
+from kafka_ds.wire.messages.configs import (
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    AlterConfigsResourceResponse,
+)
 
 if TYPE_CHECKING:
     from broker.parts import Parts

@@ -18,7 +18,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.cluster.events import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from broker.cluster.topic_names import in_force, why_illegal
 from broker.config.describe import (
     Described,
@@ -31,6 +30,9 @@ from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka_ds.wire.messages.configs import (
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResult,

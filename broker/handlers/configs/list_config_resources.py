@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.cluster.events import (
+from broker.handlers.common import brokers_of
+from broker.registry import RequestContext, serves
+from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
+from kafka_ds.wire.messages.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
+    ConfigResource,
 )
-from broker.handlers.common import brokers_of
-from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
-from kafka_ds.wire.messages.configs import ConfigResource
 
 FIRST_VERSION_WITH_TYPES = 1
 # In the order of Kafka's answers.

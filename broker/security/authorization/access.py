@@ -20,6 +20,7 @@ from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.cluster.image import MetadataImage
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.cluster import Coordinator
+from kafka_ds.wire.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.wire.messages.group_admin import DescribedGroup
 from kafka_ds.wire.messages.group_offsets import (
     OffsetDeleteResponsePartition,
@@ -36,8 +37,6 @@ CODES = {
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 CLUSTER: Resource = (ResourceType.CLUSTER, CLUSTER_NAME)
-_TOPIC_RESOURCE = 2
-_GROUP_RESOURCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +115,9 @@ def _transaction_item(item: str, _: MetadataImage, __: Any) -> Resource | None:
 
 
 def _config(item: Any, _: MetadataImage, __: Any) -> Resource | None:
-    if item.resource_type == _TOPIC_RESOURCE:
+    if item.resource_type == TOPIC_RESOURCE:
         return ResourceType.TOPIC, item.resource_name
-    if item.resource_type == _GROUP_RESOURCE:
+    if item.resource_type == GROUP_RESOURCE:
         return ResourceType.GROUP, item.resource_name
     return CLUSTER
 

@@ -14,6 +14,13 @@ from kafka_ds.wire.types import (
     v,
 )
 
+# Whose settings: the types of resources, by Kafka's numbers.
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+BROKER_LOGGER_RESOURCE = 8
+CLIENT_METRICS_RESOURCE = 16
+GROUP_RESOURCE = 32
+
 
 @struct
 class DescribeConfigsResource:

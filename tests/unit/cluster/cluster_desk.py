@@ -19,7 +19,6 @@ from broker.cluster.controller.isr import AlterPartition, AlterPartitionResult
 from broker.cluster.controller.reassignment import Reassignment, ReassignmentResult
 from broker.cluster.events import (
     RECOVERED,
-    TOPIC_RESOURCE,
     ClusterCreated,
     Endpoint,
     Event,
@@ -30,6 +29,7 @@ from broker.cluster.events import (
 from broker.cluster.features import ELR_FEATURE, supported_features
 from broker.cluster.image import MetadataImage, Position
 from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
 
 SESSION_TIMEOUT_MS = 9000
 

@@ -11,7 +11,6 @@ import pytest
 
 from broker.cluster.events import (
     NO_LEADER,
-    TOPIC_RESOURCE,
     ConfigChanged,
     Endpoint,
     Event,
@@ -29,6 +28,7 @@ from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
 from kafka_ds.wire.messages.data import FetchPartitionData
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop

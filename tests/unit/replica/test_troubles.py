@@ -7,7 +7,6 @@ import errno
 import pytest
 
 from broker.cluster.events import (
-    TOPIC_RESOURCE,
     ConfigChanged,
     PartitionChanged,
     PartitionRegistration,
@@ -17,6 +16,7 @@ from broker.cluster.events import (
 from broker.log.config import LogConfig
 from broker.replica.follower.partition import State
 from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
 from tests.loops import in_loop
 from tests.unit.replica.test_manager import (
     ALL,
