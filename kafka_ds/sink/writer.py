@@ -84,6 +84,9 @@ class StreamSink(_Sent, DataSourceStreamArrowWriter):
 class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once."""
 
+    # Whether the topic of decisions was found as it has to be.
+    _is_prepared = False
+
     def recover(self) -> None:
         """Finish what is decided. Spark makes a writer before a micro-batch's tasks begin, which is the time for it."""
         self._drive(protocol.recover())
@@ -157,7 +160,9 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
         answer_at_once()
         with Cluster(self._options.producer.client) as cluster:
             deciding = Deciding(cluster, self._options)
-            deciding.prepare()
+            if not self._is_prepared:
+                deciding.prepare()
+                self._is_prepared = True
             deciding.run(steps)
         settle()
 

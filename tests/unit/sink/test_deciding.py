@@ -7,15 +7,20 @@ from typing import Any
 import pytest
 
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.deciding import Deciding
-from kafka_ds.sink.options import SinkOptionError, parse_sink_options
+from kafka_ds.sink.options import SinkOptionError, SinkOptions, parse_sink_options
+from kafka_ds.sink.writer import TransactionalSink
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
     MetadataRequest,
 )
 from kafka_ds.wire.messages.configs import DescribeConfigsResourceResult, DescribeConfigsResult
+from kafka_ds.wire.messages.offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
 from tests.unit.source.source_broker import CLOSE, scripted
 
 TOPIC = "decisions"
@@ -31,6 +36,17 @@ def described(policy: str, code: ErrorCode = ErrorCode.NONE) -> DescribeConfigsR
     return DescribeConfigsResponse(results=[result])
 
 
+def options(port: int) -> SinkOptions:
+    given = {
+        "kafka.bootstrap.servers": f"127.0.0.1:{port}",
+        "kafka.retry.backoff.ms": "1",
+        "topic": "t",
+        "transactionalIdPrefix": "p",
+        "decisionsTopic": TOPIC,
+    }
+    return parse_sink_options(given, stream=True)
+
+
 def prepare(*answers: Any) -> int:
     """How many of the answers to questions about the topic's settings are taken."""
     left = list(answers)
@@ -42,16 +58,9 @@ def prepare(*answers: Any) -> int:
         return left.pop(0)
 
     with scripted(script) as broker:
-        given = {
-            "kafka.bootstrap.servers": f"127.0.0.1:{broker.port}",
-            "kafka.retry.backoff.ms": "1",
-            "topic": "t",
-            "transactionalIdPrefix": "p",
-            "decisionsTopic": TOPIC,
-        }
-        options = parse_sink_options(given, stream=True)
-        with Cluster(options.producer.client) as cluster:
-            Deciding(cluster, options).prepare()
+        given = options(broker.port)
+        with Cluster(given.producer.client) as cluster:
+            Deciding(cluster, given).prepare()
     return len(answers) - len(left)
 
 
@@ -66,3 +75,26 @@ def test_a_topic_that_forgets_decisions_is_refused_at_once() -> None:
     with pytest.raises(SinkOptionError, match=r"cleanup.policy=delete and would forget decisions"):
         prepare(described("delete"))
     assert prepare(described("", ErrorCode.TOPIC_AUTHORIZATION_FAILED)) == 1
+
+
+def test_a_commit_checks_the_topic_of_decisions_once() -> None:
+    """Spark makes a writer for it, which looks for what is left to finish, and then has it commit."""
+
+    def script(request: Any) -> Any:
+        match request:
+            case MetadataRequest():
+                return broker.metadata(name=TOPIC)
+            case DescribeConfigsRequest():
+                return described("compact")
+            case ListOffsetsRequest():
+                place = ListOffsetsPartitionResponse(partition_index=0, offset=0)
+                found = ListOffsetsTopicResponse(name=TOPIC, partitions=[place])
+                return ListOffsetsResponse(topics=[found])
+
+    with scripted(script) as broker:
+        columns = check_columns({"value": "binary"}, "t")
+        sink = TransactionalSink(options(broker.port), columns)
+        sink.recover()
+        sink.commit([], 0)
+        checks = [each for each in broker.seen if isinstance(each, DescribeConfigsRequest)]
+    assert len(checks) == 1
