@@ -49,9 +49,11 @@ def why_not(name: str, level: int) -> str | None:
     feature = FEATURES.get(name)
     if feature is None:
         return f"The controller does not support the given feature: {name}"
-    if level == feature.level or (
-        name in CHANGEABLE and feature.lowest <= level <= feature.highest
-    ):
+    if name in CHANGEABLE:
+        if feature.lowest <= level <= feature.highest:
+            return None
+        return f"the levels of {name} are {feature.lowest} to {feature.highest}"
+    if level == feature.level:
         return None
     return f"{name} is at level {feature.level}, the only one that this broker works by"
 

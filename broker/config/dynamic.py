@@ -20,9 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 from broker.config.broker import ALL_BROKERS, CHANGEABLE
 from broker.config.listeners import check_listener_value, listener_key
-from broker.config.loading import broker_settings, known_names, topic_config, topic_settings
+from broker.config.loading import (
+    broker_settings,
+    known_names,
+    no_setting,
+    topic_config,
+    topic_settings,
+)
 from broker.config.settings import ConfigError, Setting, attribute_of, broker_synonyms
 from broker.config.topic import TopicConfig
+from broker.config.unserved import unserved_setting
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig
@@ -98,7 +105,9 @@ def _parse(key: str, text: str) -> Any:
             )
         if key in known_names() or key in broker_settings():
             raise ConfigError(f"{key} cannot be changed while the broker runs")
-        raise ConfigError(f"{key} is no setting of this broker")
+        if unserved_setting(key) is not None:
+            raise ConfigError(f"{key} is not honoured by this broker")
+        raise no_setting(key)
     if key in CHANGEABLE:
         value = broker_settings()[key].parse(text)
         check_listener_value(key, value)

@@ -130,8 +130,13 @@ def _parse_unserved(name: str, text: str) -> Value:
 
     setting = unserved_setting(name)
     if setting is None:
-        raise ConfigError(f"{name} is no setting of this broker{_suggestion(name)}")
+        raise no_setting(name)
     return setting.parse(text)
+
+
+def no_setting(name: str) -> ConfigError:
+    """The error for a name that neither this broker nor Kafka has, with what may have been meant."""
+    return ConfigError(f"{name} is no setting of this broker{_suggestion(name)}")
 
 
 def _suggestion(name: str) -> str:

@@ -8,6 +8,7 @@ import pytest
 from broker.__main__ import main
 from broker.config.describe import Source, describe_broker, describe_topic
 from broker.config.doc import render
+from broker.config.dynamic import with_changes
 from broker.config.loading import (
     LogConfigs,
     broker_settings,
@@ -34,6 +35,29 @@ def message(*overrides: str) -> str:
     text = str(raised.value)
     assert "\n" not in text
     return text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("num.io.threads", "num.io.threads is not honoured by this broker"),
+        ("node.id", "node.id cannot be changed while the broker runs"),
+        (
+            "max.conections",
+            "max.conections is no setting of this broker: did you mean max.connections or max.connections.per.ip?",
+        ),
+        (
+            "retention.ms",
+            "retention.ms is no setting of this broker: for all topics it is called log.retention.ms",
+        ),
+    ],
+)
+def test_what_a_running_broker_cannot_be_given_is_told_as_in_its_file(
+    name: str, words: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        with_changes(load(None), {"1": {name: "4"}})
+    assert str(raised.value) == words
 
 
 def test_embedded_defaults_need_no_file() -> None:

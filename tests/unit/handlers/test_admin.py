@@ -152,6 +152,12 @@ async def test_features_stay_at_their_levels(memory_path: Path, version: int) ->
         refused = await update(broker, version, *levels)
         assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert name in refused.error_message and refused.results == []
+        for wanted, words in (
+            (("group.version", 9), "the levels of group.version are 0 to 1"),
+            (("transaction.version", 1), "transaction.version is at level 2, the only one"),
+        ):
+            refused = await update(broker, version, wanted)
+            assert words in refused.error_message
         twice = await update(broker, version, (name, 0), (name, 0))
         assert twice.error_code == ErrorCode.INVALID_REQUEST
 
