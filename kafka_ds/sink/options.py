@@ -41,6 +41,8 @@ _OF_TRANSACTIONS: Final = (
     "decisionsTopic",
     "kafka.transaction.timeout.ms",
 )
+# An empty one is a mistake: a stream would look for its decisions in another place than before.
+_NAMES: Final = ("topic", "transactionalIdPrefix", "decisionsTopic")
 # A folder of this machine by its URI, which Hadoop takes for the path alone.
 _LOCAL: Final = re.compile(r"(?i:file):(?://(?:localhost)?)?(/(?!/).*)")
 PREFIX_CHARACTERS_MAX: Final = 200
@@ -73,8 +75,9 @@ def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions
     except ClientOptionError as problem:
         raise SinkOptionError(str(problem)) from None
     topic = options.get("topic")
-    if topic is not None and not topic.strip():
-        raise SinkOptionError("option 'topic' is empty")
+    for name in _NAMES:
+        if not options.get(name.lower(), name).strip():
+            raise SinkOptionError(f"option '{name}' is empty")
     in_transactions = _in_transactions(options, stream=stream)
     for name in () if in_transactions else _OF_TRANSACTIONS:
         if name.lower() in options:
@@ -86,7 +89,7 @@ def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions
         producer=producer,
         topic=topic and topic.strip(),
         prefix=_prefix(options, producer) if in_transactions else None,
-        decisions_topic=options.get("decisionstopic", "").strip() or DECISIONS_TOPIC,
+        decisions_topic=options.get("decisionstopic", DECISIONS_TOPIC).strip(),
     )
 
 

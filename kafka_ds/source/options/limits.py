@@ -90,10 +90,10 @@ def parse_limit(
             )
         return AtTimestamps(option=option, timestamps_ms=found)
     option = f"{side}Offsets"
-    text = options.get(option.lower(), "").strip()
+    if option.lower() not in options:
+        return Everywhere(option=option, offset=default)
+    text = options[option.lower()].strip()
     match text.lower():
-        case "":
-            return Everywhere(option=option, offset=default)
         case "latest":
             return Everywhere(option=option, offset=LATEST)
         case "earliest":

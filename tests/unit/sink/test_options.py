@@ -119,6 +119,10 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
         options(tpoic="x")
     with pytest.raises(SinkOptionError, match="option 'topic' is empty"):
         options(checkpointLocation="/a", topic=" ")
+    # As made from a variable that is not set: what was decided under the other name would not be found.
+    for name in ("transactionalIdPrefix", "decisionsTopic"):
+        with pytest.raises(SinkOptionError, match=f"option '{name}' is empty"):
+            options(checkpointLocation="/a", **{name: " "})
     with pytest.raises(SinkOptionError, match="'deliveryGuarantee' is 'once'"):
         options(deliveryGuarantee="once")
     assert all(text for text in SINK_OPTIONS.values())

@@ -132,6 +132,7 @@ def test_one_time_for_all_goes_before_times_a_partition_and_these_before_offsets
         ("startingOffsets", '{"t":{"0":"5"}}'), ("startingOffsets", '{"t":[5]}'), ("startingOffsets", "[1]"),
         ("endingOffsets", "earliest"), ("endingOffsets", '{"t":{"0":-2}}'), ("endingOffsets", '{"t":{"x":2}}'),
         ("startingOffsetsByTimestamp", "5"), ("startingOffsetsByTimestamp", '{"t":{"0":-1}}'),
+        ("startingOffsets", " "), ("endingOffsets", ""),
         ("endingOffsetsByTimestamp", "{}}"), ("startingTimestamp", "noon"), ("endingTimestamp", ""),
         ("startingOffsetsByTimestampStrategy", "earliest"), ("failOnDataLoss", "maybe"), ("minPartitions", "0"),
         ("minPartitions", "many"), ("maxRecordsPerPartition", "-1"), ("maxOffsetsPerTrigger", "0"),
