@@ -152,6 +152,8 @@ class Node(Parts):
         self.log_manager = await self._open_logs()
         try:
             self._check_lake()
+            if self.metadata.cluster_id is None:
+                self.metadata = await loop.run_in_executor(self._executor, metadata_log.load)
             self._wire(metadata_log)
             await self._begin_unless(self.failed)
         except BaseException:
@@ -205,7 +207,8 @@ class Node(Parts):
         self._store = store_of(self.config.lake_uri, self._open_lake)
         log = DeltaLog(self._store, CLUSTER_METADATA, clock=self._lake_clock)
         metadata_log = MetadataLog(self._store, log=log)
-        self.metadata = metadata_log.load()
+        # Disks with something on them have a cluster: where the lake has none, it may be elsewhere (`_check_lake`).
+        self.metadata = metadata_log.load(begins=self._has_empty_disks())
         if self.metadata.cluster_id is None and self._has_empty_disks():
             # Brokers that begin a cluster together agree on its id before their disks bear one.
             metadata_log.found(uuid_text(new_uuid()))

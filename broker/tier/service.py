@@ -30,7 +30,7 @@ from broker.workers.channel import Answer, Operation
 from broker.workers.shared_memory import WorkerMemory
 from kafka_ds.lake.log.attempt import CommitError, Conflict
 from kafka_ds.lake.log.log import ForeignTable, SystemLogClock
-from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
+from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
 from kafka_ds.lake.store.opening import open_store, probe
 from kafka_ds.lake.tables.offsets import OffsetsTable, present
 from kafka_ds.wire.types import uuid_from_text
@@ -55,7 +55,7 @@ class Service:
     ) -> None:
         """`memory` is shared with the broker."""
         self._memory = memory
-        self._store = open_store(settings.lake_uri, makes_root=False)
+        self._store = open_store(settings.lake_uri, mark=CLUSTER_MARK)
         self._checked = False
         self._touched: dict[str, None] = {}
         self._complaints_told = 0

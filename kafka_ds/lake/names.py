@@ -23,6 +23,8 @@ CREDENTIALS = "_credentials"
 # Begins with an underscore: VACUUM of every engine passes it over.
 RESIDUE = "_residue"
 LOG_FOLDER = "_delta_log"
+# A folder that is in the lake of each cluster from its beginning on: before a broker has a worker, or any topic.
+CLUSTER_MARK = f"{CLUSTER_METADATA}/{LOG_FOLDER}"
 ID_CHARACTERS = 22
 
 _COMMIT = re.compile(r"(\d{20})\.json")

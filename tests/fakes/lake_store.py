@@ -3,10 +3,17 @@
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import IO, Any
 
 from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.names import CLUSTER_MARK
 from kafka_ds.lake.store.store import Entry, NotWritten
+
+
+def begin_lake(folder: Path) -> None:
+    """What the brokers of a cluster have made before one of them starts a worker."""
+    (folder / CLUSTER_MARK).mkdir(parents=True, exist_ok=True)
 
 
 class FakeLogClock:

@@ -13,6 +13,7 @@ from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.config.settings import ConfigError
 from broker.replica.manager import ReplicaManager
 from broker.system import new_uuid
+from kafka_ds.lake.names import CLUSTER_MARK
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import (
@@ -275,6 +276,8 @@ async def test_a_lake_that_is_empty_is_not_taken_for_the_cluster_of_the_disks(
     node = new_node(tmp_path, lake_uri=tmp_path / "mount point")
     with pytest.raises(ConfigError, match="holds no cluster.* is the lake's folder mounted"):
         await node.start()
+    # Workers of other brokers on this machine would take it for the lake.
+    assert not (tmp_path / "mount point" / CLUSTER_MARK).exists()
 
 
 @pytest.mark.parametrize("beats_ms", [100, 60_000])

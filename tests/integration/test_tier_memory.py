@@ -23,7 +23,7 @@ from kafka_ds.lake.actions import DAY_MS
 from kafka_ds.lake.names import TOPICS
 from kafka_ds.lake.store import local as store_local
 from kafka_ds.lake.store.opening import open_store
-from tests.fakes.lake_store import FakeLogClock
+from tests.fakes.lake_store import FakeLogClock, begin_lake
 from tests.integration.tier_segments import copy_range, copy_request, segment
 
 # Their own globals, classes and caches are the process's.
@@ -57,7 +57,7 @@ def test_topics_that_come_and_go_leave_nothing(
         (store_local, "KNOWN_FOLDERS_MAX"),
     ):
         monkeypatch.setattr(module, name, 1)
-    (tmp_path / "lake").mkdir()
+    begin_lake(tmp_path / "lake")
     settings, points = TierSettings(lake_uri=str(tmp_path / "lake"), node_id=1), CrashPoints()
     storage, metadata = DeltaStorage.open(settings, points), DeltaMetadata.open(settings, points)
     copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)

@@ -23,6 +23,7 @@ from kafka_ds.wire.batch import (
     read_header,
     seal,
 )
+from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_broker import table
 from tests.integration.tier_segments import (
     BASE_MS,
@@ -39,7 +40,7 @@ from tests.integration.tier_segments import (
 class Lake:
     def __init__(self, root: Path) -> None:
         self.path = root / "lake"
-        self.path.mkdir(parents=True, exist_ok=True)
+        begin_lake(self.path)
         self.root = root
         settings = TierSettings(lake_uri=str(self.path))
         self.storage = DeltaStorage.open(settings, CrashPoints())
@@ -245,15 +246,24 @@ def test_rows_are_not_hidden_by_what_a_lost_leader_could_not_decode(lake: Lake) 
     assert offsets(found[:-1]) == list(range(10))
 
 
-def test_a_lake_that_is_gone_is_not_said_to_have_no_such_offsets(lake: Lake) -> None:
+@pytest.mark.parametrize("is_mount_point", [False, True])
+def test_a_lake_that_is_gone_is_not_said_to_have_no_such_offsets(
+    lake: Lake, is_mount_point: bool
+) -> None:
     """By a worker that has not read the table before: a consumer would begin elsewhere."""
     lake.copy(0, 4, [build_batch(records(0, 5), leader_epoch=3)], [])
     other = Lake(lake.root)
     lake.path.rename(lake.root / "elsewhere")
-    with pytest.raises(OSError, match="the folder of the lake is gone"):
+    why = "the folder of the lake is gone"
+    if is_mount_point:
+        why = "nothing of the lake is in its folder"
+        lake.path.mkdir()
+    with pytest.raises(OSError, match=why):
         other.read(committed_only=True)
-    with pytest.raises(OSError, match="the folder of the lake is gone"):
+    with pytest.raises(OSError, match=why):
         other.storage.delete_topic(TOPIC, TOPIC_ID)
+    if is_mount_point:
+        lake.path.rmdir()
     (lake.root / "elsewhere").rename(lake.path)
     assert offsets(other.read(committed_only=True)) == list(range(5))
 

@@ -15,6 +15,7 @@ from broker.tier.settings import TierSettings
 from broker.tier.spi import OffsetOutOfRange, RemoteLogMetadataManager, RemoteStorageManager
 from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from kafka_ds.wire.batch import Record
+from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_folder import FolderMetadata, FolderStorage
 from tests.integration.tier_segments import (
     BASE_MS,
@@ -56,7 +57,7 @@ class Lake:
         self.root = root
         uri = address_for(root) if kind == "s3" else str(root / "lake")
         if kind != "s3":
-            (root / "lake").mkdir(exist_ok=True)
+            begin_lake(root / "lake")
         self.settings = TierSettings(lake_uri=uri, node_id=1)
 
     def open(

@@ -13,6 +13,7 @@ from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.log.maintenance import BadCheckpoint
 from kafka_ds.lake.names import REMOTE_LOG_METADATA, topic_table
 from kafka_ds.lake.store.local import LocalStore
+from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_segments import TOPIC, copy_range, copy_request, segment
 
 RECORDS = 5
@@ -32,7 +33,7 @@ def test_one_table_without_a_checkpoint_keeps_no_other_from_its_own(
 
     monkeypatch.setattr(maintenance, "write_checkpoint", write_most)
     lake = tmp_path / "lake"
-    lake.mkdir()
+    begin_lake(lake)
     settings = TierSettings(
         lake_uri=str(lake), log_dirs=(), lake_copy_threads=1, lake_checkpoint_interval=2
     )

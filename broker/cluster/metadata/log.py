@@ -94,10 +94,12 @@ class MetadataLog:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def load(self) -> MetadataImage:
-        """Make the table where there is none, and read the state that it holds."""
+    def load(self, *, begins: bool = True) -> MetadataImage:
+        """Read the state that the table holds. Where there is none it is made; or the state is empty, unless one `begins`."""
         try:
             if self._log.latest_version() < 0:
+                if not begins:
+                    return MetadataImage()
                 self._create()
             return self._replay()
         except ForeignTable as error:

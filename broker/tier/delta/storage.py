@@ -40,7 +40,7 @@ from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
 from kafka_ds.lake.log.log import ForeignTable, LogClock, SystemLogClock
 from kafka_ds.lake.log.snapshot import NoSuchTable
-from kafka_ds.lake.names import deleted_mark
+from kafka_ds.lake.names import CLUSTER_MARK, deleted_mark
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.store.store import Store
 from kafka_ds.lake.tables.intent import (
@@ -121,7 +121,7 @@ class DeltaStorage:
     @classmethod
     def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
         """The storage that the settings name."""
-        return cls(open_store(settings.lake_uri, makes_root=False), settings, crash_points)
+        return cls(open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points)
 
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
         return self.states(topic, topic_id, [partition])[0]

@@ -30,7 +30,7 @@ from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_
 from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.snapshot import TableSnapshot
-from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA
 from kafka_ds.lake.schemas import CLUSTER_METADATA_SCHEMA
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.store.store import Store
@@ -91,7 +91,7 @@ class Materialiser:
     ) -> Self:
         """The table under the lake that the settings name."""
         return cls(
-            open_store(settings.lake_uri, makes_root=False), settings, crash_points, delete_topic
+            open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points, delete_topic
         )
 
     def materialise(self, version: int) -> int:

@@ -21,6 +21,7 @@ from broker.tier.upkeep.upkeep import Upkeep
 from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown
 from kafka_ds.lake.log.log import ForeignTable, LogClock, SystemLogClock
+from kafka_ds.lake.names import CLUSTER_MARK
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.store.store import Store
 from kafka_ds.lake.tables.events import RemoteLogEvents
@@ -80,7 +81,7 @@ class DeltaMetadata:
     @classmethod
     def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
         """The metadata under the lake that the settings name."""
-        return cls(open_store(settings.lake_uri, makes_root=False), settings, crash_points)
+        return cls(open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points)
 
     # -- writing ----------------------------------------------------------------------------
 

@@ -4,8 +4,10 @@ Rules of this file:
 - Those of `kafka_ds.lake.store.store`; a file gets its name when all of it is on the disk.
 - A folder can go and come back while brokers run: a disk that is not mounted for a while. Nothing is made in its place:
   a decision that was written there would be gone when it is back, and the next one would leave a hole. So the root is
-  made at most once, before the first write, and a commit that follows others makes no folder.
-- Nor is it said of a file that it is not there: a consumer would be told that its offsets are gone.
+  made at most once, before the first write, and a commit is made only beside the one that it follows: it may also be
+  an older copy that came back. (A commit that was cleaned up is older than all that may follow one.)
+- Nor is it said of a file that it is not there: a consumer would be told that its offsets are gone. An empty folder may
+  be a mount point: who knows what lies in every such lake looks for that (`mark`).
 """
 
 from __future__ import annotations
@@ -24,24 +26,25 @@ from kafka_ds.lake.store.store import TEMPORARY_SUFFIX, Entry, NotWritten
 
 # Of so many folders it is known that they were made, and need not be looked for at each write.
 KNOWN_FOLDERS_MAX = 4_096
+_GONE = "the folder of the lake is gone"
 # A commit of a Delta table behind its first one.
-_LATER_COMMIT = re.compile(r"(?:.*/)?_delta_log/(?!0{20}\.)\d{20}\.json")
+_LATER_COMMIT = re.compile(r"(?:.*/)?_delta_log/(?!0{20}\.)(\d{20})\.json")
 
 
 class LocalStore:
     """A folder. Exclusive by link(2), durable by fsync of the file and of each folder made."""
 
-    def __init__(self, root: str, *, makes_root: bool = True) -> None:
-        """`makes_root`: whether the first write makes the folder where there is none."""
+    def __init__(self, root: str, *, mark: str | None = None) -> None:
+        """`mark`: a folder that is in the lake already. None: the first write makes the root where there is none."""
         self.root = os.path.abspath(root)
-        self._makes_root = makes_root
+        self._mark = mark
         self._known_folders: set[str] = set()
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._inside(path)
         try:
-            if _LATER_COMMIT.fullmatch(path) and not os.path.isdir(os.path.dirname(target)):
-                raise FileNotFoundError(errno.ENOENT, "the folder of its table is gone")
+            if (later := _LATER_COMMIT.fullmatch(path)) is not None:
+                _check_before(os.path.dirname(target), int(later[1]) - 1)
             temporary = self._write_temporary(target, data)
         except OSError as error:
             raise NotWritten(error.errno, f"{path}: {error.strerror}") from error
@@ -170,9 +173,10 @@ class LocalStore:
             raise
 
     def _check_root(self) -> None:
-        """Raise OSError, and no FileNotFoundError, where the lake's folder was there and is gone."""
-        if not self._makes_root and not os.path.isdir(self.root):
-            raise OSError(errno.ENODEV, "the folder of the lake is gone", self.root)
+        """Raise OSError, and no FileNotFoundError, where the lake was there and is gone."""
+        if self._mark is not None and not os.path.isdir(self._full(self._mark)):
+            why = "nothing of the lake is in its folder" if os.path.isdir(self.root) else _GONE
+            raise OSError(errno.ENODEV, why, self.root)
 
     def _write_temporary(self, target: str, data: bytes) -> str:
         self._make_folders(os.path.dirname(target))
@@ -206,7 +210,18 @@ class LocalStore:
             if len(self._known_folders) >= KNOWN_FOLDERS_MAX:
                 self._known_folders.clear()
             self._known_folders.add(each)
-        self._makes_root = False
+        self._mark = self._mark or ""
+
+
+def _check_before(folder: str, version: int) -> None:
+    """Raise FileNotFoundError where a table's log does not hold that version: the next one would leave a hole."""
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "the folder of its table is gone")
+    if os.path.exists(os.path.join(folder, f"{version:020d}.json")):
+        return
+    # Others may leave no more of a version than its checkpoint.
+    if not any(name.startswith(f"{version:020d}.checkpoint.") for name in os.listdir(folder)):
+        raise FileNotFoundError(errno.ENOENT, f"version {version}, which it follows, is gone")
 
 
 def _open_private(path: str, flags: int) -> int:

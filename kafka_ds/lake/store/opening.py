@@ -27,10 +27,11 @@ PROBE_ROUNDS_MORE = 7
 PROBE_PATIENCE_SECONDS = 15.0
 
 
-def open_store(uri: str, *, makes_root: bool = True) -> Store:
+def open_store(uri: str, *, mark: str | None = None) -> Store:
     """The store behind `lake.uri`: a path, a `file:` address, or `s3://<bucket>/<prefix>`.
 
-    A folder that is not there is made by the first write, or with `makes_root=False` by none.
+    A folder that is not there is made by the first write. With `mark`, a folder in it, it is there already: where
+    that is missing all requests for what is not there fail with OSError.
     """
     parts = urlsplit(uri)
     if parts.scheme in OBJECT_SCHEMES:
@@ -38,14 +39,14 @@ def open_store(uri: str, *, makes_root: bool = True) -> Store:
 
         return ObjectStore(parts.netloc, parts.path.strip("/"))
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return LocalStore(unquote(parts.path), makes_root=makes_root)
+        return LocalStore(unquote(parts.path), mark=mark)
     if "://" in uri or parts.scheme == "file":
         raise UnsupportedStore(
             f"lake.uri={uri}: folders and s3:// are served, not {parts.scheme}://"
         )
     if not uri:
         raise UnsupportedStore("lake.uri is empty: name a folder or an s3:// address")
-    return LocalStore(uri, makes_root=makes_root)
+    return LocalStore(uri, mark=mark)
 
 
 def probe(

@@ -137,7 +137,7 @@ def test_who_was_left_behind_misses_nothing_where_the_store_was_away_once(tmp_pa
     for version in range(3):
         store.delete(writer.log.path(commit_file(version)))
     clock.now_ms += 8 * 86_400_000
-    assert store.put_if_absent(writer.log.path(commit_file(2)), left)
+    store.put_durable(writer.log.path(commit_file(2)), left)
 
     def fail(path):
         raise OSError("the store is away")

@@ -107,7 +107,7 @@ def test_a_reader_left_behind_by_a_clean_up_reads_anew(store, table):
     for each in range(5):
         store.delete(table.log.path(commit_file(each)))
     clock.now_ms += 8 * 86_400_000
-    assert store.put_if_absent(table.log.path(commit_file(1)), b'{"txn":{"appId":"x","version":1}}')
+    store.put_durable(table.log.path(commit_file(1)), b'{"txn":{"appId":"x","version":1}}')
     assert snapshot.refresh()
     assert snapshot.version == 5 and len(snapshot.files) == 5
     assert "x" not in snapshot.txns
@@ -126,7 +126,7 @@ def test_a_reader_left_behind_reads_anew_after_the_store_was_away(
     for each in range(5):
         store.delete(table.log.path(commit_file(each)))
     clock.now_ms += 8 * 86_400_000
-    assert store.put_if_absent(table.log.path(commit_file(1)), b'{"txn":{"appId":"x","version":1}}')
+    store.put_durable(table.log.path(commit_file(1)), b'{"txn":{"appId":"x","version":1}}')
 
     def fail(*_, **__):
         raise OSError("the store is away")

@@ -181,11 +181,24 @@ def test_in_the_place_of_a_table_that_is_gone_nothing_is_decided(store, tmp_path
     assert store.put_if_absent(second, b"2")
 
 
-@pytest.mark.parametrize("makes_root", [True, False])
-def test_a_lake_that_is_gone_is_not_begun_anew(tmp_path, makes_root):
+def test_in_an_older_copy_of_a_table_nothing_is_decided(store, tmp_path):
+    """Restored from a backup, or a mount's stale replica: a commit behind the missing ones would hide all of them."""
+    log = tmp_path / "t" / "_delta_log"
+    for version in range(3):
+        assert store.put_if_absent(f"t/_delta_log/{version:020d}.json", b"1")
+    (log / f"{2:020d}.json").unlink()
+    with pytest.raises(NotWritten, match="version 2, which it follows, is gone"):
+        store.put_if_absent(f"t/_delta_log/{3:020d}.json", b"2")
+    assert len(list(log.iterdir())) == 2
+    (log / f"{2:020d}.checkpoint.parquet").write_bytes(b"as others may leave it")
+    assert store.put_if_absent(f"t/_delta_log/{3:020d}.json", b"2")
+
+
+@pytest.mark.parametrize("mark", [None, "", "t/_delta_log"])
+def test_a_lake_that_is_gone_is_not_begun_anew(tmp_path, mark):
     lake = tmp_path / "lake"
-    store = LocalStore(str(lake), makes_root=makes_root)
-    if makes_root:
+    store = LocalStore(str(lake), mark=mark)
+    if mark is None:
         store.put_durable("t/lease", b"1")
         lake.rename(tmp_path / "elsewhere")
     for write in (store.put_durable, store.put_if_absent):
@@ -194,11 +207,12 @@ def test_a_lake_that_is_gone_is_not_begun_anew(tmp_path, makes_root):
     assert not lake.exists()
 
 
-def test_of_a_lake_that_is_gone_nothing_is_said_not_to_be_there(tmp_path):
+@pytest.mark.parametrize("is_mount_point", [False, True])
+def test_of_a_lake_that_is_gone_nothing_is_said_not_to_be_there(tmp_path, is_mount_point):
     """Whoever follows a table would take it for one that was never made, and a deletion for done."""
     lake = tmp_path / "lake"
-    lake.mkdir()
-    store = LocalStore(str(lake), makes_root=False)
+    (lake / "t" / "_delta_log").mkdir(parents=True)
+    store = LocalStore(str(lake), mark="t/_delta_log")
 
     def look() -> list[object]:
         looks = (store.read, store.size, store.list, store.folders, store.delete)
@@ -208,10 +222,18 @@ def test_of_a_lake_that_is_gone_nothing_is_said_not_to_be_there(tmp_path):
         with suppress(FileNotFoundError):
             assert not each()
     lake.rename(tmp_path / "elsewhere")
-    for each in look():
-        with pytest.raises(OSError, match="the folder of the lake is gone") as error:
+    if is_mount_point:
+        lake.mkdir()
+    why = "nothing of the lake is in its folder" if is_mount_point else "folder of the lake is gone"
+    first = f"topics/new/_delta_log/{0:020d}.json"
+    for each in [
+        *look(),
+        *(partial(write, first, b"") for write in (store.put_if_absent, store.put_durable)),
+    ]:
+        with pytest.raises(OSError, match=why) as error:
             each()
         assert not isinstance(error.value, FileNotFoundError)
+    assert not is_mount_point or not any(lake.iterdir())
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", ""])

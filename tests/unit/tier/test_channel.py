@@ -25,6 +25,7 @@ from broker.workers.channel import BlockingChannel, ChannelProtocol
 from broker.workers.child import Worker, WorkerFailed, WorkerLost
 from broker.workers.memory import Trimmer, resident_file_bytes
 from broker.workers.worker import Worker as Serving
+from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request
 
 
@@ -67,6 +68,7 @@ def test_frames_of_any_size_cross_both_ways() -> None:
 
 
 def worker_of(folder: Path, **settings: object) -> Worker:
+    begin_lake(folder)
     made = TierSettings(lake_uri=str(folder), **settings)  # type: ignore[arg-type]
     return new_worker(made.worker_arguments(), SystemClock(), idle_ms=made.lake_worker_idle_ms)
 
