@@ -95,7 +95,7 @@ class MetadataLog:
     # -- reading ------------------------------------------------------------------------------
 
     def load(self, *, begins: bool = True) -> MetadataImage:
-        """Read the state that the table holds. Where there is none it is made; or the state is empty, unless one `begins`."""
+        """Read the table's state. Where there is no table it is made if this `begins` it; else the state is empty."""
         try:
             if self._log.latest_version() < 0:
                 if not begins:
