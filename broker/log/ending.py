@@ -1,4 +1,4 @@
-"""Shell: the end of the lake's part of a log, for a log that continues above it without its own files.
+"""Pure: the end of the lake's part of a log, for a log that continues above it without its own files.
 
 Rules of this file: every transaction below the lake's end was decided before it went there, but its marker may lie
 above. If those markers are lost, no transaction is open in what is taken over. A follower gets the markers from its
@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.log import names
-from broker.log.files import write_whole
 from broker.log.producers import CorruptSnapshot, Producers
-from broker.seams import Disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +25,14 @@ class Ending:
 UNKNOWN = Ending()
 
 
-def write_snapshot(disk: Disk, directory: str, offset: int, ended: Ending, now_ms: int) -> None:
-    """Write the producers at that offset for the log to load; they count as active now."""
+def snapshot_of(ended: Ending, now_ms: int) -> bytes:
+    """The producers there as a log's own snapshot, empty if none are known; they count as active now."""
     if not ended.producer_snapshot:
-        return
+        return b""
     try:
         producers = Producers.decode_snapshot(ended.producer_snapshot)
     except CorruptSnapshot:
-        return
+        return b""
     if not ended.has_markers_to_come:
         producers.forget_open_transactions()
-    name = names.file_name(offset, names.PRODUCER_SNAPSHOT)
-    write_whole(disk, f"{directory}/{name}", producers.encode_snapshot(now_ms))
+    return producers.encode_snapshot(now_ms)

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
-from broker.log import ending, names
+from broker.log import cutting, ending, names
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
-from broker.log.cutting import Before, known_before, producers_at
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
-from broker.log.files import write_whole
+from broker.log.files import unlink_if_there, write_whole
 from broker.log.own_batches import Place, accept, record_own
-from broker.log.recovery.recovery import LoadedLog, load, remove_snapshots
+from broker.log.producers import Producers
+from broker.log.recovery.recovery import LoadedLog, load
 from broker.log.retention import Limits
 from broker.log.rolling import is_due, must_roll
 from broker.log.segment import lookup
@@ -76,9 +76,10 @@ class Log:
         self.active = self.segments.active
         self.durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
         self.compaction = Compaction(self.durability.fail)
+        self.segments.trash.fail = self.durability.fail
         self.epochs_file = EpochsFile(disk, directory, loaded.epochs, is_dirty=loaded.epochs_dirty)
         self._is_changed = not loaded.was_clean or loaded.epochs_dirty
-        self._is_closed = self._is_abandoned = self._cut_half = False
+        self._is_closed = self._is_abandoned = False
 
     @classmethod
     def open(
@@ -221,6 +222,7 @@ class Log:
                 now_ms=now_ms,
             ):
                 segment = self._roll(headers[0].base_offset)
+            _ = segment.aborted.entries  # Once a marker is written, nothing may fail.
             segment.write(records)
         except OSError as error:
             if segment.is_damaged:
@@ -316,7 +318,13 @@ class Log:
         if self.active.size_bytes:
             self._take_snapshot(base_offset)
         self._is_changed = True
-        new = self.segments.begin(base_offset, self.config, self._clock.now_ms())
+        try:
+            new = self.segments.begin(base_offset, self.config, self._clock.now_ms())
+        except OSError:
+            if base_offset > self.log_end_offset:
+                # Whoever leads writes what is missing in between, of which it knows nothing.
+                unlink_if_there(self._disk, self._snapshot_at(base_offset))
+            raise
         self.active = new
         # Also if the write that needs it fails: there is nothing in between, and nothing may come there.
         self.log_end_offset = base_offset
@@ -326,8 +334,11 @@ class Log:
         return new
 
     def _take_snapshot(self, offset: int) -> None:
-        path = f"{self.directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
-        write_whole(self._disk, path, self.producers.encode_snapshot(self._clock.now_ms()))
+        data = self.producers.encode_snapshot(self._clock.now_ms())
+        write_whole(self._disk, self._snapshot_at(offset), data)
+
+    def _snapshot_at(self, offset: int) -> str:
+        return f"{self.directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
 
     # -- durability -----------------------------------------------------------------------------
 
@@ -404,37 +415,29 @@ class Log:
             self._epochs_changed()
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate what differs from the leader's log (then: manager.checkpoint_recovery_points)."""
-        if offset < self.log_end_offset or self._cut_half:
-            before = None if self._cut_half else known_before(self.producers, self.active, offset)
-            try:
-                self.segments.truncate_to(offset, self.config, self._clock.now_ms())
-            except OSError:
-                active = self.segments.active
-                if active is not self.active or active.next_offset < self.log_end_offset:
-                    self._restart_at_end(before)  # As far as the disk let it come.
-                raise
-            self._restart_at_end(before)
+        """Truncate what differs from the leader's log, or raise OSError (then: manager.checkpoint_recovery_points)."""
+        if offset < self.log_end_offset:
+            due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
+            where = self._disk, self.directory, self.segments
+            self._restart_at_end(cutting.cut(*where, self.producers, offset, due_ms))
         elif self.leader_epochs.truncate_from_end(self.log_end_offset):
             self._epochs_changed()  # One that led and wrote nothing.
 
     def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
-        """Drop all local segments and continue at an offset: at the lake's end, which is above this log."""
-        # What needs room comes first: a log that a full disk does not let begin anew is what it was.
-        remove_snapshots(self._disk, self.directory, lambda _offset: True)
-        ending.write_snapshot(self._disk, self.directory, offset, ended, self._clock.now_ms())
-        self.segments.discard_all(offset, self.config, self._clock.now_ms())
+        """Continue at an offset without all that is local: at the lake's end, above this log. Or raise OSError."""
+        where, now_ms = (self._disk, self.directory, self.segments), self._clock.now_ms()
+        known = ending.snapshot_of(ended, now_ms)
+        producers = cutting.begin_anew(*where, self.producers, offset, known, self.config, now_ms)
         if not self.config.remote_storage_enable:
             self.log_start_offset = offset
-        self._restart_at_end()
+        self._restart_at_end(producers)
         for epoch, start_offset in ended.leader_epochs:
             self.leader_epochs.assign(epoch, start_offset)
         self.epochs_file.write_now()  # No batch will tell of them.
 
-    def _restart_at_end(self, before: Before | None = None) -> None:
+    def _restart_at_end(self, producers: Producers) -> None:
         self._epochs_changed()
-        disk, directory, segments = self._disk, self.directory, self.segments
-        self.active, self._cut_half = segments.active, True
+        self.active, self.producers = self.segments.active, producers
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
         self.durability.lower_to(end)
@@ -442,10 +445,6 @@ class Log:
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
         self.leader_epochs.truncate_from_end(end)
-        self.producers = producers_at(disk, directory, segments.all, end, self.producers, before)
-        # A snapshot of what is cut off must not be taken for one of what is written there later.
-        remove_snapshots(disk, directory, lambda offset: offset > end)
-        self._cut_half = False
 
     def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
         """The closed local segments that end above an offset, oldest first."""

@@ -7,7 +7,7 @@ appends; there is always one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from broker.log import names
@@ -57,17 +57,34 @@ class Segments:
         old, kept = self.active, self.all
         if old.size_bytes:
             old.complete_indexes()  # What may fail for want of space comes first.
-        new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
+        try:
+            new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
+            if old.size_bytes:
+                old.become_inactive()
+            elif old.base_offset != base_offset:
+                self.trash.discard([old], now_ms + config.file_delete_delay_ms)
+        except OSError:
+            if old.base_offset != base_offset:
+                self._not_begun(base_offset)
+            raise
         if old.size_bytes:
-            old.become_inactive()
             old.next_offset = base_offset
             self.note_use(old)
         else:
             kept = kept[:-1]
-            if old.base_offset != base_offset:
-                self.trash.discard([old], now_ms + config.file_delete_delay_ms)
         self.all = (*kept, new)
         return new
+
+    def _not_begun(self, base_offset: int) -> None:
+        """Remove the file of a segment that the disk has refused: the next start would believe that the log ends there.
+
+        If it does not go, either, the log takes nothing more.
+        """
+        path = f"{self._directory}/{names.file_name(base_offset, names.LOG)}"
+        try:
+            unlink_if_there(self._disk, path)
+        except OSError as error:
+            self.trash.fail(error)
 
     def note_use(self, segment: Segment) -> None:
         """Keep the indexes of a few closed segments in memory, for readers that lag."""
@@ -128,36 +145,53 @@ class Segments:
         self.all = (*self.all[:place], new, *self.all[place + len(old) :])
         self._loaded = [segment for segment in self._loaded if segment not in old]
 
-    def discard_all(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
-        """Begin anew at an offset, with the producer snapshot that is there. If it raises OSError, nothing changed."""
-        due_ms = now_ms + config.file_delete_delay_ms
-        self.trash.discard(reversed(self.all), due_ms, keep_snapshot_at=base_offset)
+    def discard_all(
+        self, base_offset: int, config: LogConfig, now_ms: int, snapshots: Iterable[int]
+    ) -> None:
+        """Begin anew at an offset, without the producer snapshots at these. OSError: nothing has changed."""
+        self.trash.discard(
+            reversed(self.all),
+            now_ms + config.file_delete_delay_ms,
+            keep_snapshot_at=base_offset,
+            others=[
+                f"{self._directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
+                for offset in snapshots
+            ],
+        )
         try:
             new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
         except OSError:
             # Else the log would go on in files that go, and end behind a gap at the next start.
-            unlink_if_there(
-                self._disk, f"{self._directory}/{names.file_name(base_offset, names.LOG)}"
-            )
+            self._not_begun(base_offset)
             self.trash.take_back()
             raise
         self._loaded.clear()
         self.all = (new,)
 
-    def truncate_to(self, offset: int, config: LogConfig, now_ms: int) -> None:
-        """Cut off the batches that hold this offset or a later one; the first segment stays.
+    def without(self, offset: int) -> tuple[Segment, ...]:
+        """The segments without the batches that hold this offset or a later one, for `cut`; the first segment stays.
 
         So does one that begins there, empty, as in Kafka: its name tells the next start where the log ends, also where
-        compaction took what was right before. What goes, goes from the end: a crash at any step leaves no hole.
+        compaction took what was right before. Raises OSError, CorruptIndex.
         """
         kept = [s for s in self.all if s.base_offset <= offset] or [self.all[0]]
-        gone = self.all[len(kept) :]
-        active = kept[-1]
-        self.trash.discard(reversed(gone), now_ms + config.file_delete_delay_ms)
-        self.all = tuple(kept)
-        self._loaded = [s for s in self._loaded if s in kept and s is not active]
-        active.is_active = True
-        active.truncate_to(offset)
+        return (*kept[:-1], kept[-1].without(offset))
+
+    def cut(self, left: Sequence[Segment], due_ms: int) -> None:
+        """Become what `without` has returned. If it raises OSError, nothing has changed.
+
+        What goes, goes from the end: a crash at any step leaves no hole.
+        """
+        kept, gone = self.all[: len(left)], self.all[len(left) :]
+        self.trash.discard(reversed(gone), due_ms)
+        try:
+            kept[-1].shorten(left[-1])
+        except OSError:
+            if gone:
+                self.trash.take_back()
+            raise
+        self.all = kept
+        self._loaded = [s for s in self._loaded if s in kept[:-1]]
 
     def views(
         self, epochs: LeaderEpochs, from_offset: int, limit: int | None = None

@@ -56,8 +56,6 @@ class LakeRecovery:
         self._write_recovery_points = write_recovery_points
         # Log directories that have yet to know of lowered recovery points, with a log's folder in each.
         self._cut: dict[str, str] = {}
-        # Whose logs began anew, while what the lake knows besides records did not get there completely.
-        self._half: set[HostedPartition] = set()
         # What was logged of those that wait: they are tried each second, and may be hundreds.
         self._said: dict[HostedPartition, str] = {}
         self._task: asyncio.Task[None] | None = None
@@ -93,7 +91,6 @@ class LakeRecovery:
 
     async def _end_recovery(self, waiting: Sequence[HostedPartition]) -> bool:
         """Let those lead of whom the lake could say where it ends; whether these are all."""
-        self._half.intersection_update(waiting)
         self._said = {each: self._said[each] for each in waiting if each in self._said}
         known = await self._meet_lake(waiting)
         for home, folder in tuple(self._cut.items()):
@@ -158,8 +155,7 @@ class LakeRecovery:
         log, epoch = partition.log, partition.leader.leader_epoch
         if partition.is_lost or end < 0:
             return not partition.is_lost
-        is_half = partition in self._half and not log.size_bytes
-        if end < log.log_end_offset and not is_half and not _must_fence(partition):
+        if end < log.log_end_offset and not _must_fence(partition):
             return True
         try:
             _, ended = await tier.ending(partition.topic, partition.topic_id, partition.index, end)
@@ -168,7 +164,7 @@ class LakeRecovery:
             return False
         if partition.is_lost or partition.leader.leader_epoch != epoch:
             return False
-        if end < log.log_end_offset and not is_half and not _parts(log, end, ended):
+        if end < log.log_end_offset and not _parts(log, end, ended):
             return True
         _LOGGER.warning(
             "%s ends at %d, the lake at %d%s: going on behind the lake",
@@ -180,13 +176,10 @@ class LakeRecovery:
             log.restart_at(end + 1, ended)
         except OSError as error:
             self._say(partition, f"cannot go on behind the lake yet: {error}")
-            if log.log_end_offset == end + 1:
-                self._half.add(partition)
             return False
         finally:
             if log.recovery_point < recovery_point:
                 self._cut[_home_of(log)] = log.directory
-        self._half.discard(partition)
         partition.leader.restarted(end + 1)
         log.update_high_watermark(end + 1)
         return True

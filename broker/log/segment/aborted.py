@@ -8,6 +8,7 @@ with the segment.
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import copy
 
 from broker.log.files import extend, read_or_none
 from broker.log.segment.index import CorruptIndex, decode_aborted, encode_aborted
@@ -68,10 +69,9 @@ class AbortedIndex:
         self._is_dirty = self._disk.exists(self.path)
         self._entries = []
 
-    def truncate(self, offset: int) -> None:
-        """Forget the markers at or after an offset."""
-        kept = [entry for entry in self.entries if entry.last_offset < offset]
-        if len(kept) != len(self.entries):
-            self._entries = kept
-            self._is_dirty = True
-            self.write_if_dirty()
+    def without(self, offset: int) -> AbortedIndex:
+        """This index without the markers at or after an offset; the file is unchanged yet."""
+        left, entries = copy(self), self.entries
+        left._entries = [entry for entry in entries if entry.last_offset < offset]
+        left._is_dirty = self._is_dirty or len(left._entries) != len(entries)
+        return left

@@ -91,11 +91,12 @@ class OffsetIndex:
         )
         return self.entry(at - 1) if at else None
 
-    def truncate(self, position: int) -> None:
-        """Forget the batches that begin at or after a position."""
-        while self.count and self.entry(self.count - 1)[1] >= position:
-            self.count -= 1
-        del self._data[self.count * OFFSET_ENTRY_BYTES :]
+    def without(self, position: int) -> OffsetIndex:
+        """This index without the batches that begin at or after a position."""
+        kept = self.count
+        while kept and self.entry(kept - 1)[1] >= position:
+            kept -= 1
+        return OffsetIndex(self._data[: kept * OFFSET_ENTRY_BYTES])
 
 
 class TimeIndex:
@@ -152,12 +153,12 @@ class TimeIndex:
         )
         return self.entry(at - 1)[1] if at else 0
 
-    def truncate(self, relative_offset: int) -> None:
-        """Forget the batches that end at or after an offset."""
-        while self.count and self.entry(self.count - 1)[1] >= relative_offset:
-            self.count -= 1
-        del self._data[self.count * TIME_ENTRY_BYTES :]
-        self.last_timestamp_ms = self.entry(self.count - 1)[0] if self.count else -1
+    def without(self, relative_offset: int) -> TimeIndex:
+        """This index without the batches that end at or after an offset."""
+        kept = self.count
+        while kept and self.entry(kept - 1)[1] >= relative_offset:
+            kept -= 1
+        return TimeIndex(self._data[: kept * TIME_ENTRY_BYTES])
 
 
 def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:

@@ -234,10 +234,8 @@ class Segment:
 
     def position_of(self, offset: int, read: ReadAt | None = None) -> int:
         """The position of the first batch that ends at or after an offset; the size if none does."""
-        if offset >= self.next_offset:
-            return self.size_bytes
-        if offset <= self.base_offset:
-            return 0
+        if not self.base_offset < offset < self.next_offset:
+            return 0 if offset < self.next_offset else self.size_bytes
         last_offsets, positions = self._tail
         if last_offsets and offset > last_offsets[0]:
             at = bisect_left(last_offsets, offset)
@@ -364,22 +362,17 @@ class Segment:
         self.complete_indexes()
         return offsets, times
 
-    def load_tail(self, *, times_are_whole: bool = True) -> bool:
-        """Find the segment's end from its index and the batches after it; returns whether all of it is batches.
-
-        For a segment that will be appended to again: after a clean stop, or a truncation.
-        """
-        size = self.size_bytes
+    def load_tail(self) -> bool:
+        """After a clean stop: find the end from index and batches; returns whether all of it is batches."""
         self.next_offset = self.base_offset + RELATIVE_OFFSET_MAX  # Not known yet.
-        offsets, times = self.load_indexes()
-        indexed = offsets.entry(offsets.count - 1)[1] if offsets.count else 0
-        start = indexed
-        if not times_are_whole:
-            # A later time that was cut off hid those between the last that is left and the end.
-            start = offsets.position_before(times.last_entry[1]) if times.last_entry else 0
+        offsets, _ = self.load_indexes()
         self.next_offset = self.base_offset
-        end = start
-        for position, header in headers(self.file.read, start, size):
+        return self._read_tail(offsets.entry(offsets.count - 1)[1] if offsets.count else 0)
+
+    def _read_tail(self, start: int) -> bool:
+        """Learn from the batches from `start` on what appends go by; returns whether all is batches."""
+        end, offsets = start, self.offset_index
+        for position, header in headers(self.file.read, start, self.size_bytes):
             if header.max_timestamp > self.max_timestamp_ms:
                 self.max_timestamp_ms = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
@@ -387,8 +380,9 @@ class Segment:
                 self.first_timestamp_ms = header.max_timestamp
             self.next_offset = header.next_offset
             end = position + header.size_in_bytes
+        indexed = offsets.entry(offsets.count - 1)[1] if offsets.count else 0
         self.bytes_since_index = end - indexed
-        return end == size
+        return end == self.size_bytes
 
     def first_timestamp(self) -> int:
         """The timestamp of the first batch, by which a roll by time is measured."""
@@ -457,36 +451,41 @@ class Segment:
         self.is_active = False
         self._tail = (array("q"), array("q"))
 
-    def truncate_to(self, offset: int) -> None:
-        """Cut off the batches that hold this offset or a later one.
+    def without(self, offset: int) -> Segment:
+        """This segment without the batches that hold this offset or a later one; nothing has changed yet.
 
-        The segment ends at `offset` then, as in Kafka, even if compaction took what was right before it: no offset is
-        used twice. It ends earlier only where the first batch that goes began earlier.
+        It ends at `offset`, as in Kafka, even if compaction took what was right before it: no offset is used twice. It
+        ends earlier only where the first batch that goes began earlier. Raises OSError, CorruptIndex.
         """
-        position = self.position_of(offset)
-        end_offset = min(offset, self.next_offset)
-        if position == self.size_bytes:
-            self.next_offset = end_offset
-            return
+        position, end_offset = self.position_of(offset), min(offset, self.next_offset)
         for _, header in headers(self.file.read, position, self.size_bytes, chunk_bytes=LOOK_BYTES):
             end_offset = min(end_offset, header.base_offset)
             break
-        # What may fail comes first: indexes must not know of what is cut off.
-        offsets, times, _ = self.offset_index, self.time_index, self.aborted.entries
-        self.file.truncate(position)
-        self.size_bytes, self.next_offset = position, end_offset
-        offsets.truncate(position)
-        times.truncate(offset - self.base_offset)
-        self._forget_places()
-        self.aborted.truncate(offset)
-        self.max_timestamp_ms = NO_TIMESTAMP
-        self.max_timestamp_offset = self.base_offset
-        try:
-            self.write_indexes()
-            whole = self.load_tail(times_are_whole=False)
-        finally:
-            self.next_offset = end_offset
+        left = copy(self)
+        left._offset_index = offsets = self.offset_index.without(position)
+        left._time_index = times = self.time_index.without(offset - self.base_offset)
+        left._cuts, left._tail = {}, (array("q"), array("q"))
+        left.first_timestamp_ms = self.first_timestamp_ms if position else None
+        # Nothing is known of the files: an index that has grown again may be as long as what they hold.
+        left._written = dict.fromkeys(self._written, -1)
+        left.aborted, left.size_bytes, left.is_active = self.aborted.without(offset), position, True
+        left.max_timestamp_ms, left.max_timestamp_offset, start = NO_TIMESTAMP, self.base_offset, 0
+        if times.last_entry is not None:
+            # A later time that was cut off hid those between the last that is left and the end.
+            left.max_timestamp_ms, last_offset = times.last_entry
+            left.max_timestamp_offset += last_offset
+            start = offsets.position_before(last_offset)
+        whole = left._read_tail(start)
         assert whole
+        left.next_offset = end_offset
+        return left
+
+    def shorten(self, left: Segment) -> None:
+        """Become what `without` returned; the next flush writes the indexes. OSError: nothing has changed."""
+        if left.size_bytes < self.size_bytes:
+            self.file.truncate(left.size_bytes)
+        for name in self.__slots__:
+            setattr(self, name, getattr(left, name))
 
     def sync(self) -> None:
         """Make all of the segment's files durable; for a thread."""

@@ -6,7 +6,7 @@ may be slow for a big file) in Background after file.delete.delay.ms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from broker.log import names
@@ -25,14 +25,21 @@ class Trash:
         self._disk = disk
         self._background = background
         self._waiting: list[tuple[int, list[Segment], list[str]]] = []
+        # Takes the log out of service: the next start takes from it what it still has.
+        self.fail: Callable[[OSError], None] = _ignore
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def discard(
-        self, segments: Iterable[Segment], due_ms: int, *, keep_snapshot_at: int = -1
+        self,
+        segments: Iterable[Segment],
+        due_ms: int,
+        *,
+        keep_snapshot_at: int = -1,
+        others: Iterable[str] = (),
     ) -> None:
-        """Rename the files of segments; the segments may be read until they are due.
+        """Rename the files of segments, and other files; the segments may be read until they are due.
 
         The producer snapshot at an offset may belong to another segment, too.
 
@@ -47,29 +54,33 @@ class Trash:
         self._waiting.append((due_ms, listed, paths))
         try:
             for segment in listed:
-                self._rename(segment, paths, keep_snapshot_at)
+                kinds = [*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT]
+                if segment.base_offset == keep_snapshot_at:
+                    kinds.remove(names.PRODUCER_SNAPSHOT)
+                self._rename([segment.file_path(kind) for kind in kinds], paths)
+                segment.renamed(names.DELETED)
+            self._rename(others, paths)
         except OSError:
             self.take_back()
             raise
 
-    def _rename(self, segment: Segment, paths: list[str], keep_snapshot_at: int) -> None:
-        """Rename a segment's files, and add their new paths."""
-        for kind in (*names.SEGMENT_KINDS, names.PRODUCER_SNAPSHOT):
-            path = segment.file_path(kind)
-            if kind == names.PRODUCER_SNAPSHOT and segment.base_offset == keep_snapshot_at:
-                continue
+    def _rename(self, files: Iterable[str], paths: list[str]) -> None:
+        """Rename those files that are there, and add their new paths."""
+        for path in files:
             try:
                 self._disk.rename(path, path + names.DELETED)
             except FileNotFoundError:
                 continue
             paths.append(path + names.DELETED)
-        segment.renamed(names.DELETED)
 
     def take_back(self) -> None:
-        """Undo the last `discard`: the files get their names back. Raises OSError."""
+        """Undo the last `discard`: the files get their names back. If one does not, the log takes nothing more."""
         _, segments, paths = self._waiting.pop()
-        for path in reversed(paths):
-            self._disk.rename(path, path.removesuffix(names.DELETED))
+        try:
+            for path in reversed(paths):
+                self._disk.rename(path, path.removesuffix(names.DELETED))
+        except OSError as error:
+            self.fail(error)
         for segment in segments:
             segment.renamed("")
 
@@ -117,4 +128,4 @@ def keep_open(segments: Iterable[Segment]) -> None:
 
 
 def _ignore(_error: BaseException | None) -> None:
-    """Ignore an error: the next start unlinks the file."""
+    """Ignore an error: the next start unlinks the file, or the log belongs to nobody."""

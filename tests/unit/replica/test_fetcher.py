@@ -185,8 +185,7 @@ async def test_what_diverges_is_cut_and_its_recovery_point_written_before_more_i
 
 
 @in_loop
-async def test_a_cut_that_a_full_disk_refuses_half_is_written_down_too() -> None:
-    """The batches are gone; it is the indexes that have no room."""
+async def test_a_cut_that_a_disk_refuses_is_tried_again_and_written_down() -> None:
     leader, log = FakeLeader(), open_log(MemoryDisk())
     disk = MemoryDisk()
     other = open_log(disk, config=replace(SMALL, index_interval_bytes=1))
@@ -199,15 +198,15 @@ async def test_a_cut_that_a_full_disk_refuses_half_is_written_down_too() -> None
     leader.lead(log, 2)
     append(log, "new", 2)
     refused: list[OSError] = []
-    rename = disk.rename
+    list_names = disk.list_names
 
-    def refuse(source: str, target: str) -> None:
-        if source.endswith(".index.tmp") and not refused:
-            refused.append(OSError(errno.ENOSPC, "full", source))
+    def refuse(directory: str) -> list[str]:
+        if not refused:
+            refused.append(OSError(errno.EMFILE, "no file left", directory))
             raise refused[0]
-        rename(source, target)
+        return list_names(directory)
 
-    disk.rename = refuse  # type: ignore[method-assign]
+    disk.list_names = refuse  # type: ignore[method-assign]
     async with following(leader) as broker:
         partition = broker.follow(other, 2)
         await until(lambda: has_all(partition, log) and partition.follower.lag is not None)

@@ -13,7 +13,7 @@ from broker.log.ending import Ending
 from broker.log.epochs import LeaderEpochs
 from broker.replica.lake_recovery import _parts
 from kafka_ds.wire.errors import ErrorCode, KafkaError
-from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.loops import in_loop
 from tests.unit.log.test_cutting import NOW_MS, append, open_log
 from tests.unit.replica.test_manager import ME, OTHER, Bench, Tier, changed, produce, registered
@@ -148,10 +148,9 @@ async def test_what_is_above_the_lakes_end_is_not_believed_when_the_log_goes_on_
 
 
 @in_loop
-async def test_a_log_that_went_on_behind_the_lake_half_knows_what_the_lake_knew(
+async def test_a_log_that_could_not_go_on_behind_the_lake_tries_again_and_knows_what_the_lake_knew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its end is where it should be, and what the lake keeps of its producers could not be read back."""
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
     known = open_log(MemoryDisk())
     append(known, 7, 2)
@@ -167,15 +166,15 @@ async def test_a_log_that_went_on_behind_the_lake_half_knows_what_the_lake_knew(
         produce(bench.led(), acks=1)
     await bench.commit(changed(registered(OTHER, 1)))
     bench.followed().has_lost = True
-    read_file, refused = bench.disk.read_file, []
+    opened, refused = bench.disk.open, []
 
-    def refuse(path: str) -> bytes:
-        if path.endswith(".snapshot") and not refused:
+    def refuse(path: str, *, create: bool = False) -> MemoryFile:
+        if path.endswith("36.log") and not refused:
             refused.append(path)
             raise OSError(errno.EMFILE, "no file left", path)
-        return read_file(path)
+        return opened(path, create=create)
 
-    monkeypatch.setattr(bench.disk, "read_file", refuse)
+    monkeypatch.setattr(bench.disk, "open", refuse)
     await bench.commit(changed(registered(ME, 2)))
     async with asyncio.timeout(120):
         while bench.led().leader.is_recovering:
