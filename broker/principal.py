@@ -1,10 +1,10 @@
 """Pure: who speaks on a connection."""
 
-import struct
 from dataclasses import dataclass
 
-from kafka_ds.wire.compile import Buffer, decode, write_parts
+from kafka_ds.wire.compile import Buffer, decode
 from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.wire.numbered import NUMBER_BYTES, encode_numbered, read_number
 from kafka_ds.wire.types import boolean, message, string
 
 USER = "User"
@@ -35,7 +35,7 @@ def principal_of(text: str) -> Principal:
     return Principal(kind, name)
 
 
-_VERSION = struct.Struct(">h")
+_VERSION = 0
 
 
 @message(key=None, versions="0", flexible="0+")
@@ -50,12 +50,12 @@ class DefaultPrincipalData:
 def encode_principal(principal: Principal) -> bytes:
     """The principal as an Envelope carries it."""
     data = DefaultPrincipalData(type=principal.type, name=principal.name, token_authenticated=False)
-    return b"".join(write_parts(data, 0, bytearray(_VERSION.pack(0))))
+    return encode_numbered(data, _VERSION)
 
 
 def decode_principal(data: Buffer) -> Principal:
     """The principal in these bytes; MalformedFrame if they are not a principal."""
-    if len(data) < _VERSION.size or _VERSION.unpack_from(data)[0] != 0:
+    if read_number(data, "a principal") != _VERSION:
         raise MalformedFrame("no principal of a version that is known")
-    found = decode(DefaultPrincipalData, data, 0, _VERSION.size)
+    found = decode(DefaultPrincipalData, data, _VERSION, NUMBER_BYTES)
     return Principal(found.type, found.name)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
+from broker.cluster.topic_names import NAME_LENGTH_MAX
 from broker.security.authentication.credentials import Credentials
 from broker.security.authentication.scram_users import ScramUsers
-from broker.security.authorization.authorizer import NAME_LENGTH_MAX, Authorizer
+from broker.security.authorization.authorizer import Authorizer
 from broker.security.quotas.address_rates import AddressRates
 from broker.security.quotas.quotas import ClientQuotas
 

@@ -18,7 +18,7 @@ from broker.log.log import Log
 from broker.metrics.names import Metric, Sample
 from broker.seams import Clock
 from broker.tier.copying.copies import CopyLoop
-from broker.tier.copying.partitions import Led
+from broker.tier.copying.partitions import Led, place_of
 from broker.tier.copying.policy import CopyState, Phase
 from broker.tier.expiry.expiring import ExpirationLoop
 from broker.tier.expiry.local_deletion import LocalDeletion
@@ -458,14 +458,7 @@ class TierManager:
         backoff = self._settings.backoff()
         offset = led.log.log_start_offset
         while self._copies.led.get(led.key) is led and offset != led.lake_log_start:
-            request = {
-                "op": "move_log_start",
-                "topic": led.log.topic,
-                "topic_id": uuid_text(led.log.topic_id),
-                "partition": led.log.partition,
-                "leader_epoch": led.leader_epoch,
-                "offset": offset,
-            }
+            request = {"op": "move_log_start", **place_of(led), "offset": offset}
             try:
                 await self._worker.ask(request)
                 led.lake_log_start = offset

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.log.names import METADATA_TOPIC
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
@@ -28,8 +29,6 @@ from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
     from broker.parts import Parts
-
-METADATA_TOPIC = "__cluster_metadata"
 
 
 def refuse(

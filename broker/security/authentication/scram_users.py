@@ -9,18 +9,15 @@ Rules of this file:
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-SCRAM_SHA_256 = "SCRAM-SHA-256"
-SCRAM_SHA_512 = "SCRAM-SHA-512"
+from kafka_ds.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, server_key, stored_key
+
 # By the numbers of Kafka's protocol (KIP-554).
 MECHANISMS = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
-_HASHES = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +34,10 @@ def credential_of(
     mechanism: str, salt: bytes, salted_password: bytes, iterations: int
 ) -> ScramCredential:
     """What is kept of a password that was salted with `salt`, `iterations` times (RFC 5802, section 3)."""
-    name = _HASHES[mechanism]
-    client_key = hmac.digest(salted_password, b"Client Key", name)
     return ScramCredential(
         salt=salt,
-        stored_key=hashlib.new(name, client_key).digest(),
-        server_key=hmac.digest(salted_password, b"Server Key", name),
+        stored_key=stored_key(mechanism, salted_password),
+        server_key=server_key(mechanism, salted_password),
         iterations=iterations,
     )
 

@@ -25,11 +25,11 @@ from broker.cluster.acls import (
     Permission,
     ResourceType,
 )
+from broker.cluster.topic_names import NAME_LENGTH_MAX
 from broker.principal import USER, Principal
 from broker.transport.addresses import one_text
 
 DECISIONS_MAX = 100_000
-NAME_LENGTH_MAX = 249
 # What an ACL that allows one of these allows as well.
 _IMPLY = {
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),

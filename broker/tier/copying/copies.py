@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from broker.crash_points import CrashPoints
 from broker.seams import Clock
-from broker.tier.copying.partitions import Key, Led, copy_topics
+from broker.tier.copying.partitions import Key, Led, copy_topics, place_of
 from broker.tier.copying.policy import (
     Limits,
     Pace,
@@ -109,15 +109,9 @@ class CopyLoop:
             task.add_done_callback(self._giving_up.discard)
 
     async def _give_up(self, led: Led) -> None:
-        request = {
-            "op": "give_up",
-            "topic_id": uuid_text(led.log.topic_id),
-            "partition": led.log.partition,
-            "leader_epoch": led.leader_epoch,
-        }
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.ask(request)
+            await self._worker.ask({"op": "give_up", **place_of(led)})
 
     def stop(self) -> None:
         """Start no further copy."""

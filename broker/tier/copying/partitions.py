@@ -7,6 +7,7 @@ range into what the worker needs to copy it. It decides nothing and waits for no
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
@@ -184,6 +185,16 @@ class Led:
         """The leader epochs from the log's start on."""
         log = self.log
         return [list(each) for each in log.leader_epochs.between(log.log_start_offset, end + 1)]
+
+
+def place_of(led: Led) -> dict[str, Any]:
+    """For the worker: which partition it is, and under which leader epoch it is asked."""
+    return {
+        "topic": led.log.topic,
+        "topic_id": uuid_text(led.log.topic_id),
+        "partition": led.log.partition,
+        "leader_epoch": led.leader_epoch,
+    }
 
 
 def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:

@@ -17,14 +17,13 @@ from typing import Any
 
 from broker.crash_points import CrashPoints
 from broker.seams import Clock
-from broker.tier.copying.partitions import Key, Led
+from broker.tier.copying.partitions import Key, Led, place_of
 from broker.tier.copying.policy import Phase
 from broker.tier.expiry.expiration import Decision, Outlook, Retention
 from broker.tier.metrics import Holding, TierMetrics
 from broker.tier.settings import TierSettings
 from broker.workers.backoff import Backoff
 from broker.workers.child import Worker, WorkerFailed, WorkerLost
-from kafka_ds.wire.types import uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +148,7 @@ class ExpirationLoop:
     async def _look_at(self, due: Sequence[tuple[_Watched, Retention]]) -> None:
         questions = [
             {
-                **_place(watched.led),
+                **place_of(watched.led),
                 "retention": asdict(retention),
                 "lineage": watched.led.lineage(),
                 "copied_offset": watched.led.state.copied_offset,
@@ -190,7 +189,7 @@ class ExpirationLoop:
                 return
             if decision.expired or survey["below"] or survey["has_files_below"]:
                 self._crash_points.at("broker_before_sweep")
-                swept, _ = await self._worker.ask({"op": "sweep", **_place(led)})
+                swept, _ = await self._worker.ask({"op": "sweep", **place_of(led)})
                 self._swept(led, swept)
         except (WorkerLost, WorkerFailed) as error:
             self._failed(watched, error)
@@ -204,7 +203,7 @@ class ExpirationLoop:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
-        question = {"op": "move_log_start", **_place(led), "offset": offset}
+        question = {"op": "move_log_start", **place_of(led), "offset": offset}
         answer, _ = await self._worker.ask(question)
         self._crash_points.at("broker_after_log_start")
         if "error" in answer:
@@ -255,13 +254,3 @@ class ExpirationLoop:
 
     def _is_led(self, watched: _Watched) -> bool:
         return self._led.get(watched.led.key) is watched.led
-
-
-def _place(led: Led) -> dict[str, Any]:
-    """The partition and its leader epoch."""
-    return {
-        "topic": led.log.topic,
-        "topic_id": uuid_text(led.log.topic_id),
-        "partition": led.log.partition,
-        "leader_epoch": led.leader_epoch,
-    }

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.seams import Clock
-from broker.tier.copying.partitions import Key, Led
+from broker.tier.copying.partitions import Key, Led, place_of
 from broker.tier.copying.policy import Phase
 from broker.tier.metrics import TierMetrics
 from broker.tier.settings import TierSettings
 from broker.workers.backoff import Backoff
 from broker.workers.child import Worker, WorkerFailed, WorkerLost
-from kafka_ds.wire.types import uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class LayoutLoop:
         seen = (led.state.copied_offset, led.lake_log_start)
         self._at_work = led
         try:
-            done, _ = await self._worker.ask({"op": "lay_out", **_place(led)})
+            done, _ = await self._worker.ask({"op": "lay_out", **place_of(led)})
         except (WorkerLost, WorkerFailed) as error:
             wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
             self._metrics.layout_failed(led.log.topic)
@@ -154,14 +153,4 @@ class LayoutLoop:
     async def _give_up(self, led: Led) -> None:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.ask({"op": "give_up", **_place(led)})
-
-
-def _place(led: Led) -> dict[str, Any]:
-    """The partition and its leader epoch."""
-    return {
-        "topic": led.log.topic,
-        "topic_id": uuid_text(led.log.topic_id),
-        "partition": led.log.partition,
-        "leader_epoch": led.leader_epoch,
-    }
+            await self._worker.ask({"op": "give_up", **place_of(led)})

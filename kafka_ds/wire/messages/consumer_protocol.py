@@ -5,18 +5,15 @@ Rules of this file:
 - Bytes begin with the version of what follows. A later version than ours begins like the last that we know (Kafka).
 """
 
-import struct
 from typing import Any
 
-from kafka_ds.wire.compile import Buffer, decode, write_parts
+from kafka_ds.wire.compile import Buffer, decode
 from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.types import bytes_, i32, message, message_info, string, v
-from kafka_ds.wire.types import struct as wire_struct
-
-_VERSION = struct.Struct(">h")
+from kafka_ds.wire.numbered import NUMBER_BYTES, encode_numbered, read_number
+from kafka_ds.wire.types import bytes_, i32, message, message_info, string, struct, v
 
 
-@wire_struct
+@struct
 class OwnedTopicPartitions:
     topic: string
     partitions: list[i32]
@@ -33,7 +30,7 @@ class ConsumerProtocolSubscription:
     rack_id: string | None = v("3+", nullable="3+", default=None)
 
 
-@wire_struct
+@struct
 class AssignedTopicPartitions:
     topic: string
     partitions: list[i32]
@@ -49,9 +46,7 @@ class ConsumerProtocolAssignment:
 
 def version_of(data: Buffer) -> int:
     """The version in which these bytes were written; raises MalformedFrame."""
-    if len(data) < _VERSION.size:
-        raise MalformedFrame("the version of the consumer protocol is cut short")
-    version: int = _VERSION.unpack_from(data)[0]
+    version = read_number(data, "the version of the consumer protocol")
     if version < 0:
         raise MalformedFrame(f"version {version} of the consumer protocol")
     return version
@@ -74,15 +69,15 @@ def decode_assignment(data: Buffer) -> ConsumerProtocolAssignment:
 def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> bytes:
     """The assignment as a member of this version reads it."""
     known = min(version, message_info(ConsumerProtocolAssignment).versions.last)
-    return b"".join(write_parts(assignment, known, bytearray(_VERSION.pack(known))))
+    return encode_numbered(assignment, known)
 
 
 def encode_subscription(subscription: ConsumerProtocolSubscription, version: int) -> bytes:
     """The subscription in this version."""
-    return b"".join(write_parts(subscription, version, bytearray(_VERSION.pack(version))))
+    return encode_numbered(subscription, version)
 
 
 def _decode(cls: type, data: Buffer) -> Any:
     version = min(version_of(data), message_info(cls).versions.last)
     # What later versions have added stands behind what we know.
-    return decode(cls, data, version, _VERSION.size, spare_bytes_max=len(data))
+    return decode(cls, data, version, NUMBER_BYTES, spare_bytes_max=len(data))

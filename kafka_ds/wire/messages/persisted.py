@@ -8,10 +8,9 @@ Rules of this file:
 - A value of a newer version than ours is refused: half of it would be a guess.
 """
 
-import struct
 from typing import Any, NamedTuple, TypeAlias
 
-from kafka_ds.wire.compile import Buffer, decode, write_parts
+from kafka_ds.wire.compile import Buffer, decode
 from kafka_ds.wire.errors import MalformedFrame
 from kafka_ds.wire.messages.persisted_consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -29,6 +28,7 @@ from kafka_ds.wire.messages.persisted_consumer_groups import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from kafka_ds.wire.numbered import NUMBER_BYTES, encode_numbered, read_number
 from kafka_ds.wire.types import (
     NO_UUID,
     bytes_,
@@ -37,12 +37,12 @@ from kafka_ds.wire.types import (
     message,
     message_info,
     string,
+    struct,
     uuid,
     v,
 )
-from kafka_ds.wire.types import struct as wire_struct
 
-_NUMBER = struct.Struct(">h")
+_RECORD = "a record's key or value"
 
 
 @message(key=None, versions="0", flexible=None)
@@ -82,7 +82,7 @@ class GroupMetadataKey:
     group: string
 
 
-@wire_struct
+@struct
 class MemberMetadata:
     member_id: string
     group_instance_id: string | None = v("3+", nullable="3+", default=None)
@@ -156,43 +156,32 @@ Value: TypeAlias = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
 
 def encode_key(key: Key | LegacyOffsetCommitKey) -> bytes:
     """The key as it lies in the log."""
-    return _encode(key, 0, _NUMBERS[type(key)])
+    return encode_numbered(key, 0, _NUMBERS[type(key)])
 
 
 def encode_value(value: Value, version: int) -> bytes:
     """The value as it lies in the log."""
-    return _encode(value, version, version)
+    return encode_numbered(value, version)
 
 
 def decode_key(data: Buffer) -> Key | None:
     """The key, or None if it is of a type that is not declared here."""
-    known = RECORD_TYPES.get(_number(data))
+    known = RECORD_TYPES.get(read_number(data, _RECORD))
     if known is None:
         return None
-    key: Any = decode(known.key, data, 0, _NUMBER.size)
+    key: Any = decode(known.key, data, 0, NUMBER_BYTES)
     return _modern(key) if isinstance(key, LegacyOffsetCommitKey) else key
 
 
 def decode_value(key: Key, data: Buffer) -> Value:
     """The value that belongs to this key."""
     cls = RECORD_TYPES[_NUMBERS[type(key)]].value
-    version = _number(data)
+    version = read_number(data, _RECORD)
     if version not in message_info(cls).versions:
         raise MalformedFrame(f"{cls.__name__} {version} is not known")
-    value: Value = decode(cls, data, version, _NUMBER.size)
+    value: Value = decode(cls, data, version, NUMBER_BYTES)
     return value
 
 
 def _modern(key: LegacyOffsetCommitKey) -> OffsetCommitKey:
     return OffsetCommitKey(group=key.group, topic=key.topic, partition=key.partition)
-
-
-def _encode(body: Key | LegacyOffsetCommitKey | Value, version: int, number: int) -> bytes:
-    return b"".join(write_parts(body, version, bytearray(_NUMBER.pack(number))))
-
-
-def _number(data: Buffer) -> int:
-    if len(data) < _NUMBER.size:
-        raise MalformedFrame("a record's key or value is cut short")
-    number: int = _NUMBER.unpack_from(data)[0]
-    return number

@@ -4,8 +4,7 @@ Rules of this file: one record for each fact that changes by itself, so that a l
 and no more. How keys and values lie in the log is `persisted`'s to say.
 """
 
-from kafka_ds.wire.types import bytes_, i8, i32, i64, message, string, uuid, v
-from kafka_ds.wire.types import struct as wire_struct
+from kafka_ds.wire.types import bytes_, i8, i32, i64, message, string, struct, uuid, v
 
 
 @message(key=None, versions="0", flexible=None)
@@ -30,13 +29,13 @@ class ConsumerGroupPartitionMetadataKey:
     group_id: string
 
 
-@wire_struct
+@struct
 class PartitionMetadata:
     partition: i32
     racks: list[string]
 
 
-@wire_struct
+@struct
 class TopicMetadata:
     topic_id: uuid
     topic_name: string
@@ -59,13 +58,13 @@ class ConsumerGroupMemberMetadataKey:
     member_id: string
 
 
-@wire_struct
+@struct
 class ClassicProtocol:
     name: string
     metadata: bytes_
 
 
-@wire_struct
+@struct
 class ClassicMemberMetadata:
     session_timeout_ms: i32
     supported_protocols: list[ClassicProtocol]
@@ -109,7 +108,7 @@ class ConsumerGroupTargetAssignmentMemberKey:
     member_id: string
 
 
-@wire_struct
+@struct
 class TargetTopicPartition:
     topic_id: uuid
     partitions: list[i32]
@@ -130,7 +129,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
     member_id: string
 
 
-@wire_struct
+@struct
 class CurrentTopicPartitions:
     topic_id: uuid
     partitions: list[i32]

@@ -7,14 +7,12 @@ Rules of this file:
 - A value of a newer version than ours is refused: half of it would be a guess.
 """
 
-import struct
-
-from kafka_ds.wire.compile import Buffer, decode, write_parts
+from kafka_ds.wire.compile import Buffer, decode
 from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.types import i8, i16, i32, i64, message, message_info, string, v
-from kafka_ds.wire.types import struct as wire_struct
+from kafka_ds.wire.numbered import NUMBER_BYTES, encode_numbered, read_number
+from kafka_ds.wire.types import i8, i16, i32, i64, message, message_info, string, struct, v
 
-_NUMBER = struct.Struct(">h")
+_RECORD = "a record's key or value"
 _KEY_TYPE = 0
 
 
@@ -25,7 +23,7 @@ class TransactionLogKey:
     transactional_id: string
 
 
-@wire_struct
+@struct
 class PartitionsSchema:
     topic: string
     partition_ids: list[i32]
@@ -50,31 +48,24 @@ class TransactionLogValue:
 
 def encode_key(key: TransactionLogKey) -> bytes:
     """The key as it lies in the log."""
-    return b"".join(write_parts(key, 0, bytearray(_NUMBER.pack(_KEY_TYPE))))
+    return encode_numbered(key, 0, _KEY_TYPE)
 
 
 def encode_value(value: TransactionLogValue, version: int) -> bytes:
     """The value as it lies in the log."""
-    return b"".join(write_parts(value, version, bytearray(_NUMBER.pack(version))))
+    return encode_numbered(value, version)
 
 
 def decode_key(data: Buffer) -> TransactionLogKey | None:
     """The key, or None if it is of a type that is not declared here."""
-    if _number(data) != _KEY_TYPE:
+    if read_number(data, _RECORD) != _KEY_TYPE:
         return None
-    return decode(TransactionLogKey, data, 0, _NUMBER.size)
+    return decode(TransactionLogKey, data, 0, NUMBER_BYTES)
 
 
 def decode_value(data: Buffer) -> TransactionLogValue:
     """The value of a transaction's record."""
-    version = _number(data)
+    version = read_number(data, _RECORD)
     if version not in message_info(TransactionLogValue).versions:
         raise MalformedFrame(f"TransactionLogValue {version} is not known")
-    return decode(TransactionLogValue, data, version, _NUMBER.size)
-
-
-def _number(data: Buffer) -> int:
-    if len(data) < _NUMBER.size:
-        raise MalformedFrame("a record's key or value is cut short")
-    number: int = _NUMBER.unpack_from(data)[0]
-    return number
+    return decode(TransactionLogValue, data, version, NUMBER_BYTES)
