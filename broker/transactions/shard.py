@@ -114,7 +114,10 @@ class TransactionShard:
         if known.state is TransactionState.ONGOING:
             if expected is not None and expected != _producer_of(known):
                 raise KafkaError(ErrorCode.PRODUCER_FENCED)
-            return self._fence(known, now_ms, KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS))
+            # Who named its epoch names it again, and is known by it then.
+            last_epoch = NO_EPOCH if expected is None else expected.producer_epoch
+            again = KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return self._fence(known, now_ms, again, last_epoch=last_epoch)
         begun = _next_producer(known, expected, spare_producer_id).changed(
             TransactionState.EMPTY,
             timeout_ms=timeout_ms,
@@ -125,13 +128,20 @@ class TransactionShard:
         )
         return _stored(begun, _producer_of(begun))
 
-    def _fence(self, known: Transaction, now_ms: int, response: KafkaError | None) -> Result:
+    def _fence(
+        self,
+        known: Transaction,
+        now_ms: int,
+        response: KafkaError | None,
+        *,
+        last_epoch: int = NO_EPOCH,
+    ) -> Result:
         """Abort an open transaction under an epoch that its producer does not have."""
         assert known.producer_epoch < EPOCH_MAX, "a producer id is changed before its last epoch"
         fenced = known.changed(
             TransactionState.PREPARE_EPOCH_FENCE,
             producer_epoch=known.producer_epoch + 1,
-            last_producer_epoch=NO_EPOCH,
+            last_producer_epoch=last_epoch,
             # No request raised this epoch, so a request to end the transaction is not a repeat: its producer is fenced.
             client_version=TRANSACTION_VERSION_0,
         )
@@ -213,8 +223,14 @@ class TransactionShard:
                 known, committed=committed, is_answerable=is_repeat or not bumps_epoch
             )
         if not bumps_epoch:
-            producer_now = _producer_of(known)
-            return _decided(known, committed=committed, now_ms=now_ms, response=producer_now)
+            return _decided(
+                known,
+                committed=committed,
+                now_ms=now_ms,
+                response=_producer_of(known),
+                # Whatever its writes said: markers of the second protocol are late under an epoch that was not raised.
+                client_version=client_version,
+            )
         return _decided_with_next_epoch(known, committed, now_ms, spare_producer_id)
 
     def _ending(
@@ -297,7 +313,9 @@ def _next_producer(
 ) -> Transaction:
     """The producer with its next epoch, or with a new id where there is none; raises KafkaError."""
     epoch = None if expected is None else expected.producer_epoch
-    if known.is_epoch_exhausted and epoch in (None, known.producer_epoch):
+    # The last epoch of all is only for fencing, also where the producer itself asked for that (and now asks again).
+    is_fenced = known.producer_epoch == EPOCH_MAX and epoch == known.last_producer_epoch
+    if known.is_epoch_exhausted and (epoch in (None, known.producer_epoch) or is_fenced):
         last = NO_EPOCH if epoch is None else epoch
         return known.changed_producer(_needed(spare_producer_id), 0, last_epoch=last)
     if epoch is None or epoch == known.producer_epoch:

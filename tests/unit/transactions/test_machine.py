@@ -195,6 +195,21 @@ def test_a_producer_that_goes_on_after_an_error_is_not_fenced_by_its_repeat() ->
     assert code_of(error) is ErrorCode.PRODUCER_FENCED
 
 
+@pytest.mark.parametrize(
+    ("epoch", "following"), [(3, (7, 4)), (EPOCH_MAX - 1, (50, 0))], ids=["next", "last"]
+)
+def test_a_producer_that_aborts_by_going_on_is_known_when_it_asks_again(
+    epoch: int, following: tuple[int, int]
+) -> None:
+    """It is told to ask again, and asks the same: it was fenced by its own first request."""
+    me = ProducerIdAndEpoch(7, epoch)
+    shard = shard_with(in_state(S.ONGOING, producer_epoch=epoch))
+    assert init(shard, me).code is ErrorCode.CONCURRENT_TRANSACTIONS
+    complete(shard)
+    for _ in range(2):
+        assert init(shard, me) == following
+
+
 @pytest.mark.parametrize("state", [S.EMPTY, S.ONGOING, S.COMPLETE_COMMIT])
 @pytest.mark.parametrize("old", [ProducerIdAndEpoch(7, 1), ProducerIdAndEpoch(6, 3)])
 def test_an_instance_of_long_ago_is_fenced(
@@ -440,6 +455,15 @@ def test_an_end_at_the_last_epoch_changes_the_producer_id() -> None:
     assert found is not None
     assert (found.producer_id, found.producer_epoch, found.previous_producer_id) == (50, 0, 7)
     assert end(restarted, True, V2, me) == ProducerIdAndEpoch(50, 0), "the first answer was lost"
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_markers_are_of_the_protocol_of_who_ends(committed: bool) -> None:
+    shard = shard_with(in_state(S.ONGOING, client_version=V2))
+    end(shard, committed, V1)
+    decided = shard.find(X)
+    assert decided is not None
+    assert (decided.producer_epoch, decided.client_version) == (ME.producer_epoch, V1)
 
 
 # -- time -------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from kafka_ds.wire.messages import (
     InitProducerIdRequest,
 )
 from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
-from tests.in_process import InProcess, batch_of, in_process
+from tests.in_process import InProcess, batch_of, in_process, produce_request
 from tests.loops import in_loop
 
 PATIENCE_SECONDS = 20
@@ -133,6 +133,35 @@ async def test_an_end_that_cannot_be_written_for_long_is_one_line_in_the_log(
         await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
         assert next(refusals, None) is None
         assert [each.args[0] for each in caplog.records if "completed yet" in each.msg] == ["x"]
+
+
+@in_loop
+async def test_a_transaction_that_began_by_a_write_is_ended_by_an_old_request_too(
+    memory_path: Path,
+) -> None:
+    """Its markers were dropped, as if they were late: consumers never saw anything behind it again."""
+    async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
+        await broker.create("t")
+        producer_id = await begin(broker)
+        end = EndTxnRequest(
+            transactional_id="x", producer_id=producer_id, producer_epoch=0, committed=False
+        )
+        assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE
+        batch = batch_of(
+            [b"a"],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        request = produce_request("t", batch)
+        request.transactional_id = "x"
+        (written,) = (await broker.ask(request, 12)).responses[0].partition_responses
+        assert written.error_code == ErrorCode.NONE
+        end.committed = True
+        assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE
+        partition = broker.node.replica_manager.get("t", 0)
+        assert partition.last_stable_offset() == partition.log.log_end_offset
 
 
 async def begin(broker: InProcess) -> int:
