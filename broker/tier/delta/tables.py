@@ -8,14 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from broker.tier.spi import FateUnknownError, StorageError
 from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.log.attempt import CommitError, Conflict, FateUnknown
 from kafka_ds.lake.log.log import ForeignTable, LogClock
 from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
-from kafka_ds.lake.names import AppIdKind, app_id, deleted_mark
+from kafka_ds.lake.names import AppIdKind, app_id
 from kafka_ds.lake.store.store import Store
 from kafka_ds.lake.tables.intent import TableChanged, TopicIdChanged
 from kafka_ds.lake.tables.topics import ContendedTable, TopicTable
@@ -118,9 +118,10 @@ class SharedTable:
                 raise StorageError(str(error)) from error
 
     def was_retired(self, topic_id: bytes) -> bool:
-        """Whether the rows of that deleted topic were removed, as far as the table was read."""
-        with self.lock:
-            return deleted_mark(topic_id) in self.table.snapshot.txns
+        """Whether the rows of that deleted topic were removed, as far as the table can be read."""
+        with self.lock, suppress(ForeignTable):
+            return self.table.was_retired(topic_id)
+        return False
 
 
 class TopicTables:

@@ -80,6 +80,15 @@ class TableSnapshot:
         """What kind of table of ours this is; None if it is not ours."""
         return self.configuration.get(KIND_KEY)
 
+    @property
+    def topic_id(self) -> bytes | None:
+        """The incarnation of the topic that the rows are of; None where it was deleted, and of other tables."""
+        text = self.configuration.get(TOPIC_ID_KEY, "")
+        with contextlib.suppress(ValueError):
+            found = uuid_from_text(text)
+            return None if found == NO_UUID else found
+        return None
+
     def has_file(self, action_path: str) -> bool:
         return resolve_path(self.log.table, action_path) in self.files
 
@@ -246,15 +255,6 @@ class TopicSnapshot(TableSnapshot):
             snapshot._take_marks(newest.txns)
         snapshot.read(version)
         return snapshot
-
-    @property
-    def topic_id(self) -> bytes | None:
-        """The incarnation of the topic that the rows are of; None where it was deleted."""
-        text = self.configuration.get(TOPIC_ID_KEY, "")
-        with contextlib.suppress(ValueError):
-            found = uuid_from_text(text)
-            return None if found == NO_UUID else found
-        return None
 
     def partitions(self) -> list[int]:
         """The partitions that have rows or had them: where retention took all out, their numbers stay."""

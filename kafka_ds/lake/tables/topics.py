@@ -34,7 +34,7 @@ from kafka_ds.lake.log.attempt import (
     PlainChange,
 )
 from kafka_ds.lake.log.log import DeltaLog, ForeignTable, LogClock
-from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
+from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot, TopicSnapshot
 from kafka_ds.lake.names import complaint_mark, deleted_mark, quarantine_mark, topic_table
 from kafka_ds.lake.schemas import (
     LOG_RETENTION_MS,
@@ -92,6 +92,7 @@ class TopicTable:
         self.folder = topic_table(topic)
         self.log = DeltaLog(store, self.folder, clock=clock)
         self._log_retention_ms = log_retention_ms
+        self._reader = reader
         self.snapshot = TopicSnapshot(self.log, topic, reader)
 
     def open(self, topic_id: bytes) -> TopicSnapshot:
@@ -118,7 +119,7 @@ class TopicTable:
                 raise TopicIdChanged(
                     f"{self._where()}: the topic with id {uuid_text(topic_id)} was deleted"
                 )
-            self._change_metadata(ADOPT, topic_id)
+            self._change_metadata(self.snapshot, ADOPT, topic_id)
         if self.snapshot.topic_id != topic_id:
             found = uuid_text(self.snapshot.topic_id or NO_UUID)
             raise TopicIdChanged(
@@ -137,14 +138,30 @@ class TopicTable:
             else:
                 self.snapshot.refresh()
         except UNREADABLE as error:
-            raise ForeignTable(f"{self._where()} is no table that can be read: {error}") from error
-        if self.snapshot.kind != TOPIC_KIND:
-            raise ForeignTable(f"{self._where()} holds a table that is not a topic's")
+            raise self._unreadable(error) from error
+        self._check_kind(self.snapshot)
         retention = interval_ms(
             self.snapshot.configuration.get("delta.logRetentionDuration", "interval 30 days")
         )
         self.log.log_retention_ms = retention or 0
         return self.snapshot
+
+    def _unopened(self) -> TableSnapshot:
+        """The newest state without a look into any file: they may be damaged, or the store silent. Raises as `read`."""
+        found = TableSnapshot(self.log)
+        try:
+            found.read()
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+        self._check_kind(found)
+        return found
+
+    def _unreadable(self, error: Exception) -> ForeignTable:
+        return ForeignTable(f"{self._where()} is no table that can be read: {error}")
+
+    def _check_kind(self, snapshot: TableSnapshot) -> None:
+        if snapshot.kind != TOPIC_KIND:
+            raise ForeignTable(f"{self._where()} holds a table that is not a topic's")
 
     def begin_ms(self) -> int:
         """The time to begin a commit's files at, by the clock that `commit` measures their age with."""
@@ -201,23 +218,36 @@ class TopicTable:
         """
         for _ in range(TRIES_MAX):
             try:
-                self.read()
+                there = self._unopened()
             except NoSuchTable:
                 return False
-            if self.snapshot.topic_id is None:
+            if there.topic_id is None:
+                self._begin_anew()
                 return False
-            if self.snapshot.topic_id != topic_id:
-                found = uuid_text(self.snapshot.topic_id)
-                raise TopicIdChanged(f"{self._where()} belongs to topic id {found}")
+            if there.topic_id != topic_id:
+                raise TopicIdChanged(
+                    f"{self._where()} belongs to topic id {uuid_text(there.topic_id)}"
+                )
             mark = txn_action(deleted_mark(topic_id), 1, self.log.clock.wall_ms())
-            if self._change_metadata(RETIRE, NO_UUID, [*self._removals(), mark]):
-                self.snapshot.refresh()
+            if self._change_metadata(there, RETIRE, NO_UUID, [*self._removals(there), mark]):
+                self._begin_anew()
                 return True
         raise ContendedTable(
             f"{self._where()}: files came in {TRIES_MAX} times while all were removed"
         )
 
-    def _removals(self) -> list[Action]:
+    def was_retired(self, topic_id: bytes) -> bool:
+        """Whether the rows of that deleted topic were removed. Raises ForeignTable."""
+        try:
+            return deleted_mark(topic_id) in self._unopened().txns
+        except NoSuchTable:
+            return False
+
+    def _begin_anew(self) -> None:
+        """Forget what was known of the rows."""
+        self.snapshot = TopicSnapshot(self.log, self.topic, self._reader)
+
+    def _removals(self, there: TableSnapshot) -> list[Action]:
         deleted_ms = self.log.clock.wall_ms()
         return [
             remove_action(
@@ -226,18 +256,18 @@ class TopicTable:
                 size=entry.size,
                 deleted_ms=deleted_ms,
             )
-            for entry in self.snapshot.files.values()
+            for entry in there.files.values()
         ]
 
     def _change_metadata(
-        self, operation: str, topic_id: bytes, actions: Sequence[Action] = ()
+        self, there: TableSnapshot, operation: str, topic_id: bytes, actions: Sequence[Action] = ()
     ) -> bool:
         """Give the table another topic id; False if another writer committed meanwhile."""
-        metadata = dict(self.snapshot.metadata)
-        metadata["configuration"] = _configuration(self.snapshot.configuration, topic_id)
+        metadata = dict(there.metadata)
+        metadata["configuration"] = _configuration(there.configuration, topic_id)
         change = _MetadataChange(operation, [{"metaData": metadata}, *actions])
         try:
-            self.log.commit(self.log.begin(change), read_version=self.snapshot.version)
+            self.log.commit(self.log.begin(change), read_version=there.version)
         except Conflict:
             return False
         return True

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from broker.tier.delta.tables import TopicTables
+from kafka_ds.lake.actions import add_action
 from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.checkpoint import is_torn
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.maintenance import write_checkpoint
@@ -73,6 +75,32 @@ def test_a_table_whose_only_checkpoint_is_torn_is_given_up(store: Flickering) ->
     (entry,) = [e for e in store.list(FOLDER) if e.path.endswith(".checkpoint.parquet")]
     store.put_durable(entry.path, b"")
     assert not tables_of(store).get("orders").retire(TOPIC_ID)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_of_a_deleted_topic_also_files_go_that_nobody_can_look_into(
+    store: Flickering, again: bool
+) -> None:
+    """Without statistics, as others may leave them, and the disk or the store does not give them now."""
+    log, path = DeltaLog(store, FOLDER), f"{FOLDER}/partition=0/others.parquet"
+    store.put_durable(path, b"not to be read")
+    add = add_action(
+        path="partition=0/others.parquet",
+        partition_values={"partition": "0"},
+        size=14,
+        modified_ms=0,
+        stats="{}",
+    )
+    log.commit(log.begin(PlainChange("OPTIMIZE", actions=[add])), read_version=log.latest_version())
+    shared = tables_of(store).get("orders")
+    assert shared.retire(TOPIC_ID)
+    if again:
+        # By another worker, as the first one died before it could say so.
+        shared = tables_of(store).get("orders")
+        assert not shared.retire(TOPIC_ID)
+    assert shared.was_retired(TOPIC_ID)
+    store.delete(path)
+    assert not TopicSnapshot.load(store, "orders").files
 
 
 @pytest.mark.parametrize("reads", range(4))
