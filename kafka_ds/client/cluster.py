@@ -37,7 +37,10 @@ from kafka_ds.wire.messages import (
 )
 from kafka_ds.wire.messages.cluster import MetadataRequestTopic
 from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResource
+from kafka_ds.wire.messages.data import CONSUMER
 from kafka_ds.wire.messages.offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
     ListOffsetsPartition,
     ListOffsetsTopic,
     OffsetForLeaderPartition,
@@ -48,11 +51,7 @@ LOGGER = logging.getLogger("kafka_ds.client")
 TopicPartition = tuple[str, int]
 Value = TypeVar("Value")
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-EARLIEST_LOCAL: Final = -4
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
-CONSUMER: Final = -1
 BRIEF_MS: Final = 20
 # A wrong name is told soon, but not before a name has come back that is unknown while brokers are rolled (Kubernetes).
 NO_SUCH_HOST_PATIENCE_MS: Final = 10_000

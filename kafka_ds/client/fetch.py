@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kafka_ds.client.cluster import EARLIEST, LATEST, Cluster
+from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import (
     BrokerTimeout,
@@ -25,11 +25,15 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.wire.batch import CODEC_MASK, BatchHeader, iterate_headers
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from kafka_ds.wire.messages.data import (
+    CONSUMER,
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    FetchPartition,
+    FetchTopic,
+)
+from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
 from kafka_ds.wire.types import MAX_I64, NO_UUID
 
-CONSUMER: Final = -1
-TOPIC_IDS_VERSION: Final = 13  # KIP-516
 UNKNOWN_EPOCH: Final = -1
 # Brokers learn one after the other that there is a topic: how often it is looked for again, with growing pauses.
 ABSENCES_MAX: Final = 4
@@ -193,7 +197,7 @@ class _RangeReader:
             isolation_level=int(self._read_committed),
             topics=[topic],
         )
-        ceiling = TOPIC_IDS_VERSION - 1 if by_name else 2**15
+        ceiling = FIRST_VERSION_WITH_TOPIC_IDS - 1 if by_name else 2**15
         self._connection.send(request, ceiling)
 
     def _receive(self, connection: Connection) -> Chunk | None:

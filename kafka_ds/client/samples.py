@@ -23,12 +23,16 @@ from kafka_ds.wire.batch import HEADER_BYTES, BatchHeader, iterate_headers, read
 from kafka_ds.wire.compression import CorruptRecord
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchTopic
+from kafka_ds.wire.messages.data import (
+    CONSUMER,
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    FetchPartition,
+    FetchPartitionData,
+    FetchTopic,
+)
 from kafka_ds.wire.types import NO_UUID
 
 TopicPartition = tuple[str, int]
-CONSUMER: Final = -1
-TOPIC_IDS_VERSION: Final = 13  # KIP-516
 # Some batches, so that holes between them count; one comes in any case.
 SAMPLE_BYTES: Final = 16_384
 UNDER_WAY_MAX: Final = 16
@@ -158,7 +162,7 @@ def _ask(cluster: Cluster, connection: Connection, tp: TopicPartition, place: in
         max_bytes=SAMPLE_BYTES,
         topics=[FetchTopic(topic=tp[0], topic_id=topic_id, partitions=[wanted])],
     )
-    connection.send(request, TOPIC_IDS_VERSION - 1 if topic_id == NO_UUID else 2**15)
+    connection.send(request, FIRST_VERSION_WITH_TOPIC_IDS - 1 if topic_id == NO_UUID else 2**15)
 
 
 def _seen(answer: FetchPartitionData, place: int) -> _Seen | None:

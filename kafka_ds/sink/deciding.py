@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from kafka_ds.client.cluster import EARLIEST, LATEST, Cluster, TopicPartition
+from kafka_ds.client.cluster import Cluster, TopicPartition
 from kafka_ds.client.errors import OffsetsGone, UnsupportedByBroker
 from kafka_ds.client.fetch import Chunk, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
@@ -54,6 +54,7 @@ from kafka_ds.wire.batch import (
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
+from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
 from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
 from kafka_ds.wire.sequences import sequence_after
 from kafka_ds.wire.types import NO_UUID

@@ -31,11 +31,10 @@ from kafka_ds.wire.messages.data import (
     PartitionProduceData,
     TopicProduceData,
 )
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.wire.messages.offsets import EARLIEST_LOCAL, ListOffsetsPartition, ListOffsetsTopic
 from tests.integration.raw_client import RawClient
 
 CHUNK = 10_000
-EARLIEST_LOCAL = -4
 ANSWER_MS_MAX = 30_000
 # As many requests as Kafka's clients have on their way.
 IN_FLIGHT_MAX = 5

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_ds.wire.messages import ListOffsetsRequest
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.wire.messages.offsets import LATEST_TIERED, ListOffsetsPartition, ListOffsetsTopic
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client, create_topic, ready
@@ -23,7 +23,6 @@ OFFERED_RECORDS = 1_500_000
 OFFERED_MB_S = 120
 # A segment of 16 MiB that is still open, and what rounding to batches leaves.
 ACTIVE_RECORDS = 20_000
-LATEST_TIERED = -5
 
 QUICKLY = {
     "lake.local.grace.ms": 500,

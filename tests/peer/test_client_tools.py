@@ -11,12 +11,13 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from kafka_ds.wire.messages import ApiVersionsRequest
+from kafka_ds.wire.messages.offsets import LATEST
 from tests.clients.adaptors import librdkafka_read
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.peer.apache_kafka import tool
 from tests.peer.jvm import TOOLS, ToolFailed
 from tests.peer.safe_listeners import SafeListeners, make_user, run_safely
-from tests.peer.tools import LATEST, Tools
+from tests.peer.tools import Tools
 
 pytestmark = pytest.mark.jars
 

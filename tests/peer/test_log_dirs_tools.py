@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from kafka_ds.wire.messages.configs import BROKER_RESOURCE
+from kafka_ds.wire.messages.offsets import LATEST
 from tests.integration.raw_client import RawClient
 from tests.peer.jvm import TOOLS, Jvm
-from tests.peer.tools import LATEST, Tools
+from tests.peer.tools import Tools
 from tests.processes import running_broker, wait_until
 
 pytestmark = pytest.mark.jars

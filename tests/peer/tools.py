@@ -13,7 +13,6 @@ from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import BrokerProcess
 
 TOPIC, BROKER = 2, 4
-EARLIEST, LATEST = -2, -1
 
 
 class Tools:

@@ -18,11 +18,12 @@ from kafka_ds.wire.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
+from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
 from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from kafka_ds.wire.types import uuid_text
 from tests.sim.clients import EPOCH_MS, TROUBLE, Client, Partition
 from tests.sim.model import LogModel
-from tests.sim.readers import EARLIEST, LATEST, Consumer
+from tests.sim.readers import Consumer
 from tests.sim.tier_lake import TableWatch
 from tests.sim.world import World
 

@@ -8,11 +8,9 @@ from kafka_ds.wire.batch import BatchHeader, Record, iterate_headers, read_recor
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest
 from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchTopic
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.wire.messages.offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
 from tests.sim.clients import TROUBLE, Client, Partition
 
-LATEST = -1
-EARLIEST = -2
 READ_COMMITTED = 1
 NO_BROKER = -1
 FETCH_VERSION = 12

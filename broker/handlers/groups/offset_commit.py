@@ -24,12 +24,11 @@ from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 from kafka_ds.wire.messages.group_offsets import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
     OffsetCommitRequestTopic,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-
-FIRST_VERSION_WITH_TOPIC_IDS = 10
 
 
 def _answer(

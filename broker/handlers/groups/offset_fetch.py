@@ -29,6 +29,7 @@ from broker.security.authorization.asking import may, sees
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from kafka_ds.wire.messages.group_offsets import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
@@ -41,7 +42,6 @@ from kafka_ds.wire.types import NO_UUID
 
 FIRST_VERSION_WITH_AN_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
-FIRST_VERSION_WITH_TOPIC_IDS = 10
 
 
 class Wanted(NamedTuple):

@@ -37,13 +37,19 @@ from collections.abc import Awaitable
 
 from broker.handlers.records.found import replica_of
 from broker.handlers.records.parking import ParkedFetch
-from broker.handlers.records.reading import CONSUMER, FIRST_VERSION_WITH_TOPIC_IDS, Reading
+from broker.handlers.records.reading import Reading
 from broker.log.values import READ_COMMITTED, READ_UNCOMMITTED
 from broker.registry import RequestContext, serves
-from broker.replica.serving.fetch_sessions import FINAL_EPOCH, FetchContext
+from broker.replica.serving.fetch_sessions import FetchContext
+from broker.replica.session_epochs import FINAL_EPOCH
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
+from kafka_ds.wire.messages.data import (
+    CONSUMER,
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    FetchableTopicResponse,
+    FetchPartitionData,
+)
 
 
 def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> FetchResponse:

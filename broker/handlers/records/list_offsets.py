@@ -36,7 +36,14 @@ from broker.registry import RequestContext, serves
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ListOffsetsRequest, ListOffsetsResponse
+from kafka_ds.wire.messages.data import CONSUMER
 from kafka_ds.wire.messages.offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
@@ -45,12 +52,6 @@ from kafka_ds.wire.messages.offsets import (
 if TYPE_CHECKING:
     from broker.tier.manager import TierManager
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
 FIRST_VERSION_WITH = {
     LATEST: 1,
     EARLIEST: 1,
@@ -60,7 +61,6 @@ FIRST_VERSION_WITH = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
-CONSUMER = -1
 NO_TIMESTAMP = -1
 NOT_FOUND = TimestampOffset(NO_TIMESTAMP, -1, -1)
 

@@ -52,6 +52,7 @@ from kafka_ds.wire.batch import (
 from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
 from kafka_ds.wire.messages.data import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
@@ -60,7 +61,6 @@ from kafka_ds.wire.messages.data import (
 from kafka_ds.wire.types import NO_UUID
 
 FIRST_VERSION_WITH_ZSTD = 7
-FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_THAT_JOINS = 12
 ADMIN_CLIENT = "__admin_client"
 # The low byte of the attributes, which holds codec and kind.

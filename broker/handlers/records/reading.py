@@ -35,6 +35,8 @@ from broker.security.quotas.throttling import fetch_bytes_max
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
+    CONSUMER,
+    FIRST_VERSION_WITH_TOPIC_IDS,
     AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
@@ -42,10 +44,8 @@ from kafka_ds.wire.messages.data import (
     FetchTopic,
 )
 
-FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_ZSTD = 10
 FIRST_VERSION_WITH_RACK = 11
-CONSUMER = -1
 NO_EPOCH = -1
 
 # What Kafka counts as a failure of a fetch: no client could have asked better.

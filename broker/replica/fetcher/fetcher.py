@@ -34,7 +34,12 @@ from broker.replica.follower.truncation import EpochEnd
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest
-from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchResponse
+from kafka_ds.wire.messages.data import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    FetchPartition,
+    FetchPartitionData,
+    FetchResponse,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -42,7 +47,6 @@ _LOGGER = logging.getLogger(__name__)
 APPENDED_AT_ONCE_BYTES = 1 << 20
 # The first version of Fetch that tells a follower where its log diverges (KIP-595), and that knows topics by id.
 FIRST_VERSION_THAT_COMPARES = 12
-FIRST_VERSION_WITH_TOPIC_IDS = 13
 _LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
 Asked = dict[Key, tuple[FollowedPartition, Question]]

@@ -16,13 +16,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from broker.log.ending import Ending
-from broker.replica.fetcher.requests import EARLIEST, LATEST, epoch_request, offset_request
+from broker.replica.fetcher.requests import epoch_request, offset_request
 from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -33,12 +33,6 @@ from kafka_ds.wire.messages.offsets import (
 if TYPE_CHECKING:
     from broker.replica.follower.followed import FollowedPartition
 
-LATEST = -1
-EARLIEST = -2
-EARLIEST_LOCAL = -4
-LATEST_TIERED = -5
-EARLIEST_PENDING_UPLOAD = -6
-
 
 def fetch_request(
     session: SessionRequest,

@@ -14,15 +14,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from broker.replica.session_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import FetchPartition
 
 # A partition in the session: its topic's id and its number.
 Key = tuple[bytes, int]
-
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-EPOCH_MAX = 2**31 - 1
 
 
 class SessionRequest(NamedTuple):
@@ -84,7 +81,7 @@ class FetchSessionClient:
             self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
         else:
             self._session_id = session_id
-            self._epoch = 1 if self._epoch == EPOCH_MAX else self._epoch + 1
+            self._epoch = next_epoch(self._epoch)
         return True
 
     def failed(self) -> None:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.replica.fetcher.requests import LATEST_TIERED, offsets_request
+from broker.replica.fetcher.requests import offsets_request
 from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.tier.copying.policy import CopyState
@@ -23,6 +23,7 @@ from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ListOffsetsResponse
+from kafka_ds.wire.messages.offsets import LATEST_TIERED
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -20,6 +20,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from broker.replica.session_epochs import (
+    EPOCH_MAX,
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    next_epoch,
+)
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
@@ -30,10 +37,6 @@ from kafka_ds.wire.messages.data import (
     ForgottenTopic,
 )
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
-EPOCH_MAX = 2**31 - 1
 SHARDS = 8
 SHARD_IDS = EPOCH_MAX // SHARDS
 EVICTION_MS = 120_000
@@ -44,11 +47,6 @@ Topic = str | bytes
 Key = tuple[Topic, int]
 # A number in [low, high), drawn by lot.
 Draw = Callable[[int, int], int]
-
-
-def next_epoch(epoch: int) -> int:
-    """The epoch that the next request of a session must have."""
-    return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
 class CachedPartition:

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from kafka_ds.client.cluster import EARLIEST, Cluster, OffsetAnswer
+from kafka_ds.client.cluster import Cluster, OffsetAnswer
 from kafka_ds.client.errors import PlanDiverged, TopicGone
 from kafka_ds.source.filters.intervals import HIGHEST, NONE, Intervals
 from kafka_ds.source.options.limits import AtLeaderEpoch, OptionError, TopicPartition, names
 from kafka_ds.source.planning.planning import LakeFile, LakeView, PartitionView
+from kafka_ds.wire.messages.offsets import EARLIEST
 from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:

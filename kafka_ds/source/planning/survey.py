@@ -15,14 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from kafka_ds.client.cluster import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    Cluster,
-    OffsetAnswer,
-    Topic,
-)
+from kafka_ds.client.cluster import Cluster, OffsetAnswer, Topic
 from kafka_ds.client.errors import (
     AuthenticationRefused,
     ClientError,
@@ -51,6 +44,7 @@ from kafka_ds.source.planning.scanning import TableVersion
 from kafka_ds.source.planning.sizes import Stored
 from kafka_ds.source.planning.tables import LakeTables
 from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from kafka_ds.wire.types import NO_UUID
 
 LOGGER = logging.getLogger("kafka_ds.source")

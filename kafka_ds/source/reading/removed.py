@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafka_ds.client.cluster import EARLIEST
 from kafka_ds.client.errors import ClientError, TopicGone
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source.filters.intervals import HIGHEST, LOWEST
 from kafka_ds.wire.errors import KafkaError
+from kafka_ds.wire.messages.offsets import EARLIEST
 from kafka_ds.wire.types import NO_UUID
 
 __all__ = ["lost_below"]

@@ -20,6 +20,11 @@ from kafka_ds.wire.types import (
     v,
 )
 
+# Of Produce and of Fetch (KIP-516).
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+# The replica id of who is no replica, here and where offsets are asked for.
+CONSUMER = -1
+
 
 @struct
 class PartitionProduceData:

@@ -17,6 +17,9 @@ from kafka_ds.wire.types import (
     v,
 )
 
+# Of OffsetCommit and of OffsetFetch (KIP-848).
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+
 
 @struct
 class OffsetCommitRequestPartition:

@@ -14,6 +14,14 @@ from kafka_ds.wire.types import (
     v,
 )
 
+# What ListOffsets is asked for in the place of a timestamp.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3  # KIP-734
+EARLIEST_LOCAL = -4  # KIP-405
+LATEST_TIERED = -5  # KIP-1005
+EARLIEST_PENDING_UPLOAD = -6  # KIP-1023
+
 
 @struct
 class ListOffsetsPartition:

@@ -5,15 +5,14 @@ from itertools import count
 import pytest
 
 from broker.replica.serving.fetch_sessions import (
-    EPOCH_MAX,
     EVICTION_MS,
     SHARD_IDS,
     SHARDS,
     FetchContext,
     FetchSession,
     FetchSessionCache,
-    next_epoch,
 )
+from broker.replica.session_epochs import EPOCH_MAX, next_epoch
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (

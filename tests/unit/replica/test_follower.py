@@ -6,7 +6,7 @@ import pytest
 
 from broker.log.epochs import LeaderEpochs
 from broker.replica.fetcher.fetchers import fetcher_id_of
-from broker.replica.fetcher.session import EPOCH_MAX, FetchSessionClient
+from broker.replica.fetcher.session import FetchSessionClient
 from broker.replica.follower.partition import FollowerPartition, State, Verdict
 from broker.replica.follower.truncation import (
     EpochEnd,
@@ -15,6 +15,7 @@ from broker.replica.follower.truncation import (
     recovery_for,
     truncation_for,
 )
+from broker.replica.session_epochs import EPOCH_MAX
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import FetchPartition
 
