@@ -19,7 +19,7 @@ from broker.log.retention import Candidate, Limits, count_deletable
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import Trash
-from broker.log.values import SegmentView
+from broker.log.values import SegmentView, SliceSource
 from broker.seams import Background, Disk
 
 # Closed segments whose indexes stay in memory for readers that lag.
@@ -218,6 +218,11 @@ class Segments:
             )
             views.append(view)
         return views
+
+    def path_of(self, file: SliceSource, offset: int) -> str:
+        """Where a file lies now from which a read at this offset began; its own name is of when it was opened."""
+        begins = lookup.segment_index(self.all, offset)
+        return next(each.path for each in self.all[begins:] if each.file is file)
 
     def syncing(
         self, from_offset: int, to_offset: int, write_first: Callable[[], None]

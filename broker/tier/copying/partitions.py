@@ -148,7 +148,7 @@ class Led:
         if not read.slices:
             return None
         first = read.slices[0]
-        path: str = getattr(first.file, "path", "")
+        path = self.log.segments.path_of(first.file, chosen.start_offset)
         return self._range(chosen, view, path, first.position, first.size_bytes)
 
     def _range(

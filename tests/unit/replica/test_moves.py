@@ -14,6 +14,7 @@ from broker.log.directories.futures import FutureLog
 from broker.log.directories.moving import Step, is_newer, next_step
 from broker.log.epochs import LeaderEpochs
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
+from broker.tier.copying.partitions import Led
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
 from tests.loops import in_loop
@@ -112,6 +113,22 @@ async def test_there_and_back_with_a_reader_in_between() -> None:
     await move(bench, "/a")
     assert bench.log.directory == "/a/t-0"
     assert bench.content() == before
+
+
+@in_loop
+async def test_after_a_move_the_lake_gets_records_from_where_they_lie_now() -> None:
+    """A part of a segment (lake.max.lag.ms) is copied out of a file that was opened before its folder was renamed."""
+    bench = MovingBench(replace(SMALL, remote_storage_enable=True))
+    bench.append(3)
+    await move(bench)
+    bench.append(20)
+    led = Led(log=bench.log, leader_epoch=0, last_stable_offset=lambda: 23)
+    led.state.learnt(1, 0)
+    _, ranges = led.view(with_active=True, now_ms=NOW_MS)
+    copied = led.copy_ranges(ranges)
+    assert (copied[0].start_offset, copied[-1].end_offset) == (2, 22)
+    for each in copied:
+        assert each.path.startswith("/b/t-0/") and bench.disk.exists(each.path)
 
 
 @in_loop

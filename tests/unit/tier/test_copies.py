@@ -132,7 +132,9 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
         closed_segments=lambda start=0, limit=None: [v for v in views if v.next_offset > start][
             :limit
         ],
-        segments=SimpleNamespace(all=[*views, None]),
+        segments=SimpleNamespace(
+            all=[*views, None], path_of=lambda file, offset: f"{topic}-{partition}/{offset}"
+        ),
         aborted_transactions=lambda start, end: [],
         leader_epochs=SimpleNamespace(between=lambda start, end: [(0, 0)]),
         producers=SimpleNamespace(encode_snapshot=lambda: b""),
@@ -305,7 +307,7 @@ def with_active_segment(led: Led) -> Any:
     log.size_bytes += 1_000
     log.producers = SimpleNamespace(encode_snapshot=lambda: b"")
     log.read = lambda *_, **__: SimpleNamespace(
-        slices=[SimpleNamespace(file=SimpleNamespace(path="t-0/0"), position=0, size_bytes=100)]
+        slices=[SimpleNamespace(file=None, position=0, size_bytes=100)]
     )
     led.last_stable_offset = lambda: log.log_end_offset
     return log
