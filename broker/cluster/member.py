@@ -38,7 +38,8 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.cluster.controller.controller import Controller
-    from broker.cluster.metadata.driver import Claiming, ClusterDriver
+    from broker.cluster.metadata.claiming import Claiming
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.config.loading import BrokerConfig
     from broker.seams import Clock, Network
     from kafka_ds.lake.store.store import Store
@@ -105,6 +106,7 @@ class ClusterMember:
             patience_ms=config.broker_session_timeout_ms // 3,
             heard=self.candidacy.heard,
             lost=self.candidacy.lost,
+            has_lost_store=lambda: self.candidacy.has_lost_store,
         )
         self.directories = DirectoryAssignments(
             driver,

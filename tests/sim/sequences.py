@@ -32,14 +32,19 @@ class Sequences(Faults):
     _script: asyncio.Task[None] | None = None
 
     async def heal(self) -> None:
-        if self._script is not None:
+        if self._script is not None and not self._script.done():
             self._script.cancel()
+        elif self._script is not None:
+            self._script.result()
         await super().heal()
 
     def _begin(self, what: str, script: Coroutine[Any, Any, None]) -> str | None:
         if self._script is not None and not self._script.done():
             script.close()
             return None
+        if self._script is not None and self._script.exception() is not None:
+            script.close()
+            self._script.result()
 
         async def play() -> None:
             try:
@@ -57,6 +62,9 @@ class Sequences(Faults):
 
     def _stale_proposal(self, _: Host) -> str | None:
         return self._begin("a proposal comes late once more", self._repeat_a_proposal())
+
+    def _controller_without_lake(self, _: Host) -> str | None:
+        return self._begin("the controller loses the lake", self._take_lake_from_controller())
 
     # -- steps -------------------------------------------------------------------------------------
 
@@ -166,3 +174,37 @@ class Sequences(Faults):
         if now().leader_epoch == epoch:
             self._hand_over(leader)
         await self._until(lambda: now().leader_epoch > epoch, "nobody else leads")
+
+    async def _take_lake_from_controller(self) -> None:
+        """The controller alone does not reach the lake, or one other broker does not either: a third one decides soon.
+
+        All of them follow it, and none is fenced, though two may hear of it by wire alone.
+        """
+        truth, hosts = self.truth, self._world.hosts
+        await self._until(lambda: self._are_all_unfenced(), "not all brokers are there")
+        before = truth.image()
+        epoch, controller = before.controller_epoch, self._host(before.controller_id)
+        others = [each for each in hosts if each is not controller]
+        without = [controller, *self._random.sample(others, self._random.randint(0, 1))]
+        for each in without:
+            each.lake.is_away = True
+        self._world.log(f"without the lake: {', '.join(each.name for each in without)}")
+        try:
+            await self._world.until(
+                lambda: truth.image().controller_epoch > epoch, "nobody takes its place", 20
+            )
+            assert self._host(truth.image().controller_id) not in without
+            await self._world.until(
+                lambda: all(each.node.metadata.controller_epoch > epoch for each in without),
+                "who does not reach the lake hears nothing of it",
+                6,
+            )
+            await asyncio.sleep(self._random.random() * 8)
+            assert self._are_all_unfenced(), "a broker is fenced that lives"
+        finally:
+            for each in without:
+                each.lake.is_away = False
+
+    def _are_all_unfenced(self) -> bool:
+        brokers = self.truth.image().brokers.values()
+        return len(brokers) == len(self._world.hosts) and not any(b.fenced for b in brokers)

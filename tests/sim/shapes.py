@@ -85,6 +85,13 @@ def lake(seed: int) -> Scenario:
     return Scenario(seed, shape, Plan(kinds=LAKE, every_seconds=0.55, scale=BRISK_SCALE), BRISK)
 
 
+def storeless(seed: int) -> Scenario:
+    """Controllers that lose the lake, while every broker hears them."""
+    shape = Shape(transactional=0, seconds=30, has_operator=True)
+    plan = Plan(kinds=("controller_without_lake",), every_seconds=0.3)
+    return Scenario(seed, shape, plan, BRISK)
+
+
 # A follower that is behind catches up batch by batch.
 SLOWLY = {**BRISK, "replica.lag.time.max.ms": "600", "replica.fetch.max.bytes": "1"}
 
@@ -254,6 +261,7 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         cluster,
         machines,
         lake,
+        storeless,
         laggards,
         repeats,
         groups,

@@ -19,6 +19,7 @@ SEEDS = {
     "laggards": examples(20),
     "repeats": examples(14),
     "lake": examples(66),
+    "storeless": examples(6),
     "groups": examples(14),
     "moves": examples(13),
     "coordinators": examples(1),

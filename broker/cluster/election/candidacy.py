@@ -28,7 +28,8 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
 
 if TYPE_CHECKING:
-    from broker.cluster.metadata.driver import Claiming, ClusterDriver
+    from broker.cluster.metadata.claiming import Claiming
+    from broker.cluster.metadata.driver import ClusterDriver
     from broker.seams import Clock, Network
     from kafka_ds.lake.store.store import Store
 
@@ -88,6 +89,8 @@ class Candidacy:
         self._lease_due_ms = 0
         self._awake_ms = clock.monotonic_ms()
         self._was_active = False
+        # When the controller has last read and written the store.
+        self._reached_ms = self._awake_ms
         # Counted for the metrics.
         self.store_errors = 0
         image = driver.image
@@ -153,6 +156,12 @@ class Candidacy:
         return self.election.last_heard_ms(controller_id, controller_epoch, now_ms)
 
     @property
+    def has_lost_store(self) -> bool:
+        """Whether the controller, which this broker is, has not got through to the store for a session timeout."""
+        still_ms = self._clock.monotonic_ms() - self._reached_ms
+        return self._driver.is_active and still_ms >= self._settings.session_timeout_ms
+
+    @property
     def _pause_ms(self) -> int:
         return max(PAUSE_MS_MIN, self._settings.session_timeout_ms // 2)
 
@@ -166,6 +175,7 @@ class Candidacy:
             try:
                 if await self._driver.confirm():
                     await self._write(self._driver.image.controller_epoch)
+                    self._reached_ms = self._clock.monotonic_ms()
             except OSError as error:
                 self.store_errors += 1
                 _LOGGER.warning("the controller's lease cannot be written: %s", error)
@@ -224,8 +234,21 @@ class Candidacy:
         except OSError as error:
             self.store_errors += 1
             _LOGGER.warning("%s cannot be read: %s", LEASE_PATH, error)
+            self.election.misses_lease()
             return
         self.election.sees_lease(self._lease, self._clock.monotonic_ms())
+        if (
+            self._lease is not None
+            and self._lease.controller_epoch > self._driver.image.controller_epoch
+        ):
+            await self._look_into_log()
+
+    async def _look_into_log(self) -> None:
+        """There may be a controller that the one which this broker hears does not know of."""
+        try:
+            await self._driver.catch_up()
+        except (OSError, ValueError) as error:
+            _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
 
     async def _ask_peers(self) -> list[int]:
         """How long ago the controller answered each of the others, as far as they can be asked."""
@@ -338,7 +361,7 @@ class Candidacy:
         self.election.claim_won(claim.controller_epoch + 1)
         # From here on, though it may be deposed before it is seen to be active.
         self._was_active = True
-        self._lease_due_ms = now_ms
+        self._lease_due_ms = self._reached_ms = now_ms
         _LOGGER.info(
             "broker %d is the controller of epoch %d",
             self._settings.node_id,

@@ -11,6 +11,10 @@ Rules of this file:
 - A controller that is cut off from the brokers may still reach the store and move its lease for ever, but could only
   fence them all. So while the lease moves, the brokers that hear nothing claim if they are a majority of all registered
   ones: then it is the controller that is cut off, as a KRaft leader without a quorum resigns.
+- A controller that has lost the store can decide nothing, though every broker hears it. So whoever reads the store all
+  along, and sees the lease stand still for `STUCK_SESSIONS` session timeouts, claims. It is more than one, so that a
+  store that is slow to everybody is no reason; and the time begins anew where this broker's own looks fail, so that
+  nobody is replaced because the store was away.
 - A claim comes at once if it can depose nobody: there is no controller yet, no lease, the lease was released, or the
   controller was this broker, whose process is gone (the lock on log.dirs).
 """
@@ -27,6 +31,8 @@ NO_CONTROLLER = -1
 # The last pause before a claim, so that of several brokers mostly one comes: a part of the session timeout.
 JITTER_SHARE = 20
 JITTER_MS_MAX = 500
+# How many session timeouts a lease may stand still while its controller answers.
+STUCK_SESSIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,9 @@ class Election:
         self._controller_id = controller_id
         self._controller_epoch = controller_epoch
         self._lease: Lease | None = None
+        # Since when each look has found the same lease; None after a look that failed.
+        self._still_from_ms: int | None = None
+        self._looked_ms = now_ms
         self._has_looked = False
         self._is_new = True
         self._sign_ms = now_ms
@@ -105,11 +114,19 @@ class Election:
         self._controller_id, self._controller_epoch = controller_id, controller_epoch
         self._heard_ms = None
         self._is_new = False
+        self._still_from_ms = None
         self._sign(now_ms)
+
+    def misses_lease(self) -> None:
+        """The store did not answer: it is as likely this broker that has lost it."""
+        self._still_from_ms = None
 
     def sees_lease(self, lease: Lease | None, now_ms: int) -> None:
         """The lease was read; None where there is none."""
         self._has_looked = True
+        self._looked_ms = now_ms
+        if self._still_from_ms is None:
+            self._still_from_ms = now_ms
         if lease is None:
             return
         if lease.controller_epoch < self._controller_epoch:
@@ -121,6 +138,7 @@ class Election:
         is_back = before is not None and lease.controller_epoch < before.controller_epoch
         if before is None or is_back or lease.follows(before):
             self._lease = lease
+            self._still_from_ms = now_ms
             if before is not None:
                 self._lease_moved(now_ms)
 
@@ -137,6 +155,7 @@ class Election:
         grace_ms = min(2 * self._lease_interval_ms, self._session_timeout_ms)
         self._sign_ms = max(self._sign_ms, now_ms - self._session_timeout_ms + grace_ms)
         self._wire_ms = max(self._wire_ms, now_ms - self._session_timeout_ms + grace_ms)
+        self._still_from_ms = None
         if self.stance in (Stance.ASKING, Stance.HESITATING):
             self.stance = Stance.FOLLOWING
 
@@ -203,6 +222,11 @@ class Election:
         reason = self._why_at_once()
         if reason is not None:
             return self._claim(reason, is_dead=False)
+        still_ms = 0 if self._still_from_ms is None else self._looked_ms - self._still_from_ms
+        if still_ms >= STUCK_SESSIONS * self._session_timeout_ms:
+            self._still_from_ms = None
+            why = f"controller {self._controller_id} does not reach the store: its lease has stood still"
+            return self._claim(f"{why} for {still_ms} ms", is_dead=False)
         silent_from_ms = self._wire_ms + self._session_timeout_ms
         if now_ms < silent_from_ms:
             self.stance = Stance.FOLLOWING

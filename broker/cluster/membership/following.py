@@ -5,6 +5,8 @@ Rules of this file:
   read, and a deposed controller can tell nothing wrong.
 - Each answer of the controller is a sign of life (`heard`).
 - A controller that knows less than this broker is no longer the controller: the epoch in the request tells it so.
+- Who has no controller to ask and does not reach the table, asks all other brokers: one of them may be the next one.
+  So does a controller that has lost the store. Others replace it, and what they decide it hears in no other way.
 """
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ class Following:
         patience_ms: int,
         heard: Callable[[int], None],
         lost: Callable[[], None],
+        has_lost_store: Callable[[], bool],
     ) -> None:
-        """`patience_ms`: how much longer than asked a controller may take; `heard(controller epoch)` or `lost()`."""
+        """`patience_ms`: how much longer than asked a controller may take; `heard(controller epoch)` or `lost()`.
+
+        `has_lost_store`: whether this broker is a controller that does not get through to the store.
+        """
         self._driver = driver
         self._peers = peers
         self._node_id = node_id
@@ -58,12 +64,15 @@ class Following:
         self._patience_ms = patience_ms
         self._heard = heard
         self._lost = lost
+        self._has_lost_store = has_lost_store
         self._said: str | None = None
 
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:
             if self._driver.is_active:
+                if self._has_lost_store():
+                    await self._ask_others()
                 await self._driver.changed(IDLE_SECONDS)
                 continue
             why = await self._poll()
@@ -76,6 +85,7 @@ class Following:
                 await self._driver.catch_up()
             except (OSError, ValueError) as error:
                 _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
+                await self._ask_others()
             await asyncio.sleep(TABLE_SECONDS)
 
     async def _poll(self) -> str | None:
@@ -85,28 +95,49 @@ class Following:
         endpoint = endpoint_of(image, controller_id, self._listener)
         if endpoint is None or controller_id == self._node_id:
             return "there is no other controller"
+        try:
+            answer = await self._ask(controller_id, endpoint, wait_ms=POLL_MS)
+            if answer.error_code != ErrorCode.NONE:
+                return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
+            self._heard(answer.controller_epoch)
+            await self._driver.follow(await _decoded(answer))
+        except (PeerUnreachable, KafkaError, ValueError) as error:
+            return f"controller {controller_id}: {error}"
+        return None
+
+    async def _ask_others(self) -> None:
+        """Take what another controller than the last one that is known here sends, if there is one."""
+        image = self._driver.image
+        asked = [
+            (broker_id, endpoint)
+            for broker_id in image.brokers
+            if broker_id not in (self._node_id, image.controller_id)
+            and (endpoint := endpoint_of(image, broker_id, self._listener)) is not None
+        ]
+        for broker_id, endpoint in asked:
+            try:
+                answer = await self._ask(broker_id, endpoint, wait_ms=0)
+                if answer.error_code == ErrorCode.NONE and answer.entries:
+                    await self._driver.follow_instead(await _decoded(answer))
+                    return
+            except (PeerUnreachable, KafkaError, ValueError) as error:
+                _LOGGER.debug("broker %d does not say who decides: %s", broker_id, error)
+
+    async def _ask(
+        self, broker_id: int, endpoint: tuple[str, int], *, wait_ms: int
+    ) -> ReadMetadataResponse:
+        image = self._driver.image
         request = ReadMetadataRequest(
             broker_id=self._node_id,
             controller_epoch=image.controller_epoch,
             after_version=image.version,
-            max_wait_ms=POLL_MS,
+            max_wait_ms=wait_ms,
             max_bytes=POLL_BYTES_MAX,
         )
-        try:
-            answer: ReadMetadataResponse = await self._peers.ask(
-                controller_id, *endpoint, request, timeout_ms=POLL_MS + self._patience_ms
-            )
-            if answer.error_code != ErrorCode.NONE:
-                return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
-            self._heard(answer.controller_epoch)
-            if sum(len(each.events) for each in answer.entries) <= DECODED_HERE_BYTES_MAX:
-                entries = _decoded(answer)
-            else:
-                entries = await asyncio.to_thread(_decoded, answer)
-            await self._driver.follow(entries)
-        except (PeerUnreachable, KafkaError, ValueError) as error:
-            return f"controller {controller_id}: {error}"
-        return None
+        answer: ReadMetadataResponse = await self._peers.ask(
+            broker_id, *endpoint, request, timeout_ms=wait_ms + self._patience_ms
+        )
+        return answer
 
     def _say(self, why: str) -> None:
         """Once for each reason: it is asked again several times a second."""
@@ -115,5 +146,11 @@ class Following:
             _LOGGER.info("reading %s: %s", self._driver.folder, why)
 
 
-def _decoded(answer: ReadMetadataResponse) -> list[tuple[int, list[Event]]]:
+async def _decoded(answer: ReadMetadataResponse) -> list[tuple[int, list[Event]]]:
+    if sum(len(each.events) for each in answer.entries) <= DECODED_HERE_BYTES_MAX:
+        return _decoded_now(answer)
+    return await asyncio.to_thread(_decoded_now, answer)
+
+
+def _decoded_now(answer: ReadMetadataResponse) -> list[tuple[int, list[Event]]]:
     return [(each.version, decode_events(each.events)) for each in answer.entries]

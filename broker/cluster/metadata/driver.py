@@ -5,7 +5,8 @@ Rules of this file:
   thread of its own; decisions that come meanwhile go into the next.
 - Decisions are made on an image that is ahead of the committed one, so that two requests in one commit see each other.
   A failed commit takes back everything decided since: the image ahead is copied from the committed one again.
-- While the fate of a commit is unknown, the same bytes are tried again and nothing is answered.
+- While the fate of a commit is unknown, the same bytes are tried again and nothing is answered; until another
+  controller is heard of by wire (`follow_instead`), behind whose decisions the log takes nothing of this one.
 - A broker becomes the controller by a commit on top of everything in the log (`claim`). A controller that meets another
   one's decisions resigns: none of its pending decisions has happened, and from there on it follows.
 - The image changes in one place, under one lock: by our own commits, by what the controller sends, by what the table
@@ -22,11 +23,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from broker.cluster.controller.controller import Controller, Decision, NewTopic, TopicResult
-from broker.cluster.events import Event, Snapshot
+from broker.cluster.events import ControllerChange, Event, Snapshot
 from broker.cluster.image import MetadataImage, Position
+from broker.cluster.metadata.claiming import Claiming
+from broker.cluster.metadata.deposing import Deposed, Deposing
 from broker.cluster.metadata.log import (
     Commit,
     MetadataLog,
@@ -35,12 +38,12 @@ from broker.cluster.metadata.log import (
     VersionsMissing,
     replay_commit,
 )
+from broker.cluster.metadata.pending import Pending, next_group
 from broker.cluster.metadata.tail import Entry, Tail
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 
-GROUP_EVENTS_MAX = 20_000
 # Decisions that wait for the store; more than this are refused.
 PENDING_MAX = 10_000
 FATE_RETRY_SECONDS = 0.5
@@ -49,37 +52,6 @@ STOP_SECONDS_MAX = 5.0
 
 Result = TypeVar("Result")
 Apply = Callable[[Sequence[Event]], Awaitable[None]]
-
-
-class Pending(NamedTuple):
-    """A decision that is not durable yet."""
-
-    events: tuple[Event, ...]
-    done: asyncio.Future[None]
-
-
-class Claiming:
-    """The decisions that make up a claim, each on top of those before it."""
-
-    def __init__(self, controller: Controller, folder: str) -> None:
-        self.folder = folder
-        self._controller = controller
-        self.events: list[Event] = []
-
-    @property
-    def image(self) -> MetadataImage:
-        """The cluster as it will be."""
-        return self._controller.image
-
-    def take(self, make: Callable[[Controller], Decision[Result]]) -> Result:
-        """Decide one more thing."""
-        decision = make(self._controller)
-        ahead = self._controller.image
-        version = ahead.version + 1 if not self.events else ahead.version
-        for event in decision.events:
-            ahead.replay(event, Position(version, len(self.events)))
-            self.events.append(event)
-        return decision.result
 
 
 class ClusterDriver:
@@ -122,6 +94,9 @@ class ClusterDriver:
         self._is_active = False
         self._is_stopped = False
         self._is_left_behind = False
+        self._deposing = Deposing()
+        # Whether the thread waits for the store; it may be that nobody waits for the thread any more.
+        self._is_at_store = False
         # Whether its thread may still wait for the store.
         self._has_given_up = False
 
@@ -186,6 +161,8 @@ class ClusterDriver:
                 _LOGGER.info("%s: not the controller: %s", self.folder, error)
                 await self._read_log()
                 return False
+            except Deposed as error:
+                raise OSError(str(error)) from error
             await self._take(version, claiming.events, encoded)
             self._reset()
             if self._is_stopped:
@@ -230,7 +207,7 @@ class ClusterDriver:
         """The same, for ever."""
         await self.step_down()
         # A thread that was given up may never end.
-        self._executor.shutdown(wait=not self._has_given_up)
+        self._executor.shutdown(wait=not (self._has_given_up or self._is_at_store))
 
     def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
@@ -252,6 +229,21 @@ class ClusterDriver:
         async with self._turn:
             if not self._is_active:
                 await self._take_all(entries)
+
+    async def follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        """As `follow`; if this broker is the controller, it is none any more once the commits have another one."""
+        known = self.image.controller_epoch
+        changes = [e for _, events in entries for e in events if isinstance(e, ControllerChange)]
+        if self._is_active and all(each.controller_epoch <= known for each in changes):
+            return
+        self._deposing.tell()
+        await self._to_the_end(self._follow_instead(entries))
+
+    async def _follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        async with self._turn:
+            if self._is_active:
+                self._take_back([], Superseded("another broker has become the controller"))
+            await self._take_all(entries)
 
     async def catch_up(self) -> None:
         """Take what the table holds; raises OSError where the store does not answer."""
@@ -285,8 +277,15 @@ class ClusterDriver:
         await self._take_all(await self._newer())
 
     async def _newer(self) -> list[tuple[int, list[Event]]]:
+        if self._is_at_store:
+            raise OSError(f"{self.folder}: the store has not answered yet")
+        version = self.image.version
         try:
-            return await self._in_thread(lambda: self._log.read_after(self.image.version))
+            return await self._deposing.unless(
+                self._in_thread(lambda: self._log.read_after(version))
+            )
+        except Deposed as error:
+            raise OSError(str(error)) from error
         except VersionsMissing as error:
             # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
             self._take_back([], Superseded(str(error)))
@@ -380,11 +379,15 @@ class ClusterDriver:
         group: list[Pending] = []
         try:
             while self._queue:
-                group = self._next_group()
+                group, self._queue = next_group(self._queue)
                 try:
                     await self._commit_group(group)
                 except (Superseded, Undecided) as error:
                     self._take_back(group, error)
+                except Deposed as error:
+                    later, self._queue = self._queue, []
+                    self._take_back(group, error)
+                    self._take_back(later, Superseded(str(error)))
         except BaseException as error:
             self._take_back(group, error)
             if not isinstance(error, Exception):
@@ -393,16 +396,6 @@ class ClusterDriver:
                 self.on_failed(error)
         finally:
             self._committer = None
-
-    def _next_group(self) -> list[Pending]:
-        count = total = 0
-        for each in self._queue:
-            total += len(each.events)
-            if count and total > GROUP_EVENTS_MAX:
-                break
-            count += 1
-        group, self._queue = self._queue[:count], self._queue[count:]
-        return group
 
     async def _commit_group(self, group: Sequence[Pending]) -> None:
         events = [event for each in group for event in each.events]
@@ -425,7 +418,7 @@ class ClusterDriver:
     ) -> tuple[int, bytes | None]:
         """Write the decisions to the log; returns the version, and the bytes for brokers that follow.
 
-        Raises Superseded, Undecided, and OSError where its fate is unknown and nobody `asks_again`.
+        Raises Superseded, Undecided, Deposed, and OSError where its fate is unknown and nobody `asks_again`.
 
         A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
         there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
@@ -443,17 +436,24 @@ class ClusterDriver:
             return version, commit.encoded() if has_followers else None
 
         while True:
-            done = await self._in_thread(put)
+            done = await self._deposing.unless(self._in_thread(put))
             if done is not None:
                 return done
             self.fates_unknown += 1
             if not asks_again:
                 raise OSError(f"{self.folder}: the fate of a commit is unknown")
             _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
-            await asyncio.sleep(FATE_RETRY_SECONDS)
+            await self._deposing.unless(asyncio.sleep(FATE_RETRY_SECONDS))
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        def begin() -> Result:
+            self._is_at_store = True
+            try:
+                return work()
+            finally:
+                self._is_at_store = False
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, begin)
 
     def _take_back(self, group: Sequence[Pending], error: BaseException) -> None:
         """Undo this group, which did not happen, and the later decisions that build on it."""

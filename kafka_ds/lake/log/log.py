@@ -312,8 +312,8 @@ class DeltaLog:
         if _is_in_place(listing, version):
             return
         self._latest = None
-        if version in listing.commits:
-            # It came after the clean-up. Where it is gone by now, nobody can tell: nothing is deleted.
+        if version in listing.commits and version not in listing.checkpoints:
+            # It came after the clean-up, which may end at a version with a checkpoint, and takes others with theirs. Where it is gone by now, nobody can tell: nothing is deleted.
             self.store.delete(self.path(commit_file(version)))
             if not was_open:
                 attempt.lost(version)

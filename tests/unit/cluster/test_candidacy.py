@@ -14,7 +14,7 @@ from broker.cluster.election.lease import LEASE_PATH, Lease, decode_lease
 from broker.cluster.events import Endpoint, SupportedFeature
 from broker.cluster.member import decide_claim
 from broker.cluster.membership.lifecycle import BrokerIdentity
-from broker.cluster.metadata.driver import Claiming
+from broker.cluster.metadata.claiming import Claiming
 from broker.cluster.metadata.log import Commit
 from broker.config.settings import ConfigError
 from broker.system import new_uuid

@@ -136,6 +136,47 @@ def test_a_controller_that_no_majority_hears_is_deposed_though_its_lease_moves(
     assert action.is_dead
 
 
+def looked(machine: Election, *, until_ms: int, from_ms: int = 0, lease: Lease = LEASE) -> None:
+    """Look at a lease that stands still, and hear the controller all along."""
+    for now_ms in range(from_ms, until_ms + 1, LEASE_MS):
+        machine.sees_lease(lease, now_ms)
+        machine.hears(5, now_ms)
+        assert isinstance(machine.next(now_ms), Wait)
+
+
+def test_a_controller_that_is_heard_and_does_not_reach_the_store_is_replaced_but_not_fenced() -> (
+    None
+):
+    machine = election()
+    looked(machine, until_ms=16_000)
+    machine.sees_lease(LEASE, 18_000)
+    machine.hears(5, 18_000)
+    action = machine.next(18_000)
+    assert isinstance(action, Claim)
+    assert (action.controller_id, action.controller_epoch, action.is_dead) == (2, 5, False)
+    machine.claim_failed(18_000)
+    assert isinstance(machine.next(18_000 + LEASE_MS), Wait)
+
+
+@pytest.mark.parametrize("broken_by", ["a look that failed", "a pause", "a lease", "an epoch"])
+def test_a_lease_stands_still_only_while_each_look_finds_it_so(broken_by: str) -> None:
+    machine = election()
+    looked(machine, until_ms=16_000)
+    match broken_by:
+        case "a look that failed":
+            machine.misses_lease()
+        case "a pause":
+            machine.paused(17_000)
+        case "a lease":
+            machine.sees_lease(replace(LEASE, sequence=8), 17_000)
+        case _:
+            machine.knows(3, 6, 17_000)
+    later = LEASE if broken_by != "a lease" else replace(LEASE, sequence=8)
+    machine.sees_lease(later, 18_000)
+    machine.hears(6, 18_000)
+    assert isinstance(machine.next(18_000), Wait)
+
+
 def test_the_one_of_two_that_hears_nothing_leaves_a_controller_alone_whose_lease_moves() -> None:
     machine = election()
     for second in range(60):

@@ -9,6 +9,7 @@ import pytest
 
 from broker.cluster.events import Event
 from broker.cluster.metadata.log import Commit
+from broker.cluster.metadata.tail import decode_events
 from kafka_ds.lake.actions import CorruptLog
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
@@ -126,6 +127,91 @@ async def test_an_error_that_nobody_foresaw_ends_the_deciding_and_leaves_nobody_
         await broker.create("t9")
     assert refused.value.code is ErrorCode.NOT_CONTROLLER
     await stop(broker)
+
+
+def entries_of(broker: Broker, after: int) -> list[tuple[int, Sequence[Event]]]:
+    """What a controller sends of the log to one that knows it up to there."""
+    entries = broker.driver.entries_after(after, 1 << 20)
+    assert entries is not None
+    return [(each.version, decode_events(each.encoded)) for each in entries]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@in_loop
+async def test_a_controller_without_its_store_follows_the_next_one_of_whom_it_hears_by_wire(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    assert await old.start()
+    await old.create("a")
+    await new.driver.catch_up()
+    begun, goes_on, commit = threading.Event(), threading.Event(), old.log.commit
+
+    def lost(given: Commit) -> int | None:
+        begun.set()
+        if hangs:
+            goes_on.wait()
+            return commit(given)
+        return None
+
+    monkeypatch.setattr(old.log, "commit", lost)
+    first = asyncio.ensure_future(old.create("b"))
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+    second = asyncio.ensure_future(old.create("c"))
+    await asyncio.sleep(0)
+    # What an earlier controller says is no reason.
+    await old.driver.follow_instead(entries_of(old, 0)[:1])
+    assert old.driver.is_active
+    assert await new.start()
+    await new.create("d")
+    known = old.image.version
+    await old.driver.follow_instead(entries_of(new, known))
+    refused = await asyncio.gather(first, second, return_exceptions=True)
+    assert [each.code for each in refused if isinstance(each, KafkaError)] == [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NOT_CONTROLLER,
+    ]
+    assert not old.driver.is_active
+    assert (old.image.controller_id, sorted(old.image.topics)) == (2, ["a", "d"])
+    await new.create("e")
+    await old.driver.follow(entries_of(new, old.image.version))
+    assert "e" in old.image.topics
+    if hangs:
+        with pytest.raises(OSError, match="has not answered yet"):
+            await old.driver.catch_up()
+        # It comes too late, behind the next one's decisions.
+        before = kinds(memory_path)
+        goes_on.set()
+        while old.driver._is_at_store:
+            await asyncio.sleep(0.001)
+        assert kinds(memory_path) == before
+    await old.driver.catch_up()
+    assert sorted(old.image.topics) == ["a", "d", "e"]
+    await stop(old, new)
+
+
+@in_loop
+async def test_a_look_into_a_log_that_hangs_keeps_no_controller_from_following_the_next_one(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = await deposed(memory_path)
+    begun, goes_on, read_after = threading.Event(), threading.Event(), old.log.read_after
+
+    def hang(version: int) -> list[tuple[int, list[Event]]]:
+        begun.set()
+        goes_on.wait()
+        return read_after(version)
+
+    monkeypatch.setattr(old.log, "read_after", hang)
+    looking = asyncio.ensure_future(old.driver.confirm())
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+    await old.driver.follow_instead(entries_of(new, old.image.version))
+    assert not old.driver.is_active
+    assert (old.image.controller_id, sorted(old.image.topics)) == (2, ["a", "b"])
+    with pytest.raises(OSError, match="another broker has become the controller"):
+        await looking
+    goes_on.set()
+    await stop(old, new)
 
 
 @in_loop

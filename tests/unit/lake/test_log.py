@@ -334,6 +334,23 @@ def test_a_writer_paused_past_the_clean_up_before_it_heard_of_its_win_decides_no
     assert not attempt.files_may_be_deleted
 
 
+def test_a_win_that_the_clean_up_ended_at_is_not_taken_back(log, store, clock):
+    """All before it went, and it stayed with its checkpoint: others have acted on it for a week."""
+
+    def pause():
+        store.after_put = lambda path: None
+        go_on(store, clock, up_to=6, checkpoint=1)
+        clock.now_ms += 8 * DAY_MS
+        store.delete(f"table/{commit_file(0)}")
+
+    store.after_put = times(1, pause)
+    attempt = log.begin(PlainChange("TEST"))
+    with pytest.raises(VersionsGone):
+        log.commit(attempt, read_version=0)
+    assert attempt.is_ours(log.read_version(1))
+    assert not attempt.files_may_be_deleted
+
+
 def test_a_long_pause_alone_does_not_lose_a_win(log, store, clock):
     def pause():
         store.before_put = lambda path: None
