@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -72,6 +73,18 @@ def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors_of(target.read_text()), link
+
+
+def test_each_package_that_we_depend_on_has_its_reason() -> None:
+    """And of none that is not needed any more there still is one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    wanted += (ROOT / "tests" / "fuzz" / "requirements.txt").read_text().splitlines()
+    needed = {re.split(r"[<>=]", line)[0] for line in wanted if not line.startswith("#")}
+    page = (DOCS / "decisions" / "0005-packages.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")][2:]
+    named = {name.strip() for row in rows for name in re.sub(r"\(.*\)", "", row).split(",")}
+    assert named == needed
 
 
 def test_each_finding_is_dated_and_can_be_read() -> None:
