@@ -313,7 +313,8 @@ class DeltaLog:
             return
         self._latest = None
         if version in listing.commits and version not in listing.checkpoints:
-            # It came after the clean-up, which may end at a version with a checkpoint, and takes others with theirs. Where it is gone by now, nobody can tell: nothing is deleted.
+            # It came after the clean-up, which takes a version together with its checkpoint, and may end at one with
+            # both. Where it is gone by now, nobody can tell: nothing is deleted.
             self.store.delete(self.path(commit_file(version)))
             if not was_open:
                 attempt.lost(version)
