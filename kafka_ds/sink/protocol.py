@@ -19,6 +19,9 @@ Rules of this file:
   its id. Its records are in the log, aborted. They are written again from there, in one of the lock's transactions,
   together with the note that the batch is finished: all of that happens once or not at all.
 - An attempt whose end is refused has already ended; the log says how (`WasAborted`).
+- Each start of a query is a run of its own. One that writes, if only a batch again, has taken over from all before it.
+  So a run that goes on after that is of a copy of the checkpoint: batches of either would be taken for replays of the
+  other's, and their rows dropped.
 - Only the fence at the end aborts foreign attempts. So a driver that is cut off can abort attempts of its successor;
   this costs a rewrite or a retry, but no row.
 - The machine knows no sockets and no clock. A step may fail or never come back, and the steps may be left there.
@@ -27,12 +30,13 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 __all__ = [
     "NO_ATTEMPTS", "Abort", "Attempt", "Decide", "Decision", "Effect", "End", "Fence", "Finish", "Last", "ListOpen",
-    "Lock", "OtherQuery", "ReadLast", "Rewrite", "SetBack", "Span", "Steps", "WasAborted", "abort", "commit", "recover",
+    "Lock", "OtherQuery", "ReadLast", "Rewrite", "SetBack", "Span", "Steps", "Superseded", "WasAborted", "abort",
+    "commit", "recover",
 ]  # fmt: skip
 
 
@@ -42,6 +46,10 @@ class OtherQuery(RuntimeError):
 
 class SetBack(RuntimeError):
     """A batch before the last one decided: the checkpoint was set back."""
+
+
+class Superseded(RuntimeError):
+    """Another run of the query has written since: of a copy of its checkpoint, or as this one was taken for dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +75,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Which attempts are this batch."""
+    """Which attempts are this batch; ``run`` is which start of the query wrote last, after those of ``earlier``."""
 
     query: str
     batch: int
     attempts: tuple[Attempt, ...]
+    run: str | None = None
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +163,8 @@ Effect = (
 )  # fmt: skip
 Steps = Generator[Effect, Any, None]
 NO_ATTEMPTS: Final[tuple[Attempt, ...]] = ()
+# How many runs are known again. Copies that run side by side supersede each other at once.
+EARLIER_MAX: Final = 16
 
 
 def recover() -> Steps:
@@ -165,11 +177,11 @@ def recover() -> Steps:
     yield from _finish(last)
 
 
-def commit(query: str, batch: int, attempts: Sequence[Attempt]) -> Steps:
+def commit(query: str, batch: int, attempts: Sequence[Attempt], run: str | None = None) -> Steps:
     """All tasks have written: make their rows, or those of an earlier try that was decided, the batch.
 
     Raises:
-        OtherQuery, SetBack: nothing was decided.
+        OtherQuery, SetBack, Superseded: nothing was decided.
     """
     yield Lock()
     last: Last = yield ReadLast()
@@ -182,12 +194,22 @@ def commit(query: str, batch: int, attempts: Sequence[Attempt]) -> Steps:
         raise SetBack(
             f"batch {decided.batch} of query {query} is written; batch {batch} comes before it"
         )
+    if decided is not None and run in decided.earlier:
+        raise Superseded(
+            f"run {run} of query {query} cannot write batch {batch}: another run has written batch {decided.batch} "
+            "since. Is a copy of the checkpoint in use? Then give one of the two a checkpoint and a prefix of its own"
+        )
     yield from _finish(last)
+    earlier = _before(run, decided)
     if decided is not None and decided.batch == batch:
         for attempt in _others(attempts, decided):
             yield Abort(attempt)
+        if run is not None and earlier != decided.earlier:
+            yield Decide(replace(decided, run=run, earlier=earlier))
     else:
-        decided = Decision(query=query, batch=batch, attempts=tuple(attempts))
+        decided = Decision(
+            query=query, batch=batch, attempts=tuple(attempts), run=run, earlier=earlier
+        )
         yield Decide(decided)
         yield from _finish(Last(decision=decided, finished=False))
     yield from _fence_all_but(())
@@ -201,6 +223,15 @@ def abort(attempts: Sequence[Attempt]) -> Steps:
     for attempt in attempts if kept is None else _others(attempts, kept):
         yield Abort(attempt)
     yield from _fence_all_but(() if kept is None else [a.transactional_id for a in kept.attempts])
+
+
+def _before(run: str | None, decided: Decision | None) -> tuple[str, ...]:
+    """The runs before this one."""
+    if decided is None:
+        return ()
+    if run is None or decided.run in (None, run):
+        return decided.earlier
+    return (*decided.earlier, decided.run)[-EARLIER_MAX:]
 
 
 def _others(attempts: Sequence[Attempt], decision: Decision) -> list[Attempt]:

@@ -57,6 +57,8 @@ def decision_value(decision: Decision) -> bytes:
         "layout": LAYOUT,
         "query": decision.query,
         "batch": decision.batch,
+        "run": decision.run,
+        "earlier": decision.earlier,
         "attempts": [
             {
                 "transactional_id": attempt.transactional_id,
@@ -100,7 +102,14 @@ def last_of(
         )
         for attempt in decision["attempts"]
     )
-    done = Decision(query=decision["query"], batch=decision["batch"], attempts=attempts)
+    done = Decision(
+        query=decision["query"],
+        batch=decision["batch"],
+        attempts=attempts,
+        # Earlier versions noted no runs.
+        run=decision.get("run"),
+        earlier=tuple(decision.get("earlier", ())),
+    )
     is_finished = finished is not None and (finished["query"], finished["batch"]) == (
         done.query,
         done.batch,

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchSink", "StreamSink", "TransactionalSink", "Wrote"]
 
-# How Spark tells tasks which query they work for.
+# How Spark tells tasks which query they work for, and which run of it: the group of a stream's jobs has the run's id.
 _QUERY_ID: Final = "sql.streaming.queryId"
+_RUN_ID: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Wrote(WriterCommitMessage):
 
     row_count: int
     query: str | None = None
+    run: str | None = None
     attempt: Attempt | None = None
 
 
@@ -97,11 +99,12 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
         assert context is not None and self._options.prefix is not None
         name = attempt_id(self._options.prefix, context.partitionId(), context.attemptNumber())
         query = context.getLocalProperty(_QUERY_ID)
+        run = context.getLocalProperty(_RUN_ID)
         filled = (rows for rows in iterator if rows.num_rows)
         first = next(filled, None)
         if first is None:
             # Nobody's transactional id is used for nothing.
-            return Wrote(row_count=0, query=query)
+            return Wrote(row_count=0, query=query, run=run)
         settings = self._options.producer
         with Cluster(settings.client, creates_topics=True) as cluster:
             transactions = Transactions(cluster)
@@ -137,18 +140,19 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
             epoch=identity.epoch,
             spans=spans,
         )
-        return Wrote(row_count=count, query=query, attempt=attempt)
+        return Wrote(row_count=count, query=query, run=run, attempt=attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Make these rows, or those of an earlier try that was decided, the micro-batch."""
         wrote = _wrote(messages)
         query = next((each.query for each in wrote if each.query), None)
+        run = next((each.run for each in wrote if each.run), None)
         attempts = _attempts(wrote)
         if query is None:
             assert not attempts, "a task that wrote knows its query"
             self._drive(protocol.recover())
             return
-        self._drive(protocol.commit(query, batchId, attempts))
+        self._drive(protocol.commit(query, batchId, attempts, run))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """End what the tasks of a micro-batch that failed have begun."""

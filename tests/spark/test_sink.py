@@ -15,6 +15,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.sink import protocol
+from kafka_ds.sink.deciding import Deciding
+from kafka_ds.sink.options import parse_sink_options
 from tests.processes import BrokerProcess
 from tests.spark.secured import Ways, assert_nothing_secret, written
 from tests.spark.topics import EPOCH, Topic
@@ -157,6 +161,8 @@ def test_a_stream_is_written_once_also_after_a_restart(
     origin = Topic(broker, f"{topic.name}-origin").create(partitions=2)
     origin.produce(20)
 
+    runs: list[str] = []
+
     def run() -> None:
         frame = origin.stream(
             spark, startingOffsets="earliest", maxOffsetsPerTrigger=15, **ways.right
@@ -172,6 +178,7 @@ def test_a_stream_is_written_once_also_after_a_restart(
             .trigger(availableNow=True)
             .start()
         )
+        runs.append(str(query.runId))
         assert query.awaitTermination(240)
         for progress in (json.loads(each.json) for each in query.recentProgress):
             assert progress["sink"]["numOutputRows"] == progress["numInputRows"]
@@ -193,6 +200,20 @@ def test_a_stream_is_written_once_also_after_a_restart(
     ]
     assert sorted(found) == sorted(wanted)
     assert_nothing_secret(ways, tmp_path)
+    decided = last_decision(broker, tmp_path / "checkpoint")
+    assert [*decided.earlier, decided.run] == runs
+
+
+def last_decision(broker: BrokerProcess, checkpoint: Path) -> protocol.Decision:
+    given = {
+        "kafka.bootstrap.servers": broker.bootstrap,
+        "checkpointLocation": str(checkpoint),
+    }
+    options = parse_sink_options(given, stream=True)
+    with Cluster(options.producer.client) as cluster:
+        last = Deciding(cluster, options)._perform(protocol.ReadLast())
+    assert isinstance(last.decision, protocol.Decision)
+    return last.decision
 
 
 @pytest.mark.slow

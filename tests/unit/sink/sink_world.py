@@ -45,6 +45,7 @@ class World:
     # A decision whose commit was asked for by who died: it can be read when the next holder has the lock.
     hidden: Decision | None = None
     lock_epoch: int = 0
+    runs: int = 0
 
     # -- what tasks do --------------------------------------------------------------------------
 
@@ -198,6 +199,8 @@ def life(
 
     Attempts that it gives up on go to ``loose``: they run on without it.
     """
+    world.runs += 1
+    run = f"run {world.runs}"
     while checkpoint.done < batches:
         batch = checkpoint.done
         yield from _drive(world, protocol.recover())
@@ -208,8 +211,8 @@ def life(
         for n in range(task_count):
             yield from _run_task(world, n, rows[n::task_count], random, loose, winners)
         try:
-            yield from _drive(world, protocol.commit(QUERY, batch, winners))
-        except (Fenced, protocol.SetBack):
+            yield from _drive(world, protocol.commit(QUERY, batch, winners, run))
+        except (Fenced, protocol.SetBack, protocol.Superseded):
             # Spark calls `abort` after an error of `commit`, too.
             yield from _drive(world, protocol.abort(winners))
             raise

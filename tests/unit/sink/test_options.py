@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -261,6 +262,16 @@ def test_a_decision_survives_its_record() -> None:
     assert last_of("p", [*records, finished], settled=True).finished
     assert last_of("p", [finished, *records], settled=True).finished
     assert not last_of("p", [], settled=False).settled
+
+
+def test_a_decision_tells_which_runs_were_before() -> None:
+    of_run = replace(DECISION, run="c", earlier=("a", "b"))
+    found = last_of("p", [(decision_key("p"), decision_value(of_run))], settled=True)
+    assert found.decision == of_run
+    # Of a version before runs were noted.
+    before = decision_value(DECISION).replace(b',"run":null,"earlier":[]', b"")
+    assert b"run" not in before
+    assert last_of("p", [(decision_key("p"), before)], settled=True).decision == DECISION
 
 
 def test_an_older_batch_that_is_finished_says_nothing_of_the_last() -> None:

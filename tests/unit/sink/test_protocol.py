@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 
 from kafka_ds.sink import protocol
-from kafka_ds.sink.protocol import Attempt, Decision, Last, OtherQuery, SetBack, Span
+from kafka_ds.sink.protocol import Attempt, Decision, Last, OtherQuery, SetBack, Span, Superseded
 from tests.model_runs import examples
 from tests.unit.sink.sink_world import QUERY, Checkpoint, Fenced, Loose, Step, World, life
 
 ROWS = 4
 # How a driver's life ends by itself: done, fenced, or behind what others have done meanwhile.
-DEAD = (StopIteration, Fenced, SetBack)
+DEAD = (StopIteration, Fenced, SetBack, Superseded)
 
 
 def wanted(batches: int) -> list[tuple[int, int]]:
@@ -253,6 +254,49 @@ def test_a_prefix_belongs_to_one_query() -> None:
 def test_a_checkpoint_that_was_set_back_writes_nothing() -> None:
     with pytest.raises(SetBack, match="batch 4 of query query is written; batch 3 comes before"):
         effects(protocol.commit(QUERY, 3, [MINE]), ReadLast=last(4, finished=True))
+
+
+def test_of_two_copies_of_a_checkpoint_the_one_that_went_on_first_is_refused() -> None:
+    """Each would take the other's micro-batches for its own, and drop its rows, as long as they are at one batch."""
+    world, one, other = World(), Checkpoint(), Checkpoint()
+    mine = life(world, one, 3, ROWS, Random(1), [])
+    while one.done < 1:
+        next(mine)
+    # The copy replays what the original has decided, as a restart would.
+    copy = life(world, other, 3, ROWS, Random(2), [])
+    while other.done < 1:
+        next(copy)
+    with pytest.raises(Superseded, match="another run has written batch 0"):
+        while True:
+            next(mine)
+    walk(copy)
+    assert world.rows() == wanted(3)
+
+
+def test_a_run_that_is_restarted_takes_its_batch_over() -> None:
+    decided = Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=("a",))
+    last_ = Last(decision=decided, finished=True)
+    for run, takes_over in (("b", False), ("c", True), (None, False)):
+        done = effects(protocol.commit(QUERY, 5, [MINE], run), ReadLast=last_, ListOpen=[])
+        decisions = [e.decision for e in done if isinstance(e, protocol.Decide)]
+        assert decisions == [replace(decided, run="c", earlier=("a", "b"))] * takes_over
+    later = effects(protocol.commit(QUERY, 6, [], "c"), ReadLast=last_, ListOpen=[])
+    assert (
+        protocol.Decide(Decision(query=QUERY, batch=6, attempts=(), run="c", earlier=("a", "b")))
+        in later
+    )
+    with pytest.raises(Superseded, match="run a of query query"):
+        effects(protocol.commit(QUERY, 6, [MINE], "a"), ReadLast=last_)
+
+
+def test_only_some_earlier_runs_are_remembered() -> None:
+    runs = tuple(map(str, range(40)))
+    last_ = Last(
+        decision=Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=runs), finished=True
+    )
+    done = effects(protocol.commit(QUERY, 6, [], "c"), ReadLast=last_, ListOpen=[])
+    (decided,) = (e.decision for e in done if isinstance(e, protocol.Decide))
+    assert decided.earlier == (*runs[-15:], "b")
 
 
 def test_what_is_decided_is_decided_before_the_first_end() -> None:
