@@ -113,7 +113,8 @@ def test_a_consumer_goes_on_over_the_worker_s_death(start: object) -> None:
     feeder.send(rows(6_000))
     feeder.flush()
     wait_until("copies", lambda: tiered_end(broker.lake, "deaths", 0) > 4_000, every_s=0.2)
-    time.sleep(1)
+    first = broker.data / "deaths-0" / f"{0:020d}.log"
+    wait_until("the local segment to go", lambda: not first.exists(), every_s=0.1)
     for _ in range(2):
         for worker in workers(broker):
             os.kill(worker, signal.SIGKILL)

@@ -262,7 +262,7 @@ class TestIdempotence:
 
     def test_an_unknown_producer_may_begin_anywhere(self, log: Log) -> None:
         append(log, idempotent(1234))
-        append(log, idempotent(1235))
+        assert append(log, idempotent(1235)).first_offset == 1
 
     def test_sequences_go_round(self, log: Log) -> None:
         last = 2**31 - 1
@@ -274,7 +274,7 @@ class TestIdempotence:
 
     def test_sequence_zero_follows_the_largest(self, log: Log) -> None:
         append(log, idempotent(2**31 - 1))
-        append(log, idempotent(0))
+        assert append(log, idempotent(0)).first_offset == 1
 
     def test_a_new_epoch_begins_with_zero(self, log: Log) -> None:
         append(log, idempotent(0))
@@ -288,8 +288,8 @@ class TestIdempotence:
 
     def test_producers_do_not_disturb_each_other(self, log: Log) -> None:
         append(log, idempotent(0, producer_id=1))
-        append(log, idempotent(0, producer_id=2))
-        append(log, idempotent(1, producer_id=1))
+        assert append(log, idempotent(0, producer_id=2)).first_offset == 1
+        assert append(log, idempotent(1, producer_id=1)).first_offset == 2
 
     def test_a_silent_producer_is_forgotten(self, log: Log) -> None:
         append(log, idempotent(0))
