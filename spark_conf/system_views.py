@@ -14,6 +14,7 @@ import argparse
 import logging
 import os
 import re
+import signal
 import sys
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -211,4 +212,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     sys.exit(main())

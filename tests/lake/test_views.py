@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +108,17 @@ def test_the_statements_are_printed_for_command_lines(
         connection.execute(printed)
         found: list[Any] = connection.execute(query).fetchall()
     assert found == expected
+
+
+def test_whoever_reads_the_first_lines_alone_is_shown_no_traceback(lake: Path) -> None:
+    words = [sys.executable, "-m", "spark_conf.system_views", str(lake)]
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
 
 
 def test_a_lake_may_have_quotes_in_its_path(tmp_path: Path) -> None:
