@@ -42,7 +42,7 @@ from broker.groups.lake.noting import OffsetNotes
 from broker.groups.settings import group_settings
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
-from broker.log.directories.directories import are_empty
+from broker.log.directories.directories import are_empty, disown, unowned
 from broker.log.directories.manager import LogManager
 from broker.log.directories.metrics import log_samples
 from broker.net.answering import answer_here
@@ -149,6 +149,7 @@ class Node(Parts):
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
         self.config = with_committed(self.config, self.metadata.broker_configs)
         await self.server.open(self.config)
+        new_dirs = unowned(self.disk, self.config.log_dirs)
         self.log_manager = await self._open_logs()
         try:
             self._check_lake()
@@ -161,6 +162,8 @@ class Node(Parts):
                 await self.member.stop()
             # What was clean stays clean: the next start shall not have to recover for this one's failure.
             self.log_manager.close(self.log_manager.previous_broker_epoch)
+            if not (hasattr(self, "member") and self.member.was_taken_in):
+                disown(self.disk, new_dirs)
             raise
         self.metrics.add_source(lambda: node_samples(self))
 

@@ -181,6 +181,11 @@ class ClusterMember:
         return known.broker_epoch
 
     @property
+    def was_taken_in(self) -> bool:
+        """Whether this process has ever been registered."""
+        return self._lifecycle is not None and self._lifecycle.was_registered
+
+    @property
     def has_a_successor(self) -> bool:
         """Whether a later process has registered under this broker's number."""
         known = self._driver.image.brokers.get(self.lifecycle.identity.node_id)

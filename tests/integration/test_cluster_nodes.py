@@ -264,6 +264,10 @@ async def test_a_second_process_of_one_number_is_refused(tmp_path: Path) -> None
             with pytest.raises(ConfigError, match=rf"node.id={node.config.node_id}.*{words}"):
                 await cluster.start(node.config.node_id, log_dirs=twin_dirs)
         assert controller.controller.is_active
+        # Its folders are nobody's: with the number that was meant they are taken.
+        third = await cluster.start(3, log_dirs=twin_dirs)
+        assert third.node.member.broker_epoch >= 0
+        assert (twin_dirs / "meta.properties").exists()
         await cluster.controller.create("t", 2)
 
 

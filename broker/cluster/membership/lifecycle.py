@@ -105,7 +105,7 @@ class Lifecycle:
         self._channel = channel
         self._offline_log_dirs = offline_log_dirs
         self._wants_shut_down = False
-        self._has_been_registered = False
+        self.was_registered = False
 
     # -- what is so -----------------------------------------------------------------------------
 
@@ -118,9 +118,9 @@ class Lifecycle:
         node_id = self.identity.node_id
         known = self._driver.image.brokers.get(node_id)
         if known is not None and known.incarnation_id == self.identity.incarnation_id:
-            self._has_been_registered = True
+            self.was_registered = True
             return known
-        if known is not None and self._has_been_registered:
+        if known is not None and self.was_registered:
             raise ConfigError(
                 f"node.id={node_id}: another broker of this number has registered; this one stops"
             )
@@ -194,7 +194,7 @@ class Lifecycle:
             rack=identity.rack,
             log_dirs=list(identity.log_dirs),
             previous_broker_epoch=identity.previous_broker_epoch
-            if not self._has_been_registered
+            if not self.was_registered
             else NO_BROKER_EPOCH,
         )
 

@@ -12,11 +12,13 @@ import logging
 import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
+from broker.log import names
 from broker.log.directories.directory import LogDirectory, Offsets
 from broker.log.failures import LogDirectoryError, is_failure
+from broker.log.files import unlink_if_there
 from broker.seams import Background, Disk
 from broker.system import new_uuid
 
@@ -166,6 +168,19 @@ def are_empty(disk: Disk, paths: Sequence[str]) -> bool:
         return not any(disk.exists(path) and disk.list_names(path) for path in paths)
     except OSError:
         return False  # Opening the logs will say what is wrong.
+
+
+def unowned(disk: Disk, paths: Sequence[str]) -> list[str]:
+    """Those of these folders that are no broker's yet."""
+    return [path for path in paths if not disk.exists(f"{path}/{names.META_PROPERTIES}")]
+
+
+def disown(disk: Disk, paths: Sequence[str]) -> None:
+    """Let these folders be no broker's again, which has made nothing in them: it may get another number."""
+    for path in paths:
+        with suppress(OSError):
+            if not any(map(names.parse_folder_name, disk.list_names(path))):
+                unlink_if_there(disk, f"{path}/{names.META_PROPERTIES}")
 
 
 @contextmanager
