@@ -53,5 +53,5 @@ class CleanerSettings:
 
     @classmethod
     def from_child_argument(cls, text: str) -> Self:
-        """The other way."""
+        """The settings, in the child process."""
         return cls(**json.loads(text))

@@ -17,6 +17,7 @@ from kafka_ds.client.settings import (
     PREFIX,
     ClientOptionError,
     ClientSettings,
+    parse_number,
     parse_settings,
 )
 from kafka_ds.wire.compression import Codec
@@ -76,6 +77,13 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "transaction_timeout_ms": (1, INT32_MAX),
 }
 _ACKS: Final = {"all": ALL, "-1": ALL, "1": 1, "0": 0}
+# setting: (field, value by word)
+_WORDS: Final[dict[str, tuple[str, Mapping[str, object]]]] = {
+    "acks": ("acks", _ACKS),
+    "enable.idempotence": ("enable_idempotence", {"true": True, "false": False}),
+    "partitioner.ignore.keys": ("keys_decide", {"true": False, "false": True}),
+    "compression.type": ("compression", {codec.name.lower(): codec for codec in Codec}),
+}
 
 
 def parse_producer_settings(options: Mapping[str, str]) -> ProducerSettings:
@@ -95,7 +103,7 @@ def parse_producer_settings(options: Mapping[str, str]) -> ProducerSettings:
             raise ClientOptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
         field = name.replace(".", "_")
         if field in _NUMBERS:
-            values[field] = _number(name, value, *_NUMBERS[field])
+            values[field] = parse_number(PREFIX + name, value, *_NUMBERS[field])
         elif name in _WORDS or name.startswith("compression."):
             named[name] = value.strip().lower()
         else:
@@ -109,15 +117,6 @@ def parse_producer_settings(options: Mapping[str, str]) -> ProducerSettings:
         settings, client=_client(settings), compression_level=_level(settings, named)
     )
     return _checked(settings, asked="enable_idempotence" in values)
-
-
-# setting: (field, value by word)
-_WORDS: Final[dict[str, tuple[str, Mapping[str, object]]]] = {
-    "acks": ("acks", _ACKS),
-    "enable.idempotence": ("enable_idempotence", {"true": True, "false": False}),
-    "partitioner.ignore.keys": ("keys_decide", {"true": False, "false": True}),
-    "compression.type": ("compression", {codec.name.lower(): codec for codec in Codec}),
-}
 
 
 def _client(settings: ProducerSettings) -> ClientSettings:
@@ -134,20 +133,6 @@ def _one_of(name: str, text: str, values: Mapping[str, object]) -> object:
     return values[text]
 
 
-def _number(name: str, value: str, low: int, high: int) -> int:
-    try:
-        number = int(value)
-    except ValueError:
-        raise ClientOptionError(
-            f"option 'kafka.{name}' is {value!r}; it is a whole number"
-        ) from None
-    if not low <= number <= high:
-        raise ClientOptionError(
-            f"option 'kafka.{name}' is {number}; it lies between {low} and {high}"
-        )
-    return number
-
-
 def _level(settings: ProducerSettings, named: Mapping[str, str]) -> int | None:
     """The level of the codec in use (KIP-390); those of others are checked and say nothing."""
     found: int | None = None
@@ -155,7 +140,7 @@ def _level(settings: ProducerSettings, named: Mapping[str, str]) -> int | None:
         codec = next((c for c in _LEVELS if name == f"compression.{c.name.lower()}.level"), None)
         if codec is None:
             raise ClientOptionError(f"option 'kafka.{name}' is not a setting of a Kafka producer")
-        level = _number(name, value, *_LEVELS[codec])
+        level = parse_number(PREFIX + name, value, *_LEVELS[codec])
         found = level if codec == settings.compression else found
     return found
 

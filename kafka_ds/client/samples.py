@@ -74,7 +74,7 @@ class Samples:
         left = {tp: place for tp, place in places.items() if self._asked.get(tp) != place}
         pause_ms = cluster.settings.retry_backoff_ms
         for attempt in range(LOOKS_MAX):
-            answered = _there_looked_at(cluster, left)
+            answered = _look_at_existing(cluster, left)
             for tp, seen in answered.items():
                 self._learn(tp, places[tp], seen)
             # Behind markers one looks at once; whom nothing was heard of is given time.
@@ -107,10 +107,10 @@ def _goes_on(seen: _Seen) -> bool:
     return seen.offset_bytes is None and not seen.is_end
 
 
-def _there_looked_at(
+def _look_at_existing(
     cluster: Cluster, places: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, _Seen]:
-    """What those of these partitions told that are there, and had something to tell."""
+    """What these partitions told, as far as they exist: one that is gone keeps no other from being looked at."""
     found: dict[TopicPartition, _Seen] = {}
     try:
         cluster.persist("Fetch", lambda: _look_at(cluster, places, found))
@@ -119,7 +119,7 @@ def _there_looked_at(
         there = {(name, index) for name, topic in topics.items() for index in topic.partitions}
         rest = {tp: n for tp, n in places.items() if tp in there and tp not in found}
         if rest != places:
-            found.update(_there_looked_at(cluster, rest))
+            found.update(_look_at_existing(cluster, rest))
     return found
 
 

@@ -134,13 +134,21 @@ def _parse(field: str, value: str) -> object:
         return text
     if field not in _NUMBERS:
         raise ClientOptionError(f"option '{name}' is not a setting of a Kafka consumer")
-    low, high = _NUMBERS[field]
+    return parse_number(name, value, *_NUMBERS[field])
+
+
+def parse_number(option: str, text: str, low: int, high: int) -> int:
+    """The whole number that an option is.
+
+    Raises:
+        ClientOptionError: it is none, or not between ``low`` and ``high``; the message names the option.
+    """
     try:
         number = int(text)
     except ValueError:
-        raise ClientOptionError(f"option '{name}' is {value!r}; it is a whole number") from None
+        raise ClientOptionError(f"option '{option}' is {text!r}; it is a whole number") from None
     if not low <= number <= high:
-        raise ClientOptionError(f"option '{name}' is {number}; it lies between {low} and {high}")
+        raise ClientOptionError(f"option '{option}' is {number}; it lies between {low} and {high}")
     return number
 
 
