@@ -5,9 +5,9 @@
   replicas on live brokers, once it has reached the offset. REQUEST_TIMED_OUT if it has not within timeout_ms; the
   leader's own log start has moved all the same.
 - When it is answered the new log start is durable (in Kafka a crash may undo it); a thread waits for the disk. If that
-  fails: KAFKA_STORAGE_ERROR for all partitions. The segments below the new start go with the next run of retention. The
-  lake learns the start in the background: a broker that loses its disk then begins there, too, and files of the lake
-  that lie wholly below are removed (`broker/tier/expiry/expiring.py`).
+  fails: KAFKA_STORAGE_ERROR for all partitions of that log directory. The segments below the new start go with the next
+  run of retention. The lake learns the start in the background: a broker that loses its disk then begins there, too,
+  and files of the lake that lie wholly below are removed (`broker/tier/expiry/expiring.py`).
 - Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
   UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
 
@@ -18,8 +18,8 @@ Left out: rows below the new start stay in the topic's table while their file al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.registry import RequestContext, serves
 from broker.replica.leader.hosted import HostedPartition
@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 
 TO_HIGH_WATERMARK = -1
 NO_OFFSET = -1
+
+
+class _Moved(NamedTuple):
+    """A partition whose log start on the leader is at least this offset now, and what is answered of it."""
+
+    result: DeleteRecordsPartitionResult
+    partition: HostedPartition
+    offset: int
 
 
 def refuse(
@@ -60,25 +68,39 @@ async def delete_records(
 ) -> DeleteRecordsResponse:
     """Move the log starts, or say why not."""
     node = context.node
-    waiting: list[Coroutine[Any, Any, None]] = []
-    topics = [_of_topic(topic, node, waiting) for topic in request.topics]
-    try:
-        await node.log_manager.checkpoint_log_starts()
-    except OSError as error:
-        for each in waiting:
-            each.close()
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    moved: list[_Moved] = []
+    topics = [_of_topic(topic, node, moved) for topic in request.topics]
+    await _write_down(node, moved)
+    waiting = [each for each in moved if each.result.error_code == ErrorCode.REQUEST_TIMED_OUT]
     if waiting:
         # Whoever does not come to its end in time is in its answer still what it was: REQUEST_TIMED_OUT.
-        tasks = [asyncio.ensure_future(each) for each in waiting]
+        tasks = [asyncio.ensure_future(_when_replicated(each)) for each in waiting]
         _, late = await asyncio.wait(tasks, timeout=max(request.timeout_ms, 0) / 1000)
         for task in late:
             task.cancel()
     return DeleteRecordsResponse(topics=topics)
 
 
+async def _write_down(node: Parts, moved: Sequence[_Moved]) -> None:
+    """Make the log starts durable; a directory whose disk refuses does so for its own partitions alone."""
+    by_home: dict[str, list[_Moved]] = {}
+    for each in moved:
+        home = each.partition.log.directory.rpartition("/")[0]
+        by_home.setdefault(home, []).append(each)
+    folders = [logs[0].partition.log.directory for logs in by_home.values()]
+    writes = map(node.log_manager.checkpoint_log_starts, folders)
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    for logs, outcome in zip(by_home.values(), outcomes, strict=True):
+        if isinstance(outcome, OSError):
+            for each in logs:
+                each.result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                each.result.low_watermark = NO_OFFSET
+        elif outcome is not None:
+            raise outcome
+
+
 def _of_topic(
-    topic: DeleteRecordsTopic, node: Parts, waiting: list[Coroutine[Any, Any, None]]
+    topic: DeleteRecordsTopic, node: Parts, moved: list[_Moved]
 ) -> DeleteRecordsTopicResult:
     results = []
     for wanted in topic.partitions:
@@ -91,17 +113,16 @@ def _of_topic(
             result = _deleted(wanted, partition.low_watermark())
         else:
             result = _refused(wanted, ErrorCode.REQUEST_TIMED_OUT)
-            waiting.append(_when_replicated(result, partition, offset))
+        moved.append(_Moved(result, partition, offset))
         results.append(result)
     return DeleteRecordsTopicResult(name=topic.name, partitions=results)
 
 
-async def _when_replicated(
-    result: DeleteRecordsPartitionResult, partition: HostedPartition, offset: int
-) -> None:
+async def _when_replicated(moved: _Moved) -> None:
     """Fill the result in once no living replica has records below the offset."""
+    result = moved.result
     try:
-        result.low_watermark = await partition.deletion(offset)
+        result.low_watermark = await moved.partition.deletion(moved.offset)
         result.error_code = ErrorCode.NONE
     except KafkaError as error:
         result.error_code = error.code

@@ -108,6 +108,42 @@ async def test_a_disk_that_fails_is_a_storage_error(
 
 
 @in_loop
+async def test_a_full_directory_refuses_for_its_own_partitions_alone(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = [str(memory_path / name) for name in ("one", "two")]
+    async with in_process(memory_path, log_dirs=",".join(dirs)) as broker:
+        await broker.create("t", 2)
+        for index in range(2):
+            await broker.produce("t", batch_of([b"a", b"b"]), partition=index)
+        write = directory.replace
+
+        def fails(disk: Any, path: str, *words: Any, **more: Any) -> None:
+            if path.startswith(dirs[1]):
+                raise OSError("no space left")
+            write(disk, path, *words, **more)
+
+        both = [DeleteRecordsPartition(partition_index=index, offset=1) for index in range(2)]
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name="t", partitions=both)], timeout_ms=1000
+        )
+        with monkeypatch.context() as patched:
+            patched.setattr(directory, "replace", fails)
+            answers = (await broker.ask(request, 2)).topics[0].partitions
+        told = {
+            broker.node.replica_manager.get("t", each.partition_index).log.directory: (
+                each.error_code,
+                each.low_watermark,
+            )
+            for each in answers
+        }
+        assert {folder.rpartition("/")[0]: answer for folder, answer in told.items()} == {
+            dirs[0]: (ErrorCode.NONE, 1),
+            dirs[1]: (ErrorCode.KAFKA_STORAGE_ERROR, -1),
+        }
+
+
+@in_loop
 async def test_a_crash_does_not_take_it_back(memory_path: Path) -> None:
     """The folder as a killed broker would leave it, as soon as the answer is there."""
     async with in_process(memory_path / "one") as broker:
