@@ -62,6 +62,7 @@ class Context:
     partition: int = 0
     attempt: int = 0
     query: str = "a-query"
+    run: str = "run 0"
 
     def partitionId(self) -> int:
         return self.partition
@@ -70,7 +71,7 @@ class Context:
         return self.attempt
 
     def getLocalProperty(self, name: str) -> str | None:
-        return self.query if name == "sql.streaming.queryId" else None
+        return {"sql.streaming.queryId": self.query, "spark.jobGroup.id": self.run}.get(name)
 
 
 class Killed(BaseException):
@@ -94,6 +95,8 @@ class Spark:
     monkeypatch: pytest.MonkeyPatch
     random: Random
     rows_a_batch: int = 12
+    run: int = 0
+    is_dead: bool = False
 
     def task(self, context: Context, rows: list[bytes]) -> Wrote:
         with self.monkeypatch.context() as patch:
@@ -107,6 +110,9 @@ class Spark:
     def batch(self, number: int, *, die_at: int | None = None, after: bool = False) -> int:
         """Run a micro-batch, and return the number of steps of its commit. Some task attempts die or are aborted."""
         self.step = 0
+        self.run += self.is_dead
+        self.is_dead = True
+        run = f"run {self.run}"
         self.patched(die_at, after, lambda: self.sink.recover())
         rows = [b"%d-%d" % (number, n) for n in range(self.rows_a_batch)]
         self.random.shuffle(rows)
@@ -118,10 +124,11 @@ class Spark:
                 with contextlib.suppress(Killed), self.monkeypatch.context() as patch:
                     if self.random.random() < 0.5:
                         patch.setattr(BatchWriter, "flush", half_flushed)
-                    self.task(Context(partition=n, attempt=attempt), rows[n::tasks])
+                    self.task(Context(partition=n, attempt=attempt, run=run), rows[n::tasks])
                 attempt += 1
-            wrote.append(self.task(Context(partition=n, attempt=attempt), rows[n::tasks]))
+            wrote.append(self.task(Context(partition=n, attempt=attempt, run=run), rows[n::tasks]))
         self.patched(die_at, after, lambda: self.sink.commit(wrote, number))
+        self.is_dead = False
         return self.step
 
     def patched(self, die_at: int | None, after: bool, run: Any) -> None:

@@ -19,7 +19,7 @@ from kafka_ds.sink import writer
 from kafka_ds.sink.columns import RowError, check_columns
 from kafka_ds.sink.deciding import Deciding
 from kafka_ds.sink.options import DECISIONS_TOPIC, SinkOptionError
-from kafka_ds.sink.protocol import Attempt, OtherQuery, SetBack
+from kafka_ds.sink.protocol import Attempt, OtherQuery, SetBack, Superseded
 from kafka_ds.sink.writer import BatchSink, Wrote
 from tests.integration.sink_life import (
     Context,
@@ -240,6 +240,19 @@ def test_a_prefix_and_a_checkpoint_are_of_one_query(spark: Spark) -> None:
     with pytest.raises(SetBack, match="batch 0 comes before"):
         spark.sink.commit([message], 0)
     spark.sink.abort([message, None], 0)
+    each_once(spark, 2)
+
+
+def test_a_copy_of_the_checkpoint_is_noticed_by_the_original(spark: Spark) -> None:
+    """The copy begins with a batch that the original has decided, and goes over to its own."""
+    spark.batch(0)
+    spark.is_dead = True
+    spark.batch(0)
+    message = spark.task(Context(run="run 0"), [b"x"])
+    with pytest.raises(Superseded, match="another run has written batch 0 since"):
+        spark.sink.commit([message], 1)
+    spark.sink.abort([message], 1)
+    spark.batch(1)
     each_once(spark, 2)
 
 
