@@ -19,6 +19,7 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.source.options.limits import OptionError
+from kafka_ds.source.session.janino import compiled
 from kafka_ds.wire.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 NAME = "kafka"
 CLASS_NAME: Final = "kafka_ds.TopicCatalog"
+# It calls static methods of interfaces, which a Java has since then; Spark itself needs a later one.
+JAVA_VERSION: Final = 8
 SERVERS = "kafka.bootstrap.servers"
 
 JAVA: Final = r"""
@@ -291,20 +294,9 @@ def topic_catalog(
     arguments = jvm.java.util.ArrayList()
     for argument in (name, given, topics):
         arguments.add(argument)
-    made = _compiled(spark).getConstructor(classes).newInstance(arguments.toArray())
-    _catalogs_of(session).put(name, made)
-
-
-def _compiled(spark: Any) -> Any:
-    """The catalog's class, compiled in the driver."""
-    jvm = spark._jvm
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    # Static methods of interfaces are called: those of a Java that Spark is far beyond.
-    compiler.setSourceVersion(8)
-    compiler.setTargetVersion(8)
-    compiler.cook(JAVA)
-    return compiler.getClassLoader().loadClass(CLASS_NAME)
+    made = compiled(spark, JAVA, CLASS_NAME, java_version=JAVA_VERSION)
+    catalog = made.getConstructor(classes).newInstance(arguments.toArray())
+    _catalogs_of(session).put(name, catalog)
 
 
 def _catalogs_of(session: Any) -> Any:

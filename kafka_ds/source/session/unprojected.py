@@ -14,6 +14,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka_ds.source.session.janino import compiled
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -151,10 +153,7 @@ def install(spark: SparkSession) -> bool:
 def _compiled(spark: Any, session: Any) -> Any:
     """An instance of the strategy, compiled in the driver, around Spark's own."""
     jvm, gateway = spark._jvm, spark.sparkContext._gateway
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(JAVA)
-    made = compiler.getClassLoader().loadClass(CLASS_NAME)
+    made = compiled(spark, JAVA, CLASS_NAME)
     types, values = (
         gateway.new_array(jvm.java.lang.Class, 1),
         gateway.new_array(jvm.java.lang.Object, 1),
