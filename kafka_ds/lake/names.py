@@ -26,6 +26,7 @@ LOG_FOLDER = "_delta_log"
 # A folder that is in the lake of each cluster from its beginning on: before a broker has a worker, or any topic.
 CLUSTER_MARK = f"{CLUSTER_METADATA}/{LOG_FOLDER}"
 ID_CHARACTERS = 22
+_OFFSET_DIGITS = 20
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
@@ -60,6 +61,12 @@ def is_light_file(path: str) -> bool:
 def residue_file(partition: int, start_offset: int, attempt: str) -> str:
     """A residue file, relative to the table."""
     return f"{RESIDUE}/partition={partition}/{start_offset:020d}-{attempt}.residue"
+
+
+def start_of_residue(path: str) -> int | None:
+    """The offset with which a residue file begins, as its name says; None for a file of another name."""
+    digits = path.rpartition("/")[2][:_OFFSET_DIGITS]
+    return int(digits) if digits.isdigit() else None
 
 
 def commit_file(version: int) -> str:

@@ -15,12 +15,10 @@ from broker.tier.spi import Front
 from kafka_ds.lake.actions import Action, remove_action
 from kafka_ds.lake.batches.residue import CorruptResidue, Residue
 from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import RESIDUE
+from kafka_ds.lake.names import RESIDUE, start_of_residue
 from kafka_ds.lake.store.store import Entry, Store
 
 log = logging.getLogger(__name__)
-
-OFFSET_DIGITS = 20
 
 
 def front_of(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> Front:
@@ -88,8 +86,8 @@ def _residue_below(
     store: Store, folder: str, topic_id: bytes, partition: int, offset: int
 ) -> Iterator[ResidueFacts]:
     for entry in store.list(f"{folder}/{RESIDUE}/partition={partition}"):
-        digits = entry.path.rpartition("/")[2][:OFFSET_DIGITS]
-        if not digits.isdigit() or int(digits) >= offset:
+        start = start_of_residue(entry.path)
+        if start is None or start >= offset:
             continue
         facts = _facts(store, entry, topic_id)
         if facts is not None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from broker.tier.spi import StorageError
 from kafka_ds.lake.batches.residue import BatchPlace, CorruptResidue, Residue, ResidueHeader
-from kafka_ds.lake.names import RESIDUE, topic_table
+from kafka_ds.lake.names import RESIDUE, start_of_residue, topic_table
 from kafka_ds.lake.store.store import Store
 from kafka_ds.wire.batch import CorruptRecord, crc_is_valid, read_header
 
@@ -30,7 +30,6 @@ OPEN_FILES_MAX = 256
 OPEN_BATCHES_MAX = 100_000
 # Attempts that lost leave files beside those that won: so many are looked through for one that covers.
 WALK_BACK_MAX = 1024
-OFFSET_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +150,9 @@ class ResidueFiles:
         made = _Listing(known_end=tiered_end)
         folder = f"{topic_table(topic)}/{RESIDUE}/partition={partition}"
         for entry in self._store.list(folder):
-            digits = entry.path.rpartition("/")[2][:OFFSET_DIGITS]
-            if digits.isdigit():
-                made.starts.append(int(digits))
+            start = start_of_residue(entry.path)
+            if start is not None:
+                made.starts.append(start)
                 made.paths.append(entry.path)
         self._listings[key] = made
         return made

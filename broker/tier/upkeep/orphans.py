@@ -13,13 +13,12 @@ from collections.abc import Callable, Collection
 
 from kafka_ds.lake.actions import DAY_MS
 from kafka_ds.lake.log.log import DeltaLog, LogClock
-from kafka_ds.lake.names import RESIDUE, TOPICS
+from kafka_ds.lake.names import RESIDUE, TOPICS, start_of_residue
 from kafka_ds.lake.store.store import Entry, Store
 from kafka_ds.lake.tables.events import residue_of_segments
 
 log = logging.getLogger(__name__)
 
-OFFSET_DIGITS = 20
 ORPHAN_AGE_MS = 7 * DAY_MS
 
 
@@ -81,11 +80,11 @@ def lost_residue(
     entries: Collection[Entry], *, older_than_ms: int, named: Callable[[], Collection[str]]
 ) -> set[str]:
     """The residue files of lost attempts; `named` gives those of finished segments, asked only if needed."""
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[tuple[str, int], list[Entry]] = {}
     for entry in entries:
-        folder, _, name = entry.path.rpartition("/")
-        if name[:OFFSET_DIGITS].isdigit():
-            groups.setdefault(f"{folder}/{name[:OFFSET_DIGITS]}", []).append(entry)
+        start = start_of_residue(entry.path)
+        if start is not None:
+            groups.setdefault((entry.path.rpartition("/")[0], start), []).append(entry)
     rivals = [
         each
         for each in groups.values()
