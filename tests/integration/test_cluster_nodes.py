@@ -1,6 +1,7 @@
 """Several brokers in one event loop, on one lake, over real sockets: who decides, who follows, who leads."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,38 @@ async def test_a_controller_that_is_only_cut_off_from_one_broker_stays(tmp_path:
         assert all(0 <= each < 1_000 for each in asked)
         assert is_active(controller)
         assert controller.node.metadata.controller_epoch == epoch
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@in_loop
+async def test_a_controller_that_alone_has_lost_the_store_is_replaced_and_follows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    is_back = threading.Event()
+
+    def away(*_: object, **__: object) -> None:
+        if hangs:
+            is_back.wait()
+        raise OSError("the store is away")
+
+    async with in_process_cluster(tmp_path, 3) as cluster:
+        old = cluster.controller
+        old_id = old.node.config.node_id
+        await old.create("before", 3)
+        try:
+            for name in ("read", "put_if_absent", "put_durable", "list", "size"):
+                monkeypatch.setattr(old.node._store, name, away)
+            others = [each for each in cluster.nodes.values() if each is not old]
+            await cluster.until("another one", lambda: any(map(is_active, others)))
+            new = next(filter(is_active, others))
+            await cluster.until("it to resign", lambda: not is_active(old))
+            # What it hears now it hears by wire alone.
+            await new.create("after")
+            await everywhere(cluster, "the new topic", lambda each: bool(leaders(each, "after")))
+            assert not new.node.metadata.brokers[old_id].fenced
+        finally:
+            is_back.set()
+            monkeypatch.undo()
 
 
 async def nothing() -> None:
