@@ -177,7 +177,7 @@ def interval_ms(text: str) -> int | None:
         return None
     for count, unit in zip(words[::2], words[1::2], strict=True):
         factor = units.get(unit.rstrip("s"))
-        if factor is None or not count.isdigit():
+        if factor is None or not count.isdecimal():
             return None
         total += int(count) * factor
     return total

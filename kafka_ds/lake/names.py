@@ -66,7 +66,7 @@ def residue_file(partition: int, start_offset: int, attempt: str) -> str:
 def start_of_residue(path: str) -> int | None:
     """The offset with which a residue file begins, as its name says; None for a file of another name."""
     digits = path.rpartition("/")[2][:_OFFSET_DIGITS]
-    return int(digits) if digits.isdigit() else None
+    return int(digits) if digits.isdecimal() else None
 
 
 def commit_file(version: int) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_ds.lake.actions import CorruptLog, interval_ms, ours_of
+from kafka_ds.lake.actions import CorruptLog, ours_of
 from kafka_ds.lake.log.attempt import (
     Conflict,
     Contended,
@@ -497,19 +497,3 @@ def test_losing_for_ever_ends(log, store, clock, monkeypatch):
     with pytest.raises(Contended):
         log.commit(attempt, read_version=0)
     assert attempt.files_may_be_deleted
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("interval 7 days", 7 * DAY_MS),
-        ("interval 1 week", 7 * DAY_MS),
-        ("interval 1 day 12 hours", DAY_MS * 3 // 2),
-        ("30 minutes", 1_800_000),
-        ("interval 1 month", None),
-        ("interval", None),
-        ("soon", None),
-    ],
-)
-def test_intervals_are_read(text, expected):
-    assert interval_ms(text) == expected

@@ -1,7 +1,8 @@
-"""Paths and application ids."""
+"""Paths, application ids, and intervals in a table's properties."""
 
 import pytest
 
+from kafka_ds.lake.actions import DAY_MS, interval_ms
 from kafka_ds.lake.names import (
     AppIdKind,
     CheckpointName,
@@ -15,6 +16,7 @@ from kafka_ds.lake.names import (
     parse_app_id,
     residue_file,
     resolve_path,
+    start_of_residue,
     topic_table,
     version_of_commit,
 )
@@ -32,6 +34,12 @@ def test_paths():
     )
     assert residue_file(3, 42, "abc") == "_residue/partition=3/00000000000000000042-abc.residue"
     assert commit_file(7) == "_delta_log/00000000000000000007.json"
+
+
+def test_a_residue_file_says_where_it_begins_and_others_do_not():
+    assert start_of_residue("topics/t/" + residue_file(3, 42, "abc")) == 42
+    for other in ("notes.txt", "", "²" * 20):
+        assert start_of_residue(f"topics/t/_residue/partition=3/{other}") is None
 
 
 def test_a_file_that_was_compressed_in_haste_says_so():
@@ -88,3 +96,20 @@ def test_paths_are_encoded_as_they_are_resolved():
     name = "partition=0/ä b%c#d?.parquet"
     assert resolve_path("t", encode_path(name)) == f"t/{name}"
     assert encode_path(data_file(0, 1, "a-_b")) == data_file(0, 1, "a-_b")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("interval 7 days", 7 * DAY_MS),
+        ("interval 1 week", 7 * DAY_MS),
+        ("interval 1 day 12 hours", DAY_MS * 3 // 2),
+        ("30 minutes", 1_800_000),
+        ("interval 1 month", None),
+        ("interval", None),
+        ("soon", None),
+        ("interval ² days", None),
+    ],
+)
+def test_intervals_are_read(text, expected):
+    assert interval_ms(text) == expected
