@@ -47,6 +47,8 @@ from kafka_ds.wire.types import Versions, message_info
 _LENGTH = struct.Struct(">i")
 CLIENT_SOFTWARE = "kafka-ds"
 ALLOCATED_BYTES_MAX = 64 * 1024 * 1024
+# A connection that was just made is not idle, whatever the option says.
+IDLE_MS_MIN = 1_000
 # After which part of its life a session is renewed (Kafka's clients: between 0.85 and 0.95).
 RENEWED_AFTER = 0.85
 # X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH, which Python's ssl does not name.
@@ -78,6 +80,7 @@ class Connection:
         self._pending: deque[tuple[int, type, int]] = deque()
         self._early: deque[Any] = deque()  # answers that came before they were asked for
         self._renew_at: float | None = None
+        self._used_at = self._now()
         self._is_let_in = False  # something beside its versions was answered
         self._socket = self._connect(host, port)
         self._versions: dict[int, Versions] = {}
@@ -242,6 +245,7 @@ class Connection:
         self._send(request, self.version_of(type(request), ceiling), answered=answered)
 
     def _send(self, request: Any, version: int, *, answered: bool = True) -> None:
+        self._used_at = self._now()
         self._correlation_id = (self._correlation_id + 1) & 0x7FFF_FFFF
         frame = encode_request(request, version, self._correlation_id, self._settings.client_id)
         if answered:
@@ -306,8 +310,19 @@ class Connection:
 
     @property
     def idle(self) -> bool:
-        """Whether it is open with no answer outstanding."""
-        return self._socket.fileno() >= 0 and not self._pending and not self._early
+        """Whether it is open with no answer outstanding, and was used within ``kafka.connections.max.idle.ms``.
+
+        After that the broker, or what lies between, may have forgotten it; some do so without a word, and a request
+        would wait until its time is over.
+        """
+        is_free = self._socket.fileno() >= 0 and not self._pending and not self._early
+        most_ms = self._settings.connections_max_idle_ms
+        unused_ms = (self._now() - self._used_at) * 1_000
+        return is_free and (most_ms < 0 or unused_ms <= max(IDLE_MS_MIN, most_ms))
+
+    @staticmethod
+    def _now() -> float:
+        return time.monotonic()
 
     def _read(self, count: int, deadline: float) -> bytearray:
         data = bytearray(min(count, ALLOCATED_BYTES_MAX))

@@ -212,6 +212,9 @@ class Producer:
             link = self._links.get(address)
             if link is not None and len(link.requests) >= in_flight_max:
                 return
+            if link is not None and not link.requests and not link.connection.idle:
+                link.connection.close()
+                link = None
             batches = self._next(lanes)
             try:
                 if link is None:

@@ -26,7 +26,7 @@ _WITHOUT_EFFECT: Final = re.compile(
     r"|max\.poll\.(records|interval\.ms)|partition\.assignment\.strategy|auto\.commit\.interval\.ms"
     r"|metric\.reporters|metrics\..*|enable\.metrics\.push|auto\.include\.jmx\.reporter"
     r"|exclude\.internal\.topics|allow\.auto\.create\.topics|client\.dns\.lookup|metadata\.max\.age\.ms"
-    r"|connections\.max\.idle\.ms|client\.rack|metadata\.recovery\..*|check\.crcs|reconnect\.backoff(\.max)?\.ms"
+    r"|client\.rack|metadata\.recovery\..*|check\.crcs|reconnect\.backoff(\.max)?\.ms"
 )
 REFUSED: Final = {
     "auto.offset.reset": "say where to start with 'startingOffsets'; the source keeps its own offsets",
@@ -62,6 +62,8 @@ class ClientSettings:
     socket_connection_setup_timeout_ms: int = 10_000
     receive_buffer_bytes: int = -1
     send_buffer_bytes: int = -1
+    # Less than brokers wait (600 s), so that it is the client that ends a connection. -1: never.
+    connections_max_idle_ms: int = 540_000
     security: ClientSecurity = field(default_factory=ClientSecurity)
 
     @property
@@ -83,6 +85,7 @@ _NUMBERS: Final[dict[str, tuple[int, int]]] = {
     "socket_connection_setup_timeout_ms": (1, INT32_MAX),
     "receive_buffer_bytes": (-1, INT32_MAX),
     "send_buffer_bytes": (-1, INT32_MAX),
+    "connections_max_idle_ms": (-1, INT32_MAX),
 }
 
 
