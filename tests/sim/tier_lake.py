@@ -225,8 +225,8 @@ class TableWatch:
         return table.starts.get((table.topic_id, partition), 0)
 
     def rows(self, topic: str, partition: int) -> list[tuple[int, Row]]:
-        """The rows of a partition now, by offset."""
-        table = self.tables[topic]
+        """The rows of a partition now, by offset; none where nothing was ever copied."""
+        table = self.tables.get(topic, _Table())
         return sorted(
             (offset, table.ever[table.topic_id, index, offset])
             for index, offset in table.live

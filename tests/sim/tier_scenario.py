@@ -390,8 +390,11 @@ class TierScenario(Scenario):
         """`deltalake` reads the same rows, at every version that is kept."""
         for partition in self.partitions:
             uri = self._lake.uri(f"topics/{partition[0]}")
+            ours = self.tables.tables.get(partition[0])
+            if ours is None:
+                assert not DeltaTable.is_deltatable(uri), "nobody has seen how it was made"
+                continue  # Copying was disabled all the time.
             newest = DeltaTable(uri).version()
-            ours = self.tables.tables[partition[0]]
             assert newest == ours.version
             rows = _rows_of(DeltaTable(uri), partition[1])
             assert rows == self.tables.rows(*partition)
