@@ -13,14 +13,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.files import unlink_if_there, write_whole
 from broker.log.producers import Before, Producers
 from broker.log.recovery.leftovers import offsets_of
-from broker.log.recovery.recovery import load_producers, remove_snapshots
+from broker.log.recovery.recovery import load_producers
 from broker.log.segment.scan import headers
 from broker.log.segment.segment import Segment
 from broker.log.segments import Segments
@@ -48,8 +45,8 @@ def cut(
         found = load_producers(disk, directory, left, end_offset=end, scanned_from=None)
         found.go_on_with_silence_of(producers)
     # A snapshot of what is cut off must not be taken for one of what is written there later.
-    remove_snapshots(disk, directory, lambda offset: offset > end)
-    segments.cut(left, due_ms)
+    snapshots = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT)
+    segments.cut(left, due_ms, snapshots=[each for each in snapshots if each > end])
     if before is not None:
         found.take_back(before)
     return found
@@ -71,18 +68,8 @@ def begin_anew(
     """
     found = Producers.decode_snapshot(known, now_ms) if known else Producers()
     found.go_on_with_silence_of(producers)
-    path = f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
     gone = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT)
-    try:
-        if known:
-            write_whole(disk, path, known)
-            gone.discard(offset)
-        segments.discard_all(offset, config, now_ms, gone)
-    except OSError:
-        if known:  # It is not this log's.
-            with suppress(OSError):
-                unlink_if_there(disk, path)
-        raise
+    segments.discard_all(offset, config, now_ms, snapshots=gone, known=known)
     return found
 
 

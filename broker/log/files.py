@@ -47,7 +47,7 @@ def extend(disk: Disk, path: str, data: bytes | bytearray, known_bytes: int) -> 
             replace(disk, path, bytes(data), durable=True)
             return
         while size < len(data):
-            size += file.write(memoryview(data)[size:], size)
+            size += file.write(data[size:], size)  # A copy: an error that is kept locks no index.
     finally:
         file.close()
 

@@ -19,7 +19,7 @@ from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
-from broker.log.files import unlink_if_there, write_whole
+from broker.log.files import replace, unlink_if_there
 from broker.log.own_batches import Place, accept, record_own
 from broker.log.producers import Producers
 from broker.log.recovery.recovery import LoadedLog, load
@@ -335,7 +335,7 @@ class Log:
 
     def _take_snapshot(self, offset: int) -> None:
         data = self.producers.encode_snapshot(self._clock.now_ms())
-        write_whole(self._disk, self._snapshot_at(offset), data)
+        replace(self._disk, self._snapshot_at(offset), data, durable=False)
 
     def _snapshot_at(self, offset: int) -> str:
         return f"{self.directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"

@@ -8,12 +8,13 @@ appends; there is always one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.epochs import LeaderEpochs
-from broker.log.files import read_or_none, sync_file, unlink_if_there
+from broker.log.files import read_or_none, sync_file, unlink_if_there, write_whole
 from broker.log.recovery.recovery import new_segment
 from broker.log.retention import Candidate, Limits, count_deletable
 from broker.log.segment import lookup
@@ -146,27 +147,36 @@ class Segments:
         self._loaded = [segment for segment in self._loaded if segment not in old]
 
     def discard_all(
-        self, base_offset: int, config: LogConfig, now_ms: int, snapshots: Iterable[int]
+        self,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        snapshots: Iterable[int],
+        known: bytes,
     ) -> None:
-        """Begin anew at an offset, without the producer snapshots at these. OSError: nothing has changed."""
-        self.trash.discard(
-            reversed(self.all),
-            now_ms + config.file_delete_delay_ms,
-            keep_snapshot_at=base_offset,
-            others=[
-                f"{self._directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
-                for offset in snapshots
-            ],
-        )
+        """Begin anew at an offset, with the producer snapshot `known` there, if any, instead of `snapshots`.
+
+        If it raises OSError, nothing has changed.
+        """
+        due_ms = now_ms + config.file_delete_delay_ms
+        self.trash.discard(reversed(self.all), due_ms, others=map(self._snapshot_at, snapshots))
         try:
+            if known:
+                write_whole(self._disk, self._snapshot_at(base_offset), known)
             new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
         except OSError:
             # Else the log would go on in files that go, and end behind a gap at the next start.
             self._not_begun(base_offset)
+            with suppress(OSError):
+                unlink_if_there(self._disk, self._snapshot_at(base_offset))
             self.trash.take_back()
             raise
         self._loaded.clear()
         self.all = (new,)
+
+    def _snapshot_at(self, offset: int) -> str:
+        return f"{self._directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
 
     def without(self, offset: int) -> tuple[Segment, ...]:
         """The segments without the batches that hold this offset or a later one, for `cut`; the first segment stays.
@@ -177,20 +187,22 @@ class Segments:
         kept = [s for s in self.all if s.base_offset <= offset] or [self.all[0]]
         return (*kept[:-1], kept[-1].without(offset))
 
-    def cut(self, left: Sequence[Segment], due_ms: int) -> None:
-        """Become what `without` has returned. If it raises OSError, nothing has changed.
+    def cut(self, left: Sequence[Segment], due_ms: int, *, snapshots: Iterable[int]) -> None:
+        """Become what `without` has returned, without these producer snapshots. OSError: nothing has changed.
 
         What goes, goes from the end: a crash at any step leaves no hole.
         """
         kept, gone = self.all[: len(left)], self.all[len(left) :]
-        self.trash.discard(reversed(gone), due_ms)
+        others = map(self._snapshot_at, snapshots)
+        is_discarded = self.trash.discard(reversed(gone), due_ms, others=others)
         try:
             kept[-1].shorten(left[-1])
         except OSError:
-            if gone:
+            if is_discarded:
                 self.trash.take_back()
             raise
-        self.all = kept
+        # Another object, also if all are kept: upkeep does not look at a log that is as it was.
+        self.all = (*kept[:-1], kept[-1])
         self._loaded = [s for s in self._loaded if s in kept[:-1]]
 
     def views(

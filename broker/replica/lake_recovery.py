@@ -171,14 +171,14 @@ class LakeRecovery:
             log.name, log.log_end_offset, end,
             "" if end >= log.log_end_offset else " with records of another epoch",
         )  # fmt: skip
-        recovery_point = log.recovery_point
+        recovery_point, start = log.recovery_point, log.log_start_offset
         try:
             log.restart_at(end + 1, ended)
         except OSError as error:
             self._say(partition, f"cannot go on behind the lake yet: {error}")
             return False
         finally:
-            if log.recovery_point < recovery_point:
+            if log.recovery_point < recovery_point or log.log_start_offset < start:
                 self._cut[_home_of(log)] = log.directory
         partition.leader.restarted(end + 1)
         log.update_high_watermark(end + 1)

@@ -3,7 +3,8 @@
 Rules of this file: each directory's files name the logs in it, including future logs (copies on the move), so that a
 copy that takes its log's place is as well known as the log was. Damaged logs keep the entries that they had before.
 Files name a log that has gone until they are written again. Before a log of that name is made they are: else a crash
-would have the new log begin where the old one did, and cut off what is in it.
+would have the new log begin where the old one did, and cut off what is in it. For the same reason a log that was cut
+below its start has both its recovery point and its start written down before anything is appended.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Checkpoints:
         self._placed = placed
         self._kept = kept
         self._gone: dict[LogDirectory, set[Key]] = {}
+        # The largest log starts that the files may hold; nothing is known of those that a start has found.
+        self._starts: dict[LogDirectory, dict[Key, int]] = {}
 
     def gone(self, directory: LogDirectory, key: Key) -> None:
         """A directory has no log of this name any more, while its files may name it."""
@@ -65,20 +68,55 @@ class Checkpoints:
             self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, own)
 
     async def recovery_points(self, *folders: str) -> None:
-        """Write recovery-point-offset-checkpoint where these logs' folders are, or everywhere; raises OSError."""
+        """Write recovery-point-offset-checkpoint where these logs' folders are, or everywhere; raises OSError.
+
+        There log starts that were lowered are written, too.
+        """
         homes = self._homes_of(folders)
         await self._write_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points, homes)
+        lowered = [directory for directory in homes if self._is_start_lowered(directory)]
+        if lowered:
+            await self._write_starts_now(lowered)
 
     def write_recovery_points(self, *folders: str) -> None:
         """The same, waiting for the disk."""
         for directory in self._homes_of(folders):
             own = self._recovery_points(directory)
             self._write(directory, names.RECOVERY_POINT_CHECKPOINT, own, wait=True)
+            if self._is_start_lowered(directory):
+                self._write_starts(directory, wait=True)
 
     async def log_starts(self, *folders: str) -> None:
         """Write log-start-offset-checkpoint, as `recovery_points`; raises OSError."""
-        homes = self._homes_of(folders)
-        await self._write_now(names.LOG_START_OFFSET_CHECKPOINT, self._log_starts, homes)
+        await self._write_starts_now(self._homes_of(folders))
+
+    async def _write_starts_now(self, homes: Iterable[LogDirectory]) -> None:
+        written = {directory: dict(self._log_starts(directory)) for directory in homes}
+        for directory in written:
+            self._starts_asked(directory)
+        await self._write_now(names.LOG_START_OFFSET_CHECKPOINT, written.__getitem__, written)
+        self._starts.update(written)
+
+    def _write_starts(self, directory: LogDirectory, *, wait: bool) -> None:
+        own = self._log_starts(directory)
+        self._starts_asked(directory)
+        self._write(directory, names.LOG_START_OFFSET_CHECKPOINT, own, wait=wait)
+        if wait:
+            self._starts[directory] = dict(own)
+
+    def _starts_asked(self, directory: LogDirectory) -> None:
+        """The present log starts may be on disk from now on."""
+        known = self._starts.get(directory)
+        if known is not None:
+            for key, start in self._log_starts(directory).items():
+                known[key] = max(known.get(key, start), start)
+
+    def _is_start_lowered(self, directory: LogDirectory) -> bool:
+        """Whether a log may begin below what the file says, which a start would believe."""
+        known = self._starts.get(directory)
+        return known is None or any(
+            log.log_start_offset < known.get(key, 0) for key, log in self._placed(directory)
+        )
 
     def _homes_of(self, folders: Collection[str]) -> list[LogDirectory]:
         """The directories of logs that are in these folders; without any, all that are online."""
@@ -117,9 +155,9 @@ class Checkpoints:
 
     def logs(self, directory: LogDirectory, *, wait: bool = False) -> None:
         """Write recovery points and log starts of a directory; raises OSError if waiting."""
-        points, starts = self._recovery_points(directory), self._log_starts(directory)
+        points = self._recovery_points(directory)
         self._write(directory, names.RECOVERY_POINT_CHECKPOINT, points, wait=wait)
-        self._write(directory, names.LOG_START_OFFSET_CHECKPOINT, starts, wait=wait)
+        self._write_starts(directory, wait=wait)
 
     def _write(
         self, directory: LogDirectory, name: str, own: Offsets, *, wait: bool = False

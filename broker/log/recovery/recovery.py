@@ -16,7 +16,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import NamedTuple
@@ -169,11 +169,15 @@ def _load(
     if segments and segments[-1].next_offset < log_start_offset:
         # The beginning was moved, and what was to follow it is lost: nothing is left.
         remove_segments(disk, segments)
+        # Nor is anything known of producers there: what a snapshot says of them is older.
+        _unlink_snapshots(disk, directory, offsets_of(disk, directory, names.PRODUCER_SNAPSHOT))
         segments = []
-        files = list_files(disk, directory)
         epochs.clear()
         epochs_known = True
     if not segments:
+        older = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT) - {log_start_offset}
+        _unlink_snapshots(disk, directory, older)
+        files = list_files(disk, directory)
         segments = [new_segment(disk, directory, config, log_start_offset, now_ms)]
     segments[-1].is_active = True
     if not epochs_known:
@@ -437,12 +441,6 @@ def _replay_marker(
     aborted = record_own(OwnBatch(header, marker), producers)
     if aborted is not None and write:
         segment.aborted.add(aborted)
-
-
-def remove_snapshots(disk: Disk, directory: str, is_stray: Callable[[int], bool]) -> None:
-    """Remove snapshots at offsets that the log never had, has truncated, or no longer needs."""
-    snapshots = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT)
-    _unlink_snapshots(disk, directory, filter(is_stray, snapshots))
 
 
 def _unlink_snapshots(disk: Disk, directory: str, offsets: Iterable[int]) -> None:

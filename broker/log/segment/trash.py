@@ -38,17 +38,19 @@ class Trash:
         *,
         keep_snapshot_at: int = -1,
         others: Iterable[str] = (),
-    ) -> None:
+    ) -> bool:
         """Rename the files of segments, and other files; the segments may be read until they are due.
+
+        Returns whether there is anything to take back.
 
         The producer snapshot at an offset may belong to another segment, too.
 
         Raises:
             OSError, CorruptIndex: nothing was discarded. A new name may need room, for it is longer.
         """
-        listed = list(segments)
-        if not listed:
-            return
+        listed, more = list(segments), list(others)
+        if not listed and not more:
+            return False
         keep_open(listed)
         paths: list[str] = []
         self._waiting.append((due_ms, listed, paths))
@@ -59,10 +61,11 @@ class Trash:
                     kinds.remove(names.PRODUCER_SNAPSHOT)
                 self._rename([segment.file_path(kind) for kind in kinds], paths)
                 segment.renamed(names.DELETED)
-            self._rename(others, paths)
+            self._rename(more, paths)
         except OSError:
             self.take_back()
             raise
+        return True
 
     def _rename(self, files: Iterable[str], paths: list[str]) -> None:
         """Rename those files that are there, and add their new paths."""

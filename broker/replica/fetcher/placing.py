@@ -58,15 +58,14 @@ class Placing:
             await self.write_cuts([partition])
 
     def cut_now(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
-        """Truncate a log; if its recovery point has to change, `write_cuts` must follow."""
+        """Truncate a log; if its recovery point or its start has to change on disk, `write_cuts` must follow."""
         log = partition.log
-        before, committed, recovery_point = (
-            log.log_end_offset, partition.high_watermark, log.recovery_point,
-        )  # fmt: skip
+        before, committed = log.log_end_offset, partition.high_watermark
+        recovery_point, start = log.recovery_point, log.log_start_offset
         try:
             cut()
         finally:  # The disk may have refused the rest of it.
-            if log.recovery_point < recovery_point:
+            if log.recovery_point < recovery_point or log.log_start_offset < start:
                 partition.cut_begun()
         if log.log_end_offset != before:
             # Below what was known to be committed only an unclean election can cut.

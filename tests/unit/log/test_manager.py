@@ -377,6 +377,29 @@ def test_a_folder_is_listed_once_after_a_clean_stop(monkeypatch: pytest.MonkeyPa
     assert sum(log.log_end_offset for log in manager.logs()) == 1
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_log_that_was_cut_below_its_start_does_not_begin_there_after_a_crash(
+    *, is_known: bool
+) -> None:
+    """Else all that was appended since would be taken for what a crash has left below the start."""
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    log.advance_log_start_offset(8)
+    bench.clock.ms += 60_000
+    bench.manager.tick(bench.clock.ms)
+    bench.background.run()
+    if not is_known:
+        bench.disk.kill()
+        log = bench.start().create("t", 0, TOPIC_ID)
+    log.truncate_to(5)
+    bench.manager.write_recovery_points(log.directory)
+    bench.append("t")
+    bench.disk.kill()
+    log = bench.start().create("t", 0, TOPIC_ID)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 6)
+
+
 def test_the_checkpoint_that_was_asked_for_last_wins() -> None:
     bench = Bench()
     bench.manager.create("t", 0, TOPIC_ID)

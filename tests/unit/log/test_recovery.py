@@ -385,11 +385,14 @@ def test_a_swap_that_was_half_prepared_is_undone(disk: MemoryDisk) -> None:
 
 def test_a_log_that_ends_before_its_start_begins_anew(disk: MemoryDisk) -> None:
     log = open_log(disk)
-    fill(log)
+    fill(log, 10)
+    assert log.close()
     disk.kill()
-    log = Log.open(
-        FOLDER, CONFIG, disk, ManualClock(), topic="t", partition=0, log_start_offset=100
-    )
+    log = open_log(disk, clean=True)  # The snapshot at its end is that of no segment.
+    fill(log, 30)
+    disk.kill()
+    where = FOLDER, CONFIG, disk, ManualClock()
+    log = Log.open(*where, topic="t", partition=0, log_start_offset=100, recovery_point=79)
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
     assert bases(disk) == [100]
     assert len(log.producers) == 0

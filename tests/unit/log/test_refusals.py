@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -14,7 +16,7 @@ from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from kafka_ds.wire.batch import ControlType, iterate_headers, stamp
 from kafka_ds.wire.errors import KafkaError
-from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.memory_disk import MemoryDisk, PowerLoss
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.log.test_cutting import (
     NOW_MS,
@@ -225,3 +227,38 @@ def test_no_marker_is_in_the_log_and_not_in_the_index(*, as_follower: bool) -> N
         assert [each.last_offset for each in aborted] == [2, 5][: 2 if end > 5 else 1]
         found = sequences(log)
         assert found == read_again(disk)
+
+
+def test_a_refused_flush_does_not_keep_the_index_from_growing() -> None:
+    """Until the garbage collector comes the error holds what it was to write: that was the index, which was locked."""
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig(index_interval_bytes=1))
+    gc.disable()
+    try:
+        append(log, 7, 3)
+        disk.failing, disk.failing_with = {"write"}, errno.ENOSPC
+        log.flush()
+        disk.failing = set()
+        append(log, 7, 3)
+    finally:
+        gc.enable()
+    assert log.log_end_offset == 12
+
+
+@pytest.mark.parametrize("after", range(6))
+def test_a_stop_that_is_killed_leaves_the_snapshot_where_the_last_segment_begins(
+    after: int,
+) -> None:
+    """When retention has taken the segments before, nothing else knows of their producers."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log, 7, 1)
+    log.roll()
+    disk.crash_after = after
+    with suppress(PowerLoss):
+        log.close()
+    disk.kill()
+    log = open_log(disk, recovery_point=2)
+    log.segments.discard_oldest(1, 0)
+    disk.kill()
+    assert sequences(open_log(disk, recovery_point=2)) == {7: (1, -1)}

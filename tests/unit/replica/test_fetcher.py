@@ -185,6 +185,24 @@ async def test_what_diverges_is_cut_and_its_recovery_point_written_before_more_i
 
 
 @in_loop
+async def test_a_log_start_that_a_cut_lowers_is_written_down_too() -> None:
+    leader, log = FakeLeader(), open_log(MemoryDisk())
+    other = open_log(MemoryDisk())
+    for each in (log, other):
+        append(each, "both", 1)
+    for _ in range(3):
+        append(other, "of an unclean election's loser", 1)
+    other.update_high_watermark(4)
+    other.advance_log_start_offset(3)
+    leader.lead(log, 2)
+    append(log, "new", 2)
+    async with following(leader) as broker:
+        partition = broker.follow(other, 2)
+        await until(lambda: has_all(partition, log) and partition.follower.lag is not None)
+        assert broker.written == 1
+
+
+@in_loop
 async def test_a_cut_that_a_disk_refuses_is_tried_again_and_written_down() -> None:
     leader, log = FakeLeader(), open_log(MemoryDisk())
     disk = MemoryDisk()
