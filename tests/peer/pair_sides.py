@@ -246,13 +246,17 @@ class Pair:
         both: list[Any] = []
         _until("the same topics on both sides", are_same, both)
 
+    def answers(self, case: Case) -> tuple[Any, Any]:
+        """What both answer, Apache Kafka first."""
+        for side in (self.theirs, self.ours):
+            side.send(case)
+        return self.theirs.receive(case), self.ours.receive(case)
+
     def ask(self, case: Case, is_meant: Callable[[Difference], bool]) -> list[Difference]:
         """The unexpected differences; requests that change nothing are repeated, in case one broker was early."""
         deadline = time.monotonic() + AGAIN_S
         while True:
-            for side in (self.theirs, self.ours):
-                side.send(case)
-            theirs, ours = self.theirs.receive(case), self.ours.receive(case)
+            theirs, ours = self.answers(case)
             found = [each for each in differences(theirs, ours) if not is_meant(each)]
             patience = _has_transient(theirs) or _has_transient(ours) or asks_only(case.served)
             if not found or not patience or time.monotonic() > deadline:

@@ -30,10 +30,11 @@ from tests.integration.raw_client import RawClient
 from tests.peer import sasl_talks
 from tests.peer.apache_kafka import ApacheKafka, dump
 from tests.peer.consumer_talks import CONSUMER_TALKS
+from tests.peer.consumer_walks import ConsumerWalk
 from tests.peer.group_talks import SETTINGS, TALKS, Talk
 from tests.peer.pair_allowances import Allowances
 from tests.peer.pair_cases import Case, cases
-from tests.peer.pair_sides import Pair, Side
+from tests.peer.pair_sides import Pair, Side, differences
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
 from tests.processes import BrokerProcess, running_broker, wait_until
 
@@ -246,6 +247,34 @@ def ask_all(pair: Pair, allowances: Allowances, numbers: Callable[[str, int], ra
 
 def test_every_api_answers_as_apache_kafka_does(pair: Pair) -> None:
     assert ask_all(pair, Allowances(), few) > 300
+
+
+# Walks of groups, in the quick run and in the long one, and how many requests each has.
+FEW_WALKS, MANY_WALKS = range(8), range(400)
+WALK_STEPS = 60
+
+
+def walk_all(pair: Pair, numbers: range) -> None:
+    allowances = Allowances()
+    for number in numbers:
+        walk = ConsumerWalk(number)
+        for step in range(WALK_STEPS):
+            case = walk.next()
+            theirs, ours = pair.answers(case)
+            found = [
+                each for each in differences(theirs, ours) if not allowances.allows(case, each)
+            ]
+            assert not found, f"step {step}, Kafka's value first: {case}\n{found}"
+            walk.answered(case, theirs)
+
+
+def test_members_of_the_consumer_protocol_are_told_what_apache_kafka_tells(pair: Pair) -> None:
+    walk_all(pair, FEW_WALKS)
+
+
+@pytest.mark.slow
+def test_members_of_many_groups_are_told_what_apache_kafka_tells(pair: Pair) -> None:
+    walk_all(pair, MANY_WALKS)
 
 
 def test_one_request_changes_one_credential_of_a_user(
