@@ -3,8 +3,9 @@
 Rules of this file: the truth is the commitInfo of the commits that decided. Rows are derived from it, each event
 exactly once: the commit that adds them moves the table's number `materialised-to` (a `txn`), and two workers cannot
 both move it from the same place. A row carries the version of the commit that decided and the event's place in it, not
-those of the commit that added the row. A topic's deletion is carried out before its event becomes a row, so that it is
-never forgotten. A snapshot's pieces are rows of kind "snapshot".
+those of the commit that added the row. A topic's deletion is carried out before its event becomes a row, or the same
+commit marks it as left to be done (another `txn`): it is never forgotten, and holds up nothing else while it fails. A
+snapshot's pieces are rows of kind "snapshot".
 """
 
 import io
@@ -12,7 +13,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from broker.cluster.events import NO_BROKER_EPOCH
 from broker.cluster.image import Position
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
+from broker.tier.copying.copier import STORE_ERRORS
 from broker.tier.metadata.event_merging import EventMerging
 from broker.tier.settings import TierSettings
 from broker.tier.spi import FateUnknownError, StorageError
@@ -30,7 +32,7 @@ from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_
 from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.snapshot import TableSnapshot
-from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA
+from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA, ID_CHARACTERS
 from kafka_ds.lake.schemas import CLUSTER_METADATA_SCHEMA
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.store.store import Store
@@ -40,12 +42,17 @@ log = logging.getLogger(__name__)
 
 OPERATION = "MATERIALISE"
 APP_ID = "materialised-to"
+# Of a deletion that failed; before its topic's id and name. 1: it is left to be done; 0: it is done.
+LEFT = "kafkaDs-undeleted-"
 EVENT_KIND = "event"
 SNAPSHOT_KIND = "snapshot"
 SNAPSHOT_TYPE = "Snapshot"
 TOPIC_DELETED_TYPE = "TopicDeleted"
 VERSIONS_MAX = 1_000
 TRIES_MAX = 5
+# So many deletions fail in a step; the others are tried in the next one.
+FAILURES_MAX = 3
+_Topic = tuple[str, bytes]  # By name and id.
 # Columns drawn out of an event, which is flat.
 COLUMNS = (
     "controller_epoch", "broker_id", "broker_epoch", "topic", "topic_id", "partition", "leader", "leader_epoch",
@@ -81,6 +88,7 @@ class Materialiser:
         self._snapshot = TableSnapshot(self._log)
         self._unsettled: Attempt | None = None
         self._snapshot_event_version = 0
+        self._turn = 0
 
     @classmethod
     def open(
@@ -100,9 +108,12 @@ class Materialiser:
             self._settle()
             self._follow()
             done = self._snapshot.txns.get(APP_ID, -1)
-            if done >= version:
+            if done < version:
+                self._step(done, min(self._snapshot.version, done + VERSIONS_MAX))
+            elif self._left():
+                self._step(done, done)
+            else:
                 return done
-            self._step(done, min(self._snapshot.version, done + VERSIONS_MAX))
         raise StorageError(f"{CLUSTER_METADATA}: rows cannot be added now")
 
     def maintain(self) -> None:
@@ -152,17 +163,72 @@ class Materialiser:
         else:
             self._snapshot.refresh()
 
+    def _left(self) -> list[_Topic]:
+        """The topics whose deletion failed; another one comes first each time."""
+        found = [
+            (
+                app_id[len(LEFT) + ID_CHARACTERS + 1 :],
+                uuid_from_text(app_id[len(LEFT) :][:ID_CHARACTERS]),
+            )
+            for app_id, number in self._snapshot.txns.items()
+            if app_id.startswith(LEFT) and number
+        ]
+        self._turn += 1
+        first = self._turn % max(1, len(found))
+        return found[first:] + found[:first]
+
+    def _delete(self, topics: Iterable[_Topic]) -> dict[_Topic, str]:
+        """Remove the rows of deleted topics; where that fails, why. Some failures end it: the store may be away."""
+        failures: dict[_Topic, str] = {}
+        for each in topics:
+            failures[each] = "not tried now"
+            if len(failures) > FAILURES_MAX:
+                continue
+            try:
+                self._delete_topic(*each)
+            except STORE_ERRORS as error:
+                failures[each] = str(error)
+                log.warning(
+                    "%s: rows of %s cannot be deleted: %s", CLUSTER_METADATA, each[0], error
+                )
+            else:
+                del failures[each]
+        return failures
+
     def _step(self, done: int, last: int) -> None:
-        """One commit: the rows of the events after `done`, and how far they reach."""
+        """One commit: the rows of the events after `done`, how far they reach, and which deletions are left.
+
+        Raises StorageError, after that, where any is left.
+        """
         rows: list[dict[str, Any]] = []
+        fresh: list[_Topic] = []
         for version in range(done + 1, last + 1):
             actions = self._log.read_version(version)
             if actions is None:
                 log.warning("%s: version %d is gone, no rows of it", CLUSTER_METADATA, version)
                 continue
             rows.extend(self._rows(version, actions))
+            fresh.extend(_deleted_in(actions))
+        left = self._left()
+        failures = self._delete([*fresh, *left])
+        marks = {each: 1 for each in fresh if each in failures}
+        marks |= {each: 0 for each in left if each not in failures}
+        if last > done or marks:
+            self._append(rows, marks, last)
+        if failures:
+            why = "; ".join(f"{topic}: {why}" for (topic, _), why in failures.items())
+            raise StorageError(f"{CLUSTER_METADATA}: deletions are left to be done: {why}")
+
+    def _append(
+        self,
+        rows: list[dict[str, Any]],
+        marks: Mapping[_Topic, int],
+        last: int,
+    ) -> None:
         now_ms = time.time_ns() // 1_000_000
         actions_out: list[Action] = [txn_action(APP_ID, last, now_ms)]
+        for (topic, topic_id), mark in marks.items():
+            actions_out.append(txn_action(f"{LEFT}{uuid_text(topic_id)}-{topic}", mark, now_ms))
         if rows:
             actions_out.insert(0, self._write(rows, last, now_ms))
         self._crash_points.at("before_materialise")
@@ -182,8 +248,6 @@ class Materialiser:
                 yield _row(event, SNAPSHOT_KIND, version, sequence, moment_ms)
             listed = listed[1:]
         for sequence, event in enumerate(listed):
-            if event.get("type") == TOPIC_DELETED_TYPE:
-                self._delete_topic(event["topic"], uuid_from_text(event["topic_id"]))
             decided = {"controller_epoch": controller_epoch, **event}
             if event.get("broker_epoch") == NO_BROKER_EPOCH:
                 decided["broker_epoch"] = Position(version, sequence).epoch
@@ -223,6 +287,14 @@ class Materialiser:
             raise FateUnknownError(str(error)) from error
         except CommitError as error:
             raise StorageError(str(error)) from error
+
+
+def _deleted_in(actions: Sequence[Action]) -> Iterator[_Topic]:
+    """The topics, by name and id, that a commit's events delete."""
+    listed = (ours_of(actions) or {}).get("events")
+    for event in listed if isinstance(listed, list) else ():
+        if event.get("type") == TOPIC_DELETED_TYPE:
+            yield event["topic"], uuid_from_text(event["topic_id"])
 
 
 def _begins_with_snapshot(listed: object) -> bool:

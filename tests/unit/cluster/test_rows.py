@@ -12,6 +12,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.metadata import log as metadata_log
 from broker.cluster.metadata.log import MetadataLog, replay_commit
 from broker.crash_points import EVENTS_POINTS, CrashPoints
+from broker.tier.metadata import materialise
 from broker.tier.metadata.materialise import Materialiser
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
@@ -108,6 +109,61 @@ def state(image: MetadataImage) -> object:
 @pytest.fixture
 def store() -> MemoryStore:
     return MemoryStore(FakeLogClock())
+
+
+def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
+    store: MemoryStore,
+) -> None:
+    """One folder that cannot be written, and neither later rows nor the clean-up of the log would go on."""
+    cluster, failing, deleted = Cluster(store), {bytes([1]) * 16}, []
+
+    def delete(topic: str, topic_id: bytes) -> None:
+        if topic_id in failing:
+            raise StorageError("this folder is read-only")
+        deleted.append((topic, topic_id))
+
+    def worker() -> Materialiser:
+        return Materialiser(store, TierSettings(), CrashPoints(), delete)
+
+    first = worker()
+    for number in (1, 2):
+        cluster.commit(number)
+    with pytest.raises(StorageError, match="read-only"):
+        first.materialise(cluster.image.version)
+    assert len(rows_at(store)) == 5, "with the one that founded the cluster"
+    latest = log_of(store).latest_version()
+    with pytest.raises(StorageError, match="read-only"):
+        first.materialise(cluster.image.version)
+    assert log_of(store).latest_version() == latest, "no commit says what is known"
+    cluster.commit(3)
+    with pytest.raises(StorageError, match="read-only"):
+        first.materialise(cluster.image.version)
+    assert deleted == [("a", bytes([2]) * 16), ("a", bytes([3]) * 16)]
+    failing.clear()
+    for _ in range(2):
+        worker().materialise(cluster.image.version)
+        first.materialise(cluster.image.version)
+    assert deleted[2:] == [("a", bytes([1]) * 16)]
+    assert len(rows_at(store)) == 7
+
+
+def test_where_many_deletions_fail_each_is_tried_in_its_turn(store: MemoryStore) -> None:
+    """While the store is away each takes its time: some are tried at a time, and never the same ones alone."""
+    cluster, tried = Cluster(store), list[bytes]()
+
+    def delete(topic: str, topic_id: bytes) -> None:
+        tried.append(topic_id)
+        raise StorageError("away")
+
+    cluster.worker._delete_topic = delete
+    for number in range(1, 9):
+        cluster.commit(number)
+    for _ in range(8):
+        before = len(tried)
+        with pytest.raises(StorageError, match="not tried now"):
+            cluster.worker.materialise(cluster.image.version)
+        assert len(tried) - before == materialise.FAILURES_MAX
+    assert set(tried) == {bytes([number]) * 16 for number in range(1, 9)}
 
 
 def test_each_row_is_there_once_at_every_version(
@@ -269,30 +325,31 @@ def test_what_a_starting_broker_reads_stays_however_old_it_is(
     assert state(Cluster(store).image) == state(cluster.image)
 
 
+@pytest.mark.parametrize("failure", [StorageError, RuntimeError])
 def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
 ) -> None:
     """What has no rows yet stays in the log, also where starting brokers begin behind it."""
     store = Folder(str(tmp_path))
     Cluster(store).decide(0, 2)
 
     def fail(topic: str, topic_id: bytes) -> None:
-        raise StorageError("not now")
+        raise failure("not now")
 
     cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 2)
     cluster.worker._delete_topic = fail
     for number in range(2, 8):
         cluster.commit(number)
-        with pytest.raises(StorageError):
+        with pytest.raises(failure):
             cluster.worker.materialise(cluster.image.version)
     write_checkpoint(log_of(store))
     cluster.commit(8)
     for path in tmp_path.rglob("*"):
         os.utime(path, (0, 0))
-    with pytest.raises(StorageError):
+    with pytest.raises(failure):
         cluster.worker.materialise(cluster.image.version)
     cluster.worker.maintain()
     later = Cluster(store)
     later.worker.materialise(later.image.version)
-    assert later.deleted == [bytes([number]) * 16 for number in range(2, 9)]
+    assert sorted(later.deleted) == [bytes([number]) * 16 for number in range(2, 9)]
