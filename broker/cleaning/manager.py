@@ -5,7 +5,7 @@ Rules of this file:
   there is something to clean and ended after a while without work.
 - A log whose cleaning fails, because its records or indexes cannot be read or the child dies of it, is uncleanable
   until the broker starts again, as in Kafka. This is logged and counted, and does not stop the others. After a disk
-  error the log is tried again later.
+  error the log is tried again later. If the child dies over several logs, each is tried again while no other is cleaned.
 - Retention of a compacted log (`compact,delete`, or a log start that was moved) also runs here, before cleaning: once
   an old segment was merged with younger ones, it stays for as long as they do.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker.cleaning.messages import DISK, UNKNOWN_JOB
 from broker.cleaning.metrics import CleanerMetrics
@@ -28,6 +28,7 @@ from broker.cleaning.settings import CleanerSettings
 from broker.log.log import Log
 from broker.metrics.names import Sample
 from broker.seams import Clock, Disk
+from broker.workers.channel import Header
 from broker.workers.child import Worker, WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.wire.batch import CorruptRecord
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -36,8 +37,6 @@ log = logging.getLogger(__name__)
 
 # A child that nobody asks anything ends after so long.
 IDLE_MS = 60_000
-
-Header = dict[str, Any]
 
 
 class Logs(Protocol):
@@ -85,6 +84,9 @@ class LogCleaner:
         self._uncleanable: dict[Log, str] = {}
         # Until the child has answered, even if the log has no use for the answer.
         self._busy: set[Log] = set()
+        # Of those: which have not been cleaned alone. And over which the child died then: one of them is to blame.
+        self._together: set[Log] = set()
+        self._suspects: set[Log] = set()
         self.metrics = CleanerMetrics(last_look_ms=clock.now_ms())
 
     def start(self) -> None:
@@ -144,6 +146,8 @@ class LogCleaner:
         began_ms = self._clock.monotonic_ms()
         run = self._run(dirty, plan)
         self._busy.add(dirty)
+        if len(self._busy) > 1:
+            self._together |= self._busy
         try:
             outcome = await run.clean(self._clock.now_ms())
         except CleaningAborted:
@@ -153,6 +157,8 @@ class LogCleaner:
             return self._failed(dirty, error)
         finally:
             self._busy.discard(dirty)
+            self._together.discard(dirty)
+        self._suspects.discard(dirty)
         outcome.counters.seconds = (self._clock.monotonic_ms() - began_ms) / 1000
         self.metrics.runs[index] = outcome.counters
         _log_cleaned(dirty, plan, outcome)
@@ -166,6 +172,10 @@ class LogCleaner:
             return False
         if _may_pass(error):
             log.error("%s is not cleaned now: %s", dirty.name, error)
+            return False
+        if isinstance(error, WorkerDied) and dirty in self._together:
+            log.error("%s is cleaned again, alone: %s over one of several logs", dirty.name, error)
+            self._suspects.add(dirty)
             return False
         is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
         log.error(
@@ -231,6 +241,9 @@ class LogCleaner:
             self.metrics.overdue_ms = max(self.metrics.overdue_ms, plan.overdue_ms)
             if plan.is_due(each.config):
                 due.append((each, plan))
+        self._suspects &= {each for each, _ in due} | self._busy
+        if self._suspects:
+            due = [] if self._busy else [pair for pair in due if pair[0] in self._suspects]
         return max(due, key=lambda pair: pair[1].ratio, default=None)
 
     def _state_of(self, each: Log, now_ms: int) -> Cleanable:

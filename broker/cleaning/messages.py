@@ -13,8 +13,6 @@ from typing import Any, Self
 
 from broker.log.values import AbortedTransaction
 
-Header = dict[str, Any]
-
 BEGIN, GROUP, END, ABORT = "begin", "group", "end", "abort"
 
 # Kinds of error that the child answers with.
@@ -63,7 +61,7 @@ class Job:
     aborted: tuple[AbortedTransaction, ...]
     last_records: tuple[LastRecord, ...]
 
-    def header(self) -> Header:
+    def header(self) -> dict[str, Any]:
         """The request that begins it."""
         return {"op": BEGIN, "job": self.number, **asdict(self)}
 

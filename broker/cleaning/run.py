@@ -32,8 +32,8 @@ from broker.log.log import Log
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import keep_open
 from broker.seams import Clock, Disk
+from broker.workers.channel import Header
 
-Header = dict[str, Any]
 # The child: takes a request, gives its answer, raises WorkerLost or WorkerFailed.
 Ask: TypeAlias = Callable[[Header], Awaitable[Header]]
 # Does something in a thread.

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 from broker.cleaning.messages import (
     ABORT,
@@ -30,12 +29,10 @@ from broker.cleaning.rewriting import Cleaning, KeysDoNotFit
 from broker.cleaning.settings import CleanerSettings
 from broker.cleaning.throttle import Throttle
 from broker.seams import Disk
-from broker.workers.channel import Answer, Operation
+from broker.workers.channel import Answer, Header, Operation
 from kafka_ds.wire.batch import CorruptRecord
 
 log = logging.getLogger(__name__)
-
-Header = dict[str, Any]
 
 
 class JobAborted(Exception):

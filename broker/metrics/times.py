@@ -7,6 +7,8 @@ turns, so that quantiles speak of the last five to ten minutes, as Kafka's decay
 
 from __future__ import annotations
 
+# Those that Kafka's histograms have.
+QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 WINDOW_SECONDS = 300.0
 # A time of 2**40 microseconds is twelve days; longer ones count as that.
 _OCTAVES_MAX = 40

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from broker.metrics.names import Sample, Source, Summary, attribute, histogram, meter
-from broker.metrics.times import RecentTimes
+from broker.metrics.times import QUANTILES, RecentTimes
 
 _REQUESTS = "kafka.network:type=RequestMetrics,name="
 _SOCKETS = "kafka.server:type=socket-server-metrics"
@@ -91,8 +91,7 @@ MALFORMED = attribute(
     ours=True,
 )
 
-# Those that Kafka's histograms have.
-_QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
+# As Kafka writes `QUANTILES`.
 _QUANTILE_NAMES = ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
 FETCH = "Fetch"
 FETCH_CONSUMER = "FetchConsumer"
@@ -200,7 +199,7 @@ def _api_samples(name: str, parts: Sequence[ApiCounters]) -> Iterator[Sample]:
     total_ms = sum(part.times.total_s for part in parts) * 1000
     quantiles: tuple[tuple[str, float], ...] = ()
     if len(parts) == 1:
-        found = parts[0].times.quantiles(_QUANTILES)
+        found = parts[0].times.quantiles(QUANTILES)
         quantiles = tuple(
             (each, value * 1000) for each, value in zip(_QUANTILE_NAMES, found, strict=True)
         )

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from broker.metrics.names import Sample, Summary, gauge, histogram, meter
-from broker.metrics.times import RecentTimes
+from broker.metrics.times import QUANTILES, RecentTimes
 from broker.metrics.topics import PerTopic
 
 _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
-_QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 _READERS = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name="
 
 
@@ -345,7 +344,7 @@ def tier_samples(
     yield READERS_IDLE, (), metrics.readers.idle(now_s)
     yield TASKS_IDLE, (), metrics.copiers.idle(now_s)
     times = metrics.reader_times
-    quantiles = zip(_QUANTILES, times.quantiles(_QUANTILES), strict=True)
+    quantiles = zip(QUANTILES, times.quantiles(QUANTILES), strict=True)
     shown = tuple((str(part), value * 1000) for part, value in quantiles)
     yield READER_TIMES, (), Summary(times.count, times.total_s * 1000, shown)
     yield FETCHES_EXPIRED, (), metrics.fetches_expired

@@ -26,7 +26,7 @@ from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
 from broker.tier.upkeep.orphans import Orphans
 from broker.tier.upkeep.upkeep import Upkeep
-from broker.workers.channel import Answer, Operation
+from broker.workers.channel import Answer, Header, Operation
 from broker.workers.shared_memory import WorkerMemory
 from kafka_ds.lake.log.attempt import CommitError, Conflict
 from kafka_ds.lake.log.log import ForeignTable, SystemLogClock
@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 # Of a copy's partitions so many wait for the store at a time: for fsyncs, which a disk does together, or for
 # answers. How many are converted meanwhile is `lake.copy.threads`.
 STORE_THREADS = 16
-
-Header = dict[str, Any]
 
 
 class Service:
