@@ -5,7 +5,7 @@ Rules of this file:
   there is something to clean and ended after a while without work.
 - A log whose cleaning fails, because its records or indexes cannot be read or the child dies of it, is uncleanable
   until the broker starts again, as in Kafka. This is logged and counted, and does not stop the others. After a disk
-  error the log is tried again later. If the child dies over several logs, each is tried again while no other is cleaned.
+  error the log is tried again later. If the child dies over several logs, each is tried again, alone.
 - Retention of a compacted log (`compact,delete`, or a log start that was moved) also runs here, before cleaning: once
   an old segment was merged with younger ones, it stays for as long as they do.
 """
