@@ -52,6 +52,7 @@ class Segments:
         self._directory = directory
         for segment in self.all:
             segment.moved(directory)
+        self.trash.moved(directory)
 
     def begin(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
         """Close the active segment (an empty one goes) and make a new one active."""

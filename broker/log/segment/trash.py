@@ -97,6 +97,13 @@ class Trash:
         """When something is to be unlinked, if anything is."""
         return min((entry[0] for entry in self._waiting), default=NOTHING_DUE_MS)
 
+    def moved(self, directory: str) -> None:
+        """Their folder was renamed."""
+        for _, segments, paths in self._waiting:
+            for segment in segments:
+                segment.moved(directory)
+            paths[:] = [f"{directory}/{path.rpartition('/')[2]}" for path in paths]
+
     def purge(self, now_ms: int) -> None:
         """Unlink what is due."""
         due = [entry for entry in self._waiting if entry[0] <= now_ms]

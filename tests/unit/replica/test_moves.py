@@ -132,6 +132,21 @@ async def test_after_a_move_the_lake_gets_records_from_where_they_lie_now() -> N
 
 
 @in_loop
+async def test_what_a_copy_has_thrown_away_goes_though_its_folder_was_renamed_since() -> None:
+    bench = MovingBench(replace(SMALL, file_delete_delay_ms=60_000))
+    await begin_slowly(bench)
+    copy = future(bench).log
+    copy.roll()
+    copy.truncate_to(copy.log_end_offset - 1)
+    bench.rate = MAX_LONG
+    await until_ended(bench)
+    assert any(name.endswith(".deleted") for name in bench.disk.list_names("/b/t-0"))
+    bench.clock.ms += 60_001
+    bench.manager.tick(bench.clock.ms)
+    assert not any(name.endswith(".deleted") for name in bench.disk.list_names("/b/t-0"))
+
+
+@in_loop
 async def test_what_is_refused_and_what_there_is_nothing_to_do_for() -> None:
     bench = MovingBench()
     bench.moves.alter("t", 0, "/a")
