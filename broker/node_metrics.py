@@ -186,7 +186,7 @@ def node_samples(node: Parts) -> Iterator[Sample]:
     yield from quota_samples(node.security.quotas, node.clock.monotonic_ms())
     yield from node.fetching.samples()
     yield from node.isr_proposals.samples()
-    yield from group_samples(list(node.groups.shards()))
+    yield from group_samples(list(node.groups.shards()), node.groups.counts)
     yield from transaction_samples(node.transactions.topic.begun())
     now_ms = node.clock.monotonic_ms()
     yield from GROUP_LOADS.samples(node.groups.loads, node.groups.states(), now_ms)

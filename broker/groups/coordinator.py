@@ -6,6 +6,7 @@ coordinators are told, because of its offsets.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from broker.coordinating.topic import CoordinatedTopic, Partitions
 from broker.groups.consumer.topology import ImageTopology
 from broker.groups.runner import ShardRunner
 from broker.groups.shard import GroupShard, Request
+from broker.groups.state import Count
 from broker.groups.values import Client, GroupSettings
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
@@ -39,6 +41,8 @@ class GroupCoordinator:
     ) -> None:
         """`image` is the published one; `new_id` gives the part of a member id that nobody had before."""
         self.loads = Loads()
+        # Of all leads: what was counted must not become less when a partition moves.
+        self.counts: Counter[Count] = Counter()
         self._topology = ImageTopology(image)
 
         def begin(partition: HostedPartition) -> ShardRunner:
@@ -49,6 +53,7 @@ class GroupCoordinator:
                 loads=self.loads,
                 new_id=new_id,
                 topology=self._topology,
+                counts=self.counts,
             )
 
         self.topic = CoordinatedTopic(

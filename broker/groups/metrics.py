@@ -6,7 +6,7 @@ Rules of this file: it reads state and changes none.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from broker.coordinating.loads import LoadMetrics
 from broker.groups.classic.states import GroupState
@@ -27,7 +27,7 @@ _BY_STATE = {
 }
 _SAYS = {
     Count.OFFSET_COMMITS: "Offsets committed.",
-    Count.OFFSET_DELETIONS: "Offsets deleted by request, or with their group or topic.",
+    Count.OFFSET_DELETIONS: "Offsets deleted by OffsetDelete.",
     Count.OFFSET_EXPIRATIONS: "Offsets that were kept for offsets.retention.minutes.",
     Count.COMPLETED_REBALANCES: "Rebalances that have ended with all members joined.",
     Count.CONSUMER_REBALANCES: "Epochs of groups of the consumer protocol that have begun.",
@@ -48,16 +48,14 @@ BY_CONSUMER_STATE = attribute(
 assert set(_BY_COUNT) == set(Count), "each count is shown"
 
 
-def group_samples(shards: Iterable[GroupShard]) -> Iterator[Sample]:
-    """Groups by state, offsets, and what has happened to them."""
+def group_samples(shards: Iterable[GroupShard], counts: Mapping[Count, int]) -> Iterator[Sample]:
+    """Groups by state, offsets, and what has happened to them since the broker started."""
     states: Counter[GroupState] = Counter()
     consumers: Counter[ConsumerGroupState] = Counter()
-    counts: Counter[Count] = Counter()
     offsets = 0
     for shard in shards:
         states.update(shard.count_by_state())
         consumers.update(shard.count_consumer_groups())
-        counts.update(shard.state.counts)
         offsets += len(shard.state.offsets)
     yield OFFSETS, (), offsets
     yield GROUPS, (), states.total()
@@ -68,4 +66,4 @@ def group_samples(shards: Iterable[GroupShard]) -> Iterator[Sample]:
     for state, metric in _BY_STATE.items():
         yield metric, (), states[state]
     for count, metric in _BY_COUNT.items():
-        yield metric, (), counts[count]
+        yield metric, (), counts.get(count, 0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from broker.groups.consumer.topology import Topology
 from broker.groups.loading import replay_batch
 from broker.groups.records import encode_record
 from broker.groups.shard import GroupShard, Request, TopicsDeleted
+from broker.groups.state import Count
 from broker.groups.values import (
     NO_PRODUCER_ID,
     Client,
@@ -76,6 +77,7 @@ class ShardRunner:
         loads: Loads,
         new_id: Callable[[], str],
         topology: Topology | None = None,
+        counts: Counter[Count] | None = None,
     ) -> None:
         self.partition = partition
         self.lead = Lead(
@@ -84,7 +86,7 @@ class ShardRunner:
             loads=loads,
             load_bytes=settings.offsets_load_buffer_size,
         )
-        self.shard = GroupShard(settings, new_id, topology)
+        self.shard = GroupShard(settings, new_id, topology, counts)
         self._settings = settings
         self._clock = clock
         self._loop = asyncio.get_running_loop()

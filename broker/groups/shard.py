@@ -28,7 +28,7 @@ from broker.groups.consumer.consumers import ConsumerGroups
 from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.consumer.topology import Topology
 from broker.groups.listing import Listing
-from broker.groups.state import ShardState
+from broker.groups.state import Count, ShardState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import (
     NO_PRODUCER_ID,
@@ -119,8 +119,9 @@ class GroupShard:
         settings: GroupSettings,
         new_id: Callable[[], str],
         topology: Topology | None = None,
+        counts: Counter[Count] | None = None,
     ) -> None:
-        self.state = ShardState(settings, new_id, topology)
+        self.state = ShardState(settings, new_id, topology, counts)
         self._settings = settings
         self._rebalancing = Rebalancing(self.state)
         self._joining = Joining(self.state, self._rebalancing)

@@ -43,8 +43,12 @@ class ShardState:
         settings: GroupSettings,
         new_id: Callable[[], str],
         topology: Topology | None = None,
+        counts: Counter[Count] | None = None,
     ) -> None:
-        """`new_id` gives a text that nobody had before, for member ids; `topology` tells of topics."""
+        """`new_id` gives a text that nobody had before, for member ids; `topology` tells of topics.
+
+        `counts`: where this shard counts, together with others; it stays when the shard goes.
+        """
         self.settings = settings
         self.new_id = new_id
         self.topology: Topology = NoTopics() if topology is None else topology
@@ -54,7 +58,7 @@ class ShardState:
         self.offsets = Offsets()
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
-        self.counts: Counter[Count] = Counter()
+        self.counts: Counter[Count] = Counter() if counts is None else counts
         # Which topics the asking client may describe; None while there is no request, only time.
         self.sees: Callable[[str], bool] | None = None
 
