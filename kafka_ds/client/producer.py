@@ -42,6 +42,17 @@ WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 NO_OFFSET: Final = -1
 
 _DONE: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+# What is wrong with the producer or its transaction, whichever rows are written.
+_OF_TRANSACTION: Final = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 Address = tuple[str, int]
 
 
@@ -292,7 +303,7 @@ class Producer:
             self._came_back([batch], KafkaError(code, answer.error_message))
         elif code == ErrorCode.MESSAGE_TOO_LARGE and batch.record_count > 1:
             self._split(batch)
-        elif self._transactional_id is not None and not answer.record_errors:
+        elif self._transactional_id is not None and code in _OF_TRANSACTION:
             raise KafkaError(code, f"{_place(batch)}: {answer.error_message or 'refused'}")
         else:
             raise self._refused(batch, code, answer)

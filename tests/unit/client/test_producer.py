@@ -409,10 +409,12 @@ def test_a_batch_that_is_too_large_for_its_topic_is_split(
     assert made.batch_bytes_max("another") is None
 
 
-def test_a_record_that_is_too_large_for_its_topic_is_named() -> None:
+@pytest.mark.parametrize("transactional_id", [None, "id"])
+def test_a_record_that_is_too_large_for_its_topic_is_named(transactional_id: str | None) -> None:
     with scripted(NarrowLog(100)) as broker:
         made = producer(broker)
-        made.send(large(3, Codec.NONE))
+        made = Producer(made._cluster, made._settings, transactional_id=transactional_id)
+        made.send(large(3, Codec.NONE, is_transactional=transactional_id is not None))
         with pytest.raises(
             NotWritten, match=r"topic t, partition 0: rows \[30\]: MESSAGE_TOO_LARGE"
         ):
