@@ -149,7 +149,7 @@ def test_a_group_whose_tombstone_cannot_be_written_stays() -> None:
 def test_what_is_counted() -> None:
     desk = desk_with_groups()
     desk.commit(2, group="simple")
-    shown = list(group_samples([desk.shard]))
+    shown = list(group_samples([desk.shard], desk.shard.state.counts))
     samples = {metric.name: value for metric, labels, value in shown if not labels}
     assert {labels[0]: value for metric, labels, value in shown if metric is BY_PROTOCOL} == {
         "classic": 5,
