@@ -142,8 +142,10 @@ def _loop_factory() -> Callable[[], Any] | None:
 async def _serve(config: BrokerConfig) -> None:
     # Here, not above: a wrong setting is told without waiting for the imports.
     from broker.node import Node
+    from kafka_ds.wire import machine_code
 
     raise_open_files_limit()
+    machine_code.build_beside()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())

@@ -28,7 +28,7 @@ from broker.log.rolling import is_due, must_roll
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segments import Segments
-from broker.log.validation import check_client_batch, prepare_if_due, too_large_for_segment
+from broker.log.validation import check_client_batch, prepare, too_large_for_segment
 from broker.log.values import (
     AbortedTransaction,
     AppendInfo,
@@ -140,18 +140,20 @@ class Log:
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         is_prepared: bool = False,
+        at_once: bool = False,
     ) -> AppendInfo:
-        """Check, stamp in place and write. If it raises KafkaError, nothing has changed.
+        """Check, stamp in place and write. If it raises KafkaError or TakesLong, nothing has changed.
 
-        `is_prepared`: prepare_if_due, which may take its time, was seen to by the caller.
+        `is_prepared`: the caller saw to the preparation. `at_once`: it is TakesLong where that would take its time.
         Unless flush.messages is set and the sync fails: then the log is out of order altogether.
         """
         if origin is not AppendOrigin.CLIENT:
             return self._append_own(records, leader_epoch, now_ms, origin)
         config = self.config
-        if not is_prepared:
-            records = prepare_if_due(records, config, now_ms)
-        header = check_client_batch(records, config, now_ms)
+        if is_prepared:
+            header = check_client_batch(records, config, now_ms)
+        else:
+            records, header = prepare(records, config, now_ms, at_once=at_once)
         size = len(records)
         if size > config.segment_bytes:
             raise too_large_for_segment(size, config)

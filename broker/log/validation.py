@@ -1,21 +1,19 @@
 """Pure: what a producer's bytes must satisfy before they may enter a log.
 
 Rules of this file:
-- Exactly one batch of magic 2 (Produce 3 and later). The header and the checksum are checked, the records are not: the
-  broker need not decode what consumers decode.
-- A header is only a claim. If a false claim would harm the log itself, it is checked against the payload's size: each
-  record takes at least 7 bytes, so a false count cannot burn offsets by the billion.
-- Time bounds are checked on the header's base and max timestamp. These bound all records from above, so they decide
-  `message.timestamp.after.max.ms`. From below they do not.
-- Records are read only if a topic's settings need more than the header says (`LogConfig.believes_headers`), or if the
-  header's greatest time is before its base time: that cannot be. Sarama before 1.45.1 sends -1, and time lookups,
-  retention and segments' ages go by the header, which is why Kafka writes the true one into every batch.
+- Exactly one batch of magic 2 (Produce 3 and later), whose records fit its header: as many as it says, one after the
+  other, at the offsets 0, 1, 2 and so on, none of them cut, and nothing behind the last. Machine code walks over them
+  (`kafka_ds.wire.fitting`); what is compressed is unpacked for it. So what reaches a log can be read.
+- The walk also finds the records' greatest time, which is written into a header that says another one, as Kafka does:
+  time lookups, retention and segments' ages go by the header. (Sarama before 1.45.1 sends -1 there, and kafkajs one
+  that is too low if only some messages have a time.)
+- `message.timestamp.after.max.ms` is decided by the header, `message.timestamp.before.max.ms` cannot be.
+- Each record is read in Python only if a topic's settings need more than the walk says
+  (`LogConfig.believes_headers`), or where there is no machine code.
 - Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
 """
 
 from __future__ import annotations
-
-import struct
 
 from broker.log.config import UNLIMITED, LogConfig
 from broker.log.records import inspect, pack, unpack, wanted_codec
@@ -27,7 +25,6 @@ from kafka_ds.wire.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     MAGIC_POSITION,
-    MAX_TIMESTAMP_POSITION,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     RECORD_BYTES_MIN,
@@ -38,26 +35,28 @@ from kafka_ds.wire.batch import (
     crc_is_valid,
     seal,
 )
-from kafka_ds.wire.compression import decompress
 from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
+from kafka_ds.wire.fitting import UnpacksToMore, is_fast, newest_time
 
 LEGACY_BYTES_MIN = 14
 _NO_KEY = "Compacted topic cannot accept message without key."
-# A compressed batch that claims more records a byte than this is decompressed to be believed.
-RECORDS_PER_BYTE_BELIEVED = 64
-DOUBTED_BYTES_MAX = 16 << 20
-_TIMES_POSITION = MAX_TIMESTAMP_POSITION - 8
-_BASE_AND_MAX_TIMESTAMP = struct.Struct(">qq")
+# What is unpacked while the event loop waits: half a millisecond of each codec. A thread costs nearly as much again.
+UNPACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
+    Codec.NONE: 0,
+    Codec.GZIP: 384 << 10,
+    Codec.SNAPPY: 640 << 10,
+    Codec.LZ4: 1280 << 10,
+    Codec.ZSTD: 448 << 10,
+}
 
 
-def must_be_prepared(records: memoryview, config: LogConfig) -> bool:
-    """Whether a producer's bytes have to go through `prepare_client_batch`; any bytes may be asked about."""
-    if not config.believes_headers:
-        return True
-    if len(records) < HEADER_BYTES or config.uses_log_append_time:
-        return False
-    base_ms, max_ms = _BASE_AND_MAX_TIMESTAMP.unpack_from(records, _TIMES_POSITION)
-    return bool(max_ms < base_ms)
+class TakesLong(Exception):
+    """A batch that must not be looked into while the event loop waits."""
+
+
+def must_be_prepared(config: LogConfig) -> bool:
+    """Whether a producer's batches have to go through `prepare_client_batch`, which reads each record."""
+    return not config.believes_headers or not is_fast()
 
 
 def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> BatchHeader:
@@ -82,11 +81,33 @@ def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> B
     return header
 
 
-def prepare_if_due(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
-    """A producer's batch as it is, or as `prepare_client_batch` makes it if it must go through that."""
-    if must_be_prepared(records, config):
-        return prepare_client_batch(records, config, now_ms)
-    return records
+def prepare(
+    records: memoryview, config: LogConfig, now_ms: int, *, at_once: bool = False
+) -> tuple[memoryview, BatchHeader]:
+    """A producer's batch as it may be appended, and its header, when header and records have been looked at.
+
+    Raises KafkaError; with `at_once` also TakesLong, where the caller's thread has other things to do.
+    """
+    if must_be_prepared(config):
+        records = prepare_client_batch(records, config, now_ms)
+        return records, check_client_batch(records, config, now_ms)
+    header = check_client_batch(records, config, now_ms)
+    unpacked_max = UNPACKED_AT_ONCE_BYTES_MAX[header.codec] if at_once else None
+    try:
+        newest_ms = newest_time(records, header, bytes_max=unpacked_max)
+    except UnpacksToMore as error:
+        raise TakesLong from error
+    except CorruptRecord as error:
+        raise _unreadable(error) from error
+    if config.uses_log_append_time or newest_ms == header.max_timestamp:
+        return records, header
+    records = _with_newest_time(records, header, newest_ms)
+    return records, check_client_batch(records, config, now_ms)
+
+
+def prepare_in_thread(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
+    """The batch that `prepare` makes of a producer's, to be checked once more when its turn has come."""
+    return prepare(records, config, now_ms)[0]
 
 
 def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
@@ -100,7 +121,7 @@ def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) ->
         payload = unpack(records, header)
         found = inspect(payload, header)
     except CorruptRecord as error:
-        raise _invalid(f"records that cannot be read: {error}") from error
+        raise _unreadable(error) from error
     if found.without_key and config.is_compacted:
         raise RecordsRefused(dict.fromkeys(found.without_key, _NO_KEY))
     if not config.uses_log_append_time:
@@ -111,7 +132,11 @@ def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) ->
         return pack(payload, header, codec, config, found.newest_ms)
     if header.max_timestamp == found.newest_ms or config.uses_log_append_time:
         return records
-    timed = header._replace(max_timestamp=found.newest_ms)
+    return _with_newest_time(records, header, found.newest_ms)
+
+
+def _with_newest_time(records: memoryview, header: BatchHeader, newest_ms: int) -> memoryview:
+    timed = header._replace(max_timestamp=newest_ms)
     return memoryview(bytearray(seal(timed, records[HEADER_BYTES:])))
 
 
@@ -159,17 +184,6 @@ def _check_claims(records: memoryview, header: BatchHeader) -> None:
             raise _invalid(f"{count} records in {payload_bytes} bytes")
     elif codec > Codec.ZSTD:
         raise _invalid(f"unknown compression {codec}")
-    elif count > payload_bytes * RECORDS_PER_BYTE_BELIEVED:
-        _check_doubtful_count(records, codec, count)
-
-
-def _check_doubtful_count(records: memoryview, codec: int, count: int) -> None:
-    try:
-        data = decompress(codec, records[HEADER_BYTES:], limit_bytes=DOUBTED_BYTES_MAX)
-    except CorruptRecord as error:
-        raise _invalid(f"{count} records claimed: {error}") from error
-    if count * RECORD_BYTES_MIN > len(data):
-        raise _invalid(f"{count} records in {len(data)} bytes")
 
 
 def _check_times(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
@@ -227,6 +241,10 @@ def _legacy(magic: int) -> KafkaError:
     return KafkaError(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic} is not written (KIP-724)"
     )
+
+
+def _unreadable(error: CorruptRecord) -> KafkaError:
+    return _invalid(f"records that cannot be read: {error}")
 
 
 def _invalid(message: str) -> KafkaError:

@@ -137,41 +137,41 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
 
 def _decompress_gzip(data: memoryview, limit: int) -> bytes:
     pieces: list[bytes] = []
-    position = size = 0
-    while not pieces or position < len(data):
-        position, member = _gzip_member(data, position, limit - size)
-        size += sum(map(len, member))
-        pieces += member
+    room = limit
+    for piece in gzip_pieces(data, min(limit + 1, max(_PIECE_BYTES, 8 * len(data)))):
+        room -= len(piece)
+        if room < 0:
+            raise _too_long(Codec.GZIP)
+        pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _gzip_member(data: memoryview, position: int, room: int) -> tuple[int, list[bytes]]:
-    """Where the member that begins there ends, and what it holds.
+def gzip_pieces(data: memoryview, bytes_max: int) -> Iterator[bytes]:
+    """What the members hold, in pieces of at most so many bytes.
 
-    It is fed piece by piece: the library copies what it was given too much of.
+    They are fed piece by piece, too: the library copies what it was given too much of.
     """
     from isal import isal_zlib
 
     failure = cast("type[Exception]", isal_zlib.error)
-    member = isal_zlib.decompressobj(wbits=31)
-    pieces: list[bytes] = []
-    given: Buffer = b""
-    while not member.eof:
-        if not given:
-            given = data[position : position + _PIECE_BYTES]
-            position += len(given)
-        try:
-            piece = member.decompress(given, min(room + 1, max(_PIECE_BYTES, 8 * len(given))))
-        except failure as error:
-            raise CorruptRecord(f"GZIP: {error}") from None
-        given = member.unconsumed_tail
-        room -= len(piece)
-        if room < 0:
-            raise _too_long(Codec.GZIP)
-        if not piece and not given and not member.eof and position == len(data):
-            raise _cut_short(Codec.GZIP)
-        pieces.append(piece)
-    return position - len(member.unused_data), pieces
+    position, members = 0, 0
+    while position < len(data) or not members:
+        members += 1
+        member = isal_zlib.decompressobj(wbits=31)
+        given: Buffer = b""
+        while not member.eof:
+            if not given:
+                given = data[position : position + _PIECE_BYTES]
+                position += len(given)
+            try:
+                piece = member.decompress(given, bytes_max)
+            except failure as error:
+                raise CorruptRecord(f"GZIP: {error}") from None
+            given = member.unconsumed_tail
+            if not piece and not given and not member.eof and position == len(data):
+                raise _cut_short(Codec.GZIP)
+            yield piece
+        position -= len(member.unused_data)
 
 
 # -- snappy -------------------------------------------------------------------------------------
@@ -179,18 +179,20 @@ def _gzip_member(data: memoryview, position: int, room: int) -> tuple[int, list[
 
 def _decompress_snappy(data: memoryview, limit: int) -> bytes:
     """Raw snappy (librdkafka) or the framing of snappy-java (Java, aiokafka, kafka-python)."""
-    if bytes(data[:8]) != _XERIAL_MAGIC:
-        return _snappy_block(data, limit)
     pieces: list[bytes] = []
     room = limit
-    for block in _xerial_blocks(data):
-        piece = _snappy_block(block, room)
+    for block in snappy_blocks(data):
+        piece = snappy_block(block, room)
         room -= len(piece)
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
+def snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    """All of it, or the blocks of snappy-java's framing."""
+    if bytes(data[:8]) != _XERIAL_MAGIC:
+        yield data
+        return
     position = 0
     while position < len(data):
         # A stream that was appended to another one begins with its header once more.
@@ -207,7 +209,8 @@ def _xerial_blocks(data: memoryview) -> Iterator[memoryview]:
         position += length
 
 
-def _snappy_block(block: memoryview, limit: int) -> bytes:
+def snappy_block(block: memoryview, limit: int) -> bytes:
+    """What one block holds, unless it claims more than the limit."""
     import cramjam
 
     claimed = shift = 0
@@ -246,7 +249,7 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
 
     pieces: list[bytes] = []
     room = limit
-    for frame, bytes_max in _lz4_frames(data, limit):
+    for frame, bytes_max in lz4_frames(data, limit):
         try:
             if bytes_max <= room:
                 piece: bytes = lz4.frame.decompress(frame)
@@ -261,7 +264,7 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _lz4_frames(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int]]:
+def lz4_frames(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int]]:
     """Each frame, and the most that its blocks can hold.
 
     The library reads one frame only, and allocates what a header claims before it looks further.
@@ -303,7 +306,7 @@ def _with_lz4_header_checksums(data: Buffer, limit: int) -> bytearray:
     """The same frames with the right checksum in each header: it is the byte before the first block."""
     right = bytearray(data)
     position = 0
-    for frame, _ in _lz4_frames(memoryview(data).toreadonly(), limit):
+    for frame, _ in lz4_frames(memoryview(data).toreadonly(), limit):
         flags = frame[4]
         end = position + 6 + (8 if flags & 8 else 0) + (4 if flags & 1 else 0)
         if end < len(right):
@@ -342,18 +345,20 @@ def _rotated(number: int, bits: int) -> int:
 
 # Contexts are dear to make and must not be shared by threads at work: each call takes one off the
 # list, and gives it back. `pop` and `append` are atomic.
-_idle_decompressors: list[Any] = []
+idle_zstd_decompressors: list[Any] = []
 _idle_compressors: list[Any] = []
 
 
 def _decompress_zstd(data: memoryview, limit: int) -> bytes:
     import zstandard
 
-    context = _idle_decompressors.pop() if _idle_decompressors else zstandard.ZstdDecompressor()
+    context = (
+        idle_zstd_decompressors.pop() if idle_zstd_decompressors else zstandard.ZstdDecompressor()
+    )
     pieces: list[bytes] = []
     room = limit
     try:
-        for frame, content_bytes, bytes_max in _zstd_frames(data):
+        for frame, content_bytes, bytes_max in zstd_frames(data):
             if content_bytes is not None and content_bytes > room:
                 raise _too_long(Codec.ZSTD)
             if bytes_max <= room:
@@ -370,11 +375,11 @@ def _decompress_zstd(data: memoryview, limit: int) -> bytes:
     except zstandard.ZstdError as error:
         raise CorruptRecord(f"ZSTD: {error}") from None
     finally:
-        _idle_decompressors.append(context)
+        idle_zstd_decompressors.append(context)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _zstd_frames(
+def zstd_frames(
     data: memoryview,
 ) -> Iterator[tuple[memoryview, int | None, int]]:
     """Each frame, the size that it claims, and the most that its blocks can hold.

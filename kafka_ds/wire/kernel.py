@@ -3,8 +3,7 @@
 Rules of this file:
 - It is impure in one thing: compiled code is kept in a folder, for compiling takes seconds and
   loading it a tenth of one. numba's own choice of a folder fails at import where neither the source
-  tree nor the home is writable, so the folder is ours: the user's cache, else one of our own under
-  the temp folder, else none. Compiled code is executed, so a folder that others may write is not used.
+  tree nor the home is writable, so the folder is ours (`kafka_ds.wire.code_folder`).
 - Each loop has one signature, declared: an array that is writable where it should not be would
   silently cost another compilation, so every input goes through `read_only`.
 - numba is imported with this module: brokers do not import it, workers and executors do.
@@ -12,10 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -25,6 +21,7 @@ from numpy.typing import NDArray
 
 from kafka_ds.wire import decoding, encoding
 from kafka_ds.wire.arrays import fixed, read_only
+from kafka_ds.wire.code_folder import cache_folder
 from kafka_ds.wire.encoding import NO_BINARY, NO_HEADERS
 
 __all__ = [
@@ -103,54 +100,6 @@ def compiled(folder: str | None, function: Callable[..., Any], example: tuple[An
         finally:
             _config.CACHE_DIR = previous
     return numba.njit(signature, **options)(function)
-
-
-@contextlib.contextmanager
-def cache_folder() -> Iterator[str | None]:
-    """A folder for compiled code, held by one process at a time: the others wait and load."""
-    for folder in _candidates():
-        if not _is_private(folder):
-            continue
-        with contextlib.ExitStack() as stack:
-            try:
-                lock = stack.enter_context(open(os.path.join(folder, "lock"), "wb"))
-                _wait_for(lock.fileno())
-            except OSError:
-                continue
-            yield folder
-            return
-    yield None
-
-
-def _wait_for(descriptor: int) -> None:
-    with contextlib.suppress(ImportError):  # nothing to wait with: several may compile at once
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-
-
-def _candidates() -> Iterator[str]:
-    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if os.path.isabs(user):
-        yield os.path.join(user, "kafka-ds", "numba")
-    uid = os.geteuid() if hasattr(os, "geteuid") else 0
-    yield os.path.join(tempfile.gettempdir(), f"kafka-ds-{uid}", "numba")
-
-
-def _is_private(folder: str) -> bool:
-    """Whether the folder is there (now), and nobody else may write to it or replace it."""
-    try:
-        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        for path in (os.path.dirname(folder), folder):
-            status = os.lstat(path)
-            if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
-                return False
-            if status.st_mode & 0o022:
-                return False
-    except OSError:
-        return False
-    return True
 
 
 # -- arrays -------------------------------------------------------------------------------------

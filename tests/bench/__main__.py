@@ -15,6 +15,7 @@ from tests.bench import (
     broker_parts,
     cleaning_parts,
     cluster_parts,
+    codec_parts,
     cold_parts,
     failover_parts,
     lake_parts,
@@ -35,6 +36,7 @@ RUNS = 3
 def parts(folder: Path, out: report.Report, runs: int) -> dict[str, Callable[[], None]]:
     return {
         "throughput": partial(broker_parts.throughput, folder / "throughput", out, runs),
+        "codecs": partial(codec_parts.codecs, folder / "codecs", out, runs),
         "tls": partial(tls_parts.tls, folder / "tls", out, runs),
         "latency": partial(broker_parts.latency, folder / "latency", out, runs),
         "start": partial(broker_parts.start, folder / "start", out, runs),

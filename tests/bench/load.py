@@ -20,6 +20,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from kafka_ds.wire.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
+    Codec,
     Record,
     build_batch,
     read_header,
@@ -117,7 +118,8 @@ def offer(options: argparse.Namespace) -> dict[str, Any]:
             Record(at, now_ms, None, each)
             for at, each in enumerate(values[first : first + a_batch])
         ]
-        partition = PartitionProduceData(index=0, records=build_batch(records))
+        batch = build_batch(records, codec=Codec[options.codec.upper()])
+        partition = PartitionProduceData(index=0, records=batch)
         topic = TopicProduceData(name=options.topic, partition_data=[partition])
         requests.append(ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]))
     seconds_each = a_batch * options.size / (options.rate * 1e6)
@@ -340,6 +342,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--batch", type=int, default=1_000_000)
     parser.add_argument("--fetch", type=int, default=1 << 20, help="max.partition.fetch.bytes")
+    parser.add_argument("--codec", default="none", help="offer: of the batches")
     parser.add_argument("--rate", type=float, default=100.0, help="MB/s to offer")
     parser.add_argument("--tls", default="", help="where the broker is by TLS: produce, consume")
     parser.add_argument("--authority", default="", help="the file of who signed its certificate")

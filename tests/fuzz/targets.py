@@ -18,7 +18,7 @@ from broker.groups.loading import replay_batch
 from broker.groups.shard import GroupShard
 from broker.groups.values import GroupSettings, Instant
 from broker.log.config import LogConfig
-from broker.log.validation import check_client_batch, prepare_client_batch
+from broker.log.validation import prepare
 from broker.registry import REGISTRY
 from broker.transactions.records import decode_record
 from kafka_ds.lake.actions import CorruptLog
@@ -30,6 +30,7 @@ from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.wire import fitting
 from kafka_ds.wire.arrays import read_only
 from kafka_ds.wire.batch import (
     ATTRIBUTES_POSITION,
@@ -49,6 +50,7 @@ from kafka_ds.wire.errors import KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.legacy import Upconverter
 from tests.fakes.lake_store import MemoryStore
+from tests.unfitting import InPython
 
 NOW_MS = 1_700_000_000_000
 # The largest input; larger ones teach nothing.
@@ -115,14 +117,17 @@ def legacy(data: bytes) -> None:
 
 
 def produced(data: bytes) -> None:
-    """What a producer sends: into a topic that passes batches on, and into one that looks into them."""
+    """What a producer sends: into a topic that has its records walked over, and into one that has each read."""
+    by_code = fitting.is_fast()
+    if not by_code:
+        fitting.use(InPython())
     for config in (_PLAIN, _LOOKED_INTO):
         try:
-            check_client_batch(
-                prepare_client_batch(memoryview(data), config, NOW_MS), config, NOW_MS
-            )
+            prepare(memoryview(data), config, NOW_MS)
         except (KafkaError, CorruptRecord):
             continue
+    if not by_code:
+        fitting.use(None)
 
 
 def group_record(data: bytes) -> None:

@@ -8,7 +8,8 @@
 - The answer comes at once, unless flush.messages demands an fsync or replicas have to follow. It then comes within the
   request's timeout, or is REQUEST_TIMED_OUT; the event loop is not blocked.
 - A duplicate of an idempotent producer is answered with the first one's offset (the last five batches are known).
-- If a topic demands its own codec (compression.type), keys (compaction) or a smallest timestamp
+- The records fit their batch's header, or it is INVALID_RECORD; compressed ones are unpacked to see it. Where that
+  takes long, and where a topic demands its own codec (compression.type), keys (compaction) or a smallest timestamp
   (message.timestamp.before.max.ms), threads prepare its batches first, in order for each partition.
 - Errors of the log: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
   UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR.
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple
 
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
+from broker.log.validation import TakesLong
 from broker.log.values import AppendInfo
 from broker.registry import RequestContext, serves
 from broker.replica.leader.hosted import HostedPartition
@@ -171,13 +173,13 @@ class Appender:
                 self._check_unusual(topic, kind)
             if self._preparer.takes(partition, records):
                 return self._append_later(partition, data.index, records)
-            if kind & TRANSACTIONAL_FLAG:
-                asking = self.join_transaction(partition, records)
-                if asking is not None:
-                    return self._append_later(partition, data.index, records, asking)
-                info = self._append_in_transaction(partition, records)
-            else:
-                info = partition.append(records, acks=self.acks, now_ms=self._now_ms)
+            asking = self.join_transaction(partition, records)
+            if asking is not None:
+                return self._append_later(partition, data.index, records, asking)
+            info = self.append_now(partition, records)
+        except TakesLong:
+            assert partition is not None, "it was to append"
+            return self._append_later(partition, data.index, records)
         except KafkaError as error:
             self.failed = _untraced(error)
             if partition is not None:
@@ -209,10 +211,14 @@ class Appender:
         if asking is not None:
             asking.then(partial(later.append, records, is_prepared=False), later.refuse)
         else:
-            self._preparer.submit(
-                partition, records, self._now_ms, append=later.prepared, refuse=later.refuse
-            )
+            self.prepare(partition, records, later)
         return later.response
+
+    def prepare(self, partition: HostedPartition, records: memoryview, later: _Later) -> None:
+        """Prepare one batch in a thread, and go on with it then."""
+        self._preparer.submit(
+            partition, records, self._now_ms, append=later.prepared, refuse=later.refuse
+        )
 
     def append_late(
         self, partition: HostedPartition, records: memoryview, *, is_prepared: bool
@@ -220,6 +226,12 @@ class Appender:
         """Append a batch that had to wait; raises KafkaError."""
         if self._replicas.get(partition.topic, partition.index) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
+        return self.append_now(partition, records, is_prepared=is_prepared)
+
+    def append_now(
+        self, partition: HostedPartition, records: memoryview, *, is_prepared: bool = False
+    ) -> AppendInfo:
+        """Append a batch that waits for nothing; raises KafkaError, or TakesLong."""
         if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
             return self._append_in_transaction(partition, records, is_prepared=is_prepared)
         return partition.append(
@@ -239,8 +251,10 @@ class Appender:
     def join_transaction(self, partition: HostedPartition, records: Any) -> Asking | None:
         """Refuse a write outside of its producer's open transaction; since version 12 it joins by writing (KIP-890).
 
-        None: it may be appended now; else when this has been answered.
+        None: it belongs to none, or may be appended now; else when this has been answered.
         """
+        if not records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
+            return None
         if self._transactional_id is None:
             message = "a transactional batch without a transactional id"
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
@@ -303,9 +317,7 @@ class _Later:
     def prepared(self, records: memoryview) -> None:
         """The batch is prepared; it may have to join its transaction yet."""
         try:
-            asking = None
-            if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
-                asking = self._appender.join_transaction(self._partition, records)
+            asking = self._appender.join_transaction(self._partition, records)
         except KafkaError as error:
             self.refuse(error)
             return
@@ -318,6 +330,9 @@ class _Later:
         appender, partition, response = self._appender, self._partition, self.response
         try:
             info = appender.append_late(partition, records, is_prepared=is_prepared)
+        except TakesLong:
+            appender.prepare(partition, records, self)
+            return
         except KafkaError as error:
             self.refuse(error)
             return

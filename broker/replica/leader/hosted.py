@@ -144,9 +144,9 @@ class HostedPartition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         is_prepared: bool = False,
     ) -> AppendInfo:
-        """Append as the leader; raises KafkaError, after which nothing has changed.
+        """Append as the leader; raises KafkaError, or TakesLong, after which nothing has changed.
 
-        `is_prepared`: a producer's batch has been through `prepare_if_due`.
+        `is_prepared`: a producer's batch has been through `prepare_in_thread`, as it must where it takes long.
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)
@@ -156,6 +156,7 @@ class HostedPartition:
             now_ms=now_ms,
             origin=origin,
             is_prepared=is_prepared,
+            at_once=True,
         )
         self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
         if not info.duplicate:

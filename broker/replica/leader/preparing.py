@@ -3,8 +3,9 @@
 Rules of this file:
 - A partition's batches are appended in the order in which they came, whatever each of them takes: the sequences of a
   producer must not overtake each other, nor the records of one without.
-- A small batch that is not compressed is prepared at once if nothing is before it; all others in threads, several of
-  one partition at the same time.
+- What takes the event loop half a millisecond at most is prepared at once if nothing is before it: batches that are
+  not compressed, small ones that are, and of those whose records are read in Python the smallest. All others are
+  prepared in threads, several of one partition at the same time.
 - What waits here is bounded by what connections may leave unanswered. A client that goes away takes back nothing.
 """
 
@@ -17,14 +18,24 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import NamedTuple
 
-from broker.log.validation import must_be_prepared, prepare_if_due
+from broker.log.config import UNLIMITED
+from broker.log.validation import must_be_prepared, prepare_in_thread
 from broker.replica.leader.hosted import HostedPartition
+from kafka_ds.wire import machine_code
 from kafka_ds.wire.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 PREPARING_THREADS_MAX = 2
-# What costs the event loop less than half a millisecond.
+# Records that are read in Python.
 PREPARED_AT_ONCE_BYTES_MAX = 8 << 10
+# What is likely to hold no more than may be unpacked at once; where it turns out to hold more, a thread begins anew.
+PACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
+    Codec.NONE: UNLIMITED,
+    Codec.GZIP: 96 << 10,
+    Codec.SNAPPY: 320 << 10,
+    Codec.LZ4: 640 << 10,
+    Codec.ZSTD: 96 << 10,
+}
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -44,6 +55,7 @@ class BatchPreparer:
     """The batches of all partitions that are being prepared."""
 
     def __init__(self, threads: Executor) -> None:
+        machine_code.load()
         self._threads = threads
         self._queues: dict[HostedPartition, deque[_Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -52,10 +64,10 @@ class BatchPreparer:
         """Whether a batch has to wait for its turn; if not, the log itself prepares what needs it."""
         if self._queues and partition in self._queues:
             return True
-        if not must_be_prepared(records, partition.log.config):
-            return False
-        is_packed = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK != Codec.NONE
-        return is_packed or len(records) > PREPARED_AT_ONCE_BYTES_MAX
+        codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
+        if must_be_prepared(partition.log.config):
+            return codec != Codec.NONE or len(records) > PREPARED_AT_ONCE_BYTES_MAX
+        return len(records) > PACKED_AT_ONCE_BYTES_MAX.get(codec, 0)
 
     def submit(
         self,
@@ -69,7 +81,7 @@ class BatchPreparer:
         """Prepare a batch; `append` gets it when all before it are through, or `refuse` the reason why not."""
         config = partition.log.config
         loop = asyncio.get_running_loop()
-        prepared = loop.run_in_executor(self._threads, prepare_if_due, records, config, now_ms)
+        prepared = loop.run_in_executor(self._threads, prepare_in_thread, records, config, now_ms)
         queue = self._queues.get(partition)
         if queue is not None:
             queue.append(_Waiting(prepared, append, refuse))

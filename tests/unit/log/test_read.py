@@ -8,7 +8,7 @@ import pytest
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import LogRead
+from broker.log.values import AppendOrigin, LogRead
 from kafka_ds.wire.batch import iterate_headers
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock, MemoryDisk, MemoryFile
@@ -178,13 +178,14 @@ def test_an_empty_log_has_no_times(disk: MemoryDisk) -> None:
 
 
 def test_an_undecodable_batch_has_a_place_all_the_same(disk: MemoryDisk) -> None:
-    """Its checksum holds, so it is taken; what its records are nobody can say."""
+    """Its checksum holds, so a follower takes it; what its records are nobody can say."""
     from tests.unit.log.test_append import with_header
 
     log = open_log(disk)
     good = bytes(client_batch(3, timestamp_ms=NOW_MS))
     bad = with_header(good[:61] + b"\xff" * (len(good) - 61), record_count=3)
-    log.append(memoryview(bytearray(bad)), leader_epoch=0, now_ms=NOW_MS)
+    origin = AppendOrigin.REPLICATION
+    log.append(memoryview(bytearray(bad)), leader_epoch=0, now_ms=NOW_MS, origin=origin)
     found = log.offset_for_timestamp(NOW_MS)
     assert found is not None
     assert found.offset == 0

@@ -3,16 +3,23 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Any
 
 import pytest
 
+from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX
 from broker.net.dispatch import Unanswerable, Waiting
 from broker.replica.leader import preparing
-from kafka_ds.wire.batch import Codec, Record, build_batch, read_header
+from kafka_ds.wire.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DeleteTopicsRequest, IncrementalAlterConfigsRequest
+from kafka_ds.wire.messages import (
+    DeleteTopicsRequest,
+    FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest,
+    InitProducerIdRequest,
+)
 from kafka_ds.wire.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
@@ -20,6 +27,7 @@ from kafka_ds.wire.messages.configs import (
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process, produce_request, values_of
 from tests.loops import in_loop
 
+HOLDS_MUCH = bytes(max(UNPACKED_AT_ONCE_BYTES_MAX.values()))
 LARGE = b"x" * (preparing.PREPARED_AT_ONCE_BYTES_MAX + 1)
 
 
@@ -34,13 +42,13 @@ async def answer_of(waiting: Any) -> tuple[int, int]:
 def held(monkeypatch: pytest.MonkeyPatch) -> Event:
     """Until it is set, the threads do nothing."""
     go = Event()
-    prepare: Callable[..., memoryview] = preparing.prepare_if_due
+    prepare: Callable[..., memoryview] = preparing.prepare_in_thread
 
     def wait(*arguments: object) -> memoryview:
         assert go.wait(120)
         return prepare(*arguments)
 
-    monkeypatch.setattr(preparing, "prepare_if_due", wait)
+    monkeypatch.setattr(preparing, "prepare_in_thread", wait)
     return go
 
 
@@ -65,6 +73,87 @@ async def test_the_order_of_a_producer_stays(memory_path: Path) -> None:
         values = values_of(data.records)
         assert [int((value or b"").partition(b"x")[0]) for value in values] == list(range(60))
         assert not broker.node.preparer._queues
+
+
+@in_loop
+async def test_the_order_stays_where_batches_pass_as_they_are(memory_path: Path) -> None:
+    """Some are looked at at once, large ones in a thread, small ones that hold much in both."""
+    draw = Random(3)
+    contents = [b"little", HOLDS_MUCH, draw.randbytes(700 << 10)]
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        waiting, at_once = [], 0
+        for sequence in range(45):
+            batch = batch_of(
+                [b"%d:" % sequence + contents[sequence % 3]],
+                codec=Codec(1 + sequence % 4),
+                producer_id=9,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+            waiting.append(broker.begin(produce_request("t", batch, acks=sequence % 2 or -1), 9))
+            at_once += not isinstance(waiting[-1], Waiting)
+        assert at_once == 1, "what comes behind one that waits waits, too"
+        answers = [await answer_of(each) for each in waiting]
+        assert answers == [(ErrorCode.NONE, offset) for offset in range(45)]
+        data = await broker.fetch("t", 0, partition_max_bytes=1 << 26, max_bytes=1 << 26)
+        values = values_of(data.records)
+        assert [int((value or b"").partition(b":")[0]) for value in values] == list(range(45))
+        for codec in Codec:
+            batch = batch_of([b"small"], codec=codec)
+            assert not isinstance(broker.begin(produce_request("t", batch), 9), Waiting)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@in_loop
+async def test_records_that_do_not_fit_are_refused_wherever_they_are_looked_at(
+    memory_path: Path, codec: Codec
+) -> None:
+    draw = Random(3)
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        for size in (10, 700 << 10):
+            good = batch_of([draw.randbytes(size), b"b"], codec=codec)
+            header = read_header(good)._replace(record_count=3, last_offset_delta=2)
+            answer = await broker.produce("t", seal(header, good[HEADER_BYTES:]))
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_RECORD, -1)
+            assert answer.error_message is not None
+            assert "record 2 of 3 is cut short" in answer.error_message
+        assert (await broker.fetch("t", 0)).high_watermark == 0
+
+
+@in_loop
+async def test_one_that_joins_its_transaction_first(memory_path: Path) -> None:
+    """It is found out to take long only when the coordinator has answered."""
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        asked = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+        while True:
+            given = await broker.ask(asked, 4)
+            if given.error_code not in (
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+                ErrorCode.NOT_COORDINATOR,
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+            ):
+                break
+            await broker.ask(FindCoordinatorRequest(key="x", key_type=1), 3)
+            await asyncio.sleep(0.01)
+        assert given.error_code == ErrorCode.NONE
+        for sequence in range(2):
+            batch = batch_of(
+                [HOLDS_MUCH],
+                codec=Codec.ZSTD,
+                producer_id=given.producer_id,
+                producer_epoch=given.producer_epoch,
+                base_sequence=sequence,
+                is_transactional=True,
+            )
+            request = produce_request("t", batch)
+            request.transactional_id = "x"
+            response = await broker.ask(request, 12)
+            answer = response.responses[0].partition_responses[0]
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, sequence)
 
 
 @in_loop

@@ -1,0 +1,65 @@
+"""Shell: where compiled code is kept from one process to the next.
+
+Rules of this file: compiled code is executed, so a folder that others may write is not used. It is the user's cache,
+else one of our own under the temp folder, else none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+
+__all__ = ["cache_folder", "private_folders"]
+
+
+@contextlib.contextmanager
+def cache_folder() -> Iterator[str | None]:
+    """A folder for compiled code, held by one process at a time: the others wait and load."""
+    for folder in private_folders():
+        with contextlib.ExitStack() as stack:
+            try:
+                lock = stack.enter_context(open(os.path.join(folder, "lock"), "wb"))
+                _wait_for(lock.fileno())
+            except OSError:
+                continue
+            yield folder
+            return
+    yield None
+
+
+def private_folders() -> Iterator[str]:
+    """The folders that are there (now), and that nobody else may write to or replace; the best one first."""
+    return filter(_is_private, _candidates())
+
+
+def _wait_for(descriptor: int) -> None:
+    with contextlib.suppress(ImportError):  # nothing to wait with: several may compile at once
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def _candidates() -> Iterator[str]:
+    user = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if os.path.isabs(user):
+        yield os.path.join(user, "kafka-ds", "numba")
+    uid = os.geteuid() if hasattr(os, "geteuid") else 0
+    yield os.path.join(tempfile.gettempdir(), f"kafka-ds-{uid}", "numba")
+
+
+def _is_private(folder: str) -> bool:
+    """Whether the folder is there (now), and nobody else may write to it or replace it."""
+    try:
+        os.makedirs(os.path.dirname(folder), mode=0o700, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for path in (os.path.dirname(folder), folder):
+            status = os.lstat(path)
+            if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+                return False
+            if status.st_mode & 0o022:
+                return False
+    except OSError:
+        return False
+    return True

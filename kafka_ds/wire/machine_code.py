@@ -1,0 +1,215 @@
+"""Shell: the walk over a batch's records (`kafka_ds.wire.walking`) as machine code, for a process that has no numba.
+
+A broker looks at each record that it takes, at memory speed, and numba costs its process a hundred MiB and a second.
+What numba makes of that one loop is four KiB that call nothing and point nowhere. So it is made once, by another
+process, kept beside the other compiled code, and from there loaded in a tenth of a millisecond.
+
+Rules of this file:
+- The code is made for the plainest processor of its kind, not for this one: a home may be shared by several machines.
+  What it was made of (the loop's source, numba's calling convention as known here) is in the file's name.
+- A file is executed only if nobody else may write to its folder and its checksum is right. It is made whole or not at
+  all, and never changed.
+- Only Linux on x86-64 and arm64 has such code. Elsewhere, and until it is made, `kafka_ds.wire.fitting` has no walker:
+  its callers have to know another way, as nothing may go unchecked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import logging
+import mmap
+import os
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from kafka_ds.wire import fitting, walking
+from kafka_ds.wire.batch import NO_TIMESTAMP
+from kafka_ds.wire.code_folder import cache_folder, private_folders
+
+__all__ = ["build", "build_beside", "load"]
+
+MACHINES = ("x86_64", "aarch64")
+_BUILD_SECONDS_MAX = 300
+_DIGEST_BYTES = 32
+# Where numba's convention wants a result and an exception to be written: behind the state's own numbers.
+RESULT, EXCEPTION = walking.STATE_NUMBERS, walking.STATE_NUMBERS + 1
+_State: Final = ctypes.c_int64 * (walking.STATE_NUMBERS + 2)
+# Zeros up to there; the rest follows in this order.
+_BEFORE = (0,) * walking.COUNT
+_LOGGER = logging.getLogger(__name__)
+
+
+def load() -> bool:
+    """Look for the code that was made for this version, and have records walked by it; whether they are."""
+    if not fitting.is_fast() and _is_possible():
+        for folder in private_folders():
+            with contextlib.suppress(OSError, ValueError):
+                fitting.use(_Code(_checked(Path(folder, _file_name()).read_bytes())))
+                break
+    return fitting.is_fast()
+
+
+def build_beside() -> threading.Thread | None:
+    """Have the code made by another process, unless it is there, and load it then; the thread that waits for it."""
+    if load() or not _is_possible():
+        return None
+
+    def work() -> None:
+        command = (sys.executable, "-m", "kafka_ds.wire.machine_code")
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS_MAX)
+        except (OSError, subprocess.SubprocessError) as error:
+            _LOGGER.warning("records are checked slowly, as no code could be made: %s", error)
+        load()
+
+    thread = threading.Thread(target=work, name="machine-code", daemon=True)
+    thread.start()
+    return thread
+
+
+def build() -> bool:
+    """Make the code (some seconds), unless it is there; whether it is there now."""
+    if not load() and _is_possible():
+        with cache_folder() as folder:
+            if folder is not None and not load():  # Another process may have made it meanwhile.
+                _keep(Path(folder), _compiled())
+    return load()
+
+
+def _is_possible() -> bool:
+    return sys.platform == "linux" and platform.machine() in MACHINES
+
+
+def _file_name() -> str:
+    sources = (walking.__file__, __file__)
+    digest = hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources))
+    return f"walk-{platform.machine()}-{digest.hexdigest()[:16]}.code"
+
+
+# -- keeping ------------------------------------------------------------------------------------
+
+
+def _keep(folder: Path, code: bytes) -> None:
+    place = folder / _file_name()
+    unfinished = place.with_suffix(f".{os.getpid()}")
+    unfinished.write_bytes(hashlib.sha256(code).digest() + code)
+    unfinished.replace(place)
+
+
+def _checked(content: bytes) -> bytes:
+    code = content[_DIGEST_BYTES:]
+    if not code or hashlib.sha256(code).digest() != content[:_DIGEST_BYTES]:
+        raise ValueError("a file of code that is damaged")
+    return code
+
+
+class _Code:
+    """Code in memory of its own, which is written first and can only be executed then."""
+
+    def __init__(self, code: bytes) -> None:
+        self._memory = mmap.mmap(
+            -1,
+            len(code),
+            flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+        self._memory.write(code)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        protect = ctypes.CDLL(None, use_errno=True).mprotect
+        protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        if protect(address, len(code), mmap.PROT_READ | mmap.PROT_EXEC):
+            raise OSError(ctypes.get_errno(), "memory cannot be made executable")
+        # It takes less time than to let go of the interpreter and get it back.
+        self._walk = ctypes.PYFUNCTYPE(
+            ctypes.c_int32,
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+            *(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
+        )(address)
+
+    def begin(self, count: int, base_time: int) -> Any:
+        return _State(*_BEFORE, count, base_time, NO_TIMESTAMP)
+
+    def walk(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
+        place = ctypes.addressof(state)
+        result, exception = place + 8 * RESULT, place + 8 * EXCEPTION
+        self._walk(result, exception, _address(data), 0, len(data), is_last, place)
+        wrong: int = state[RESULT]
+        return wrong
+
+
+def _address(data: memoryview | bytes) -> int | bytes:
+    """Where the bytes lie; a copy of a view that may not be written, as ctypes has no other way."""
+    if isinstance(data, bytes):
+        return data
+    if data.readonly or not data:
+        return bytes(data)
+    return ctypes.addressof(ctypes.c_char.from_buffer(data))
+
+
+# -- making -------------------------------------------------------------------------------------
+
+
+def _compiled() -> bytes:
+    """The loop's instructions; AssertionError if they need anything else."""
+    import llvmlite.binding
+
+    llvm: Any = llvmlite.binding
+
+    module = llvm.parse_assembly(_numbas())
+    for each in (*module.functions, *module.global_variables):
+        # numba adds ways to call the loop from Python and from C.
+        if not each.is_declaration and not each.name.startswith("_ZN8kafka_ds"):
+            each.linkage = "internal"
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(opt=3, reloc="pic", codemodel="small")
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()
+    tuning = llvm.create_pipeline_tuning_options(3)
+    passes.run(module, llvm.create_pass_builder(machine, tuning))
+    built = llvm.ObjectFileRef.from_data(machine.emit_object(module))  # Its sections live in it.
+    sections = {
+        each.name().decode(): each.data()
+        for each in built.sections()
+        if each.name() and each.size()
+    }
+    others = [name for name in sections if name.startswith((".rela", ".rodata", ".data", ".bss"))]
+    assert not others, f"the loop needs {others}"
+    return bytes(sections[".text"])
+
+
+def _numbas() -> str:
+    """The loop as numba gives it to LLVM."""
+    import numba
+    from numba import extending
+
+    known: Any = numba  # Its own annotations do not know all of it.
+    options: dict[str, Any] = {"_nrt": False, "forceinline": True}
+
+    for part in (
+        walking.varint,
+        walking.varlong,
+        walking.behind,
+        walking.misfit,
+        walking.whole_record,
+        walking.whole_records,
+        walking.part_of_record,
+    ):
+        inlined: Any = extending.register_jitable(**options)
+        inlined(part)
+    instead: Any = extending.overload
+    instead(walking.wrapped, jit_options=options)(lambda number: lambda number: number)
+    long, longs = known.types.int64, known.types.CPointer(known.types.int64)
+    signature = long(known.types.CPointer(known.types.int8), long, long, long, longs)
+    loop = known.njit(signature, nogil=True, error_model="numpy", _nrt=False)(walking.walk)
+    text: str = loop.inspect_llvm(loop.signatures[0])
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(0 if build() else 1)

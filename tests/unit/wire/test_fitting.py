@@ -1,0 +1,200 @@
+"""Whether records fit their header: by machine code, by the same loop in Python, and by the reader that is slow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafka_ds.wire import fitting, machine_code, walking
+from kafka_ds.wire.batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    Codec,
+    CorruptRecord,
+    Record,
+    TimestampType,
+    build_batch,
+    read_header,
+    read_records,
+    seal,
+)
+from kafka_ds.wire.compression import compress, decompress
+from kafka_ds.wire.unpacking import PIECE_BYTES, pieces
+from tests import unfitting
+from tests.unit.wire.record_cases import damaged, logs
+
+COMPRESSED = [codec for codec in Codec if codec != Codec.NONE]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def code() -> None:
+    assert machine_code.build()
+
+
+def newest(batch: bytes, bytes_max: int | None = None) -> int:
+    return fitting.newest_time(
+        memoryview(bytearray(batch)), read_header(batch), bytes_max=bytes_max
+    )
+
+
+def by_the_slow_reader(batch: bytes) -> int | None:
+    """The greatest time; None if the records do not fit."""
+    header = read_header(batch)
+    attributes = header.attributes & ~(TimestampType.LOG_APPEND_TIME << 3)
+    last_delta = header.record_count - 1  # The header's own was checked before.
+    header = header._replace(base_offset=0, attributes=attributes, last_offset_delta=last_delta)
+    try:
+        records = read_records(batch, 0, header)
+    except CorruptRecord:
+        return None
+    if [record.offset for record in records] != list(range(header.record_count)):
+        return None
+    return max([NO_TIMESTAMP, *(record.timestamp for record in records)])
+
+
+def by_the_loop(
+    walker: fitting.Walker, payload: bytes, header: BatchHeader, cuts: list[int]
+) -> int | None:
+    """The same by the loop, which gets the records in the pieces between these places."""
+    state = walker.begin(header.record_count, header.base_timestamp)
+    left = b""
+    for start, end in zip([0, *cuts], [*cuts, len(payload)], strict=True):
+        data = left + payload[start:end]
+        if walker.walk(data, state, is_last=False) != walking.FINE:
+            return None
+        left = data[state[walking.STOPPED] :]
+    wrong = walker.walk(left, state, is_last=True)
+    return state[walking.NEWEST_TIME] if wrong == walking.FINE else None
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_fits(codec: Codec) -> None:
+    assert newest(unfitting.fitting(codec)) == unfitting.NOW_MS
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_does_not_fit(codec: Codec) -> None:
+    for what, batch in unfitting.unfitting(codec).items():
+        with pytest.raises(CorruptRecord):
+            pytest.fail(f"{what}: {newest(batch)}")
+
+
+@settings(max_examples=300, deadline=None)
+@given(logs(), st.randoms(use_true_random=False))
+def test_damage_is_seen_as_the_slow_reader_sees_it(log: object, draw: random.Random) -> None:
+    for batch in log.batches:  # type: ignore[attr-defined]
+        hurt = damaged(batch, draw, flips=False)
+        header = read_header(hurt)
+        if header.record_count < 1:
+            continue
+        expected = by_the_slow_reader(hurt)
+        try:
+            found = newest(hurt)
+        except CorruptRecord:
+            found = None
+        assert found == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(logs(codecs=(Codec.NONE,)), st.randoms(use_true_random=False), st.booleans())
+def test_records_may_be_cut_into_pieces_anywhere(
+    log: object, draw: random.Random, is_hurt: bool
+) -> None:
+    by_code = fitting._walker
+    assert by_code is not None
+    for batch in log.batches:  # type: ignore[attr-defined]
+        sent = damaged(batch, draw, flips=False) if is_hurt else batch
+        header, payload = read_header(sent)._replace(attributes=0), sent[HEADER_BYTES:]
+        if header.record_count < 1:
+            continue
+        cuts = sorted(draw.randrange(len(payload) + 1) for _ in range(draw.randrange(9)))
+        expected = by_the_slow_reader(seal(header, payload))
+        assert by_the_loop(by_code, payload, header, cuts) == expected
+        assert by_the_loop(unfitting.InPython(), payload, header, cuts) == expected
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_each_single_byte_of_the_lengths(codec: Codec) -> None:
+    """Whatever a byte is changed to, the batch is refused, or it is as good as another one."""
+    whole = unfitting.ALL
+    for at in range(len(whole)):
+        for byte in (0, 1, 2, 7, 0x7F, 0x80, 0xFE, 0xFF, whole[at] ^ 1, whole[at] ^ 2):
+            changed = whole[:at] + bytes([byte]) + whole[at + 1 :]
+            batch = seal(unfitting.header(codec), compress(codec, changed))
+            try:
+                found = newest(batch)
+            except CorruptRecord:
+                found = None
+            assert found == by_the_slow_reader(batch), (at, byte)
+
+
+# -- what is compressed -----------------------------------------------------------------------------
+
+
+def texts() -> Iterator[bytes]:
+    draw = random.Random(5)
+    yield b""
+    yield bytes(3 * PIECE_BYTES)
+    yield draw.randbytes(3 * PIECE_BYTES + 7)
+    yield b"".join(b"%d of many, " % draw.randrange(10**6) for _ in range(100_000))
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_pieces_are_what_was_compressed(codec: Codec) -> None:
+    for text in texts():
+        packed = compress(codec, text)
+        for sent in (packed, packed + packed):
+            found = list(pieces(codec, memoryview(sent)))
+            assert b"".join(found) == decompress(codec, sent)
+            assert max(map(len, found), default=0) <= PIECE_BYTES
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_pieces_of_what_is_cut_are_refused_as_a_whole_is(codec: Codec) -> None:
+    for text in list(texts())[1:]:
+        packed = compress(codec, text)
+        for cut in (1, 4, 5, len(packed) // 2, len(packed) - 1):
+            with pytest.raises(CorruptRecord):
+                list(pieces(codec, memoryview(packed[:-cut])))
+        with pytest.raises(CorruptRecord):
+            list(pieces(codec, memoryview(packed + b"more")))
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_record_larger_than_any_piece(codec: Codec) -> None:
+    draw = random.Random(7)
+    large = draw.randbytes(PIECE_BYTES + 9)
+    records = [
+        Record(0, unfitting.NOW_MS + 5, large, large, ((b"h", large), (b"", None))),
+        Record(1, unfitting.NOW_MS, None, bytes(5 * PIECE_BYTES), ((b"h", b"1"),) * 200_000),
+    ]
+    assert newest(build_batch(records, codec=codec)) == unfitting.NOW_MS + 5
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_batch_may_hold_far_more_than_its_size(codec: Codec) -> None:
+    """A producer fills a batch by its compressed size (and no limit is needed where nothing is kept)."""
+    inside = b"".join(
+        unfitting.whole(unfitting.body(i, value=b"\x80\x80\x80\x08" + bytes(1 << 23)))
+        for i in range(12)
+    )
+    batch = seal(unfitting.header(codec, 12), compress(codec, inside))
+    assert newest(batch) == unfitting.NOW_MS
+    with pytest.raises(fitting.UnpacksToMore):
+        newest(batch, bytes_max=1 << 20)
+
+
+def test_a_snappy_block_may_not_claim_what_it_cannot_hold() -> None:
+    lie = b"\xff\xff\xff\xff\x0f" + bytes(100)
+    with pytest.raises(CorruptRecord):
+        list(pieces(Codec.SNAPPY, memoryview(lie)))
+
+
+def test_bytes_that_may_not_be_written() -> None:
+    batch = unfitting.fitting(Codec.NONE)
+    assert fitting.newest_time(memoryview(batch), read_header(batch)) == unfitting.NOW_MS
