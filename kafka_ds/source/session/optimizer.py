@@ -19,6 +19,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from kafka_ds.source.session.janino import compiled
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
@@ -241,7 +243,7 @@ def install(spark: SparkSession) -> bool:
         present = [rules.apply(i) for i in range(rules.size())]
         if any(rule.getClass().getName() == CLASS_NAME for rule in present):
             return True
-        rule = _compiled(spark)
+        rule = _made(spark)
         listed = jvm.java.util.ArrayList()
         for each in (*present, rule):
             listed.add(each)
@@ -257,12 +259,9 @@ def install(spark: SparkSession) -> bool:
     return True
 
 
-def _compiled(spark: Any) -> Any:
-    """An instance of the rule, compiled in the driver."""
+def _made(spark: Any) -> Any:
+    """An instance of the rule."""
     jvm, gateway = spark._jvm, spark.sparkContext._gateway
-    compiler = jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-    compiler.cook(JAVA)
-    made = compiler.getClassLoader().loadClass(CLASS_NAME)
     nothing = gateway.new_array(jvm.java.lang.Class, 0), gateway.new_array(jvm.java.lang.Object, 0)
+    made = compiled(spark, JAVA, CLASS_NAME)
     return made.getConstructor(nothing[0]).newInstance(nothing[1])
