@@ -70,7 +70,7 @@ _METRICS = {
     ),
     "produce_failures": meter(
         f"{_BEAN}FailedProduceRequestsPerSec",
-        "Batches refused for other reasons than their size, their checksum or an unknown partition.",
+        "Batches refused for other reasons than their size, their checksum, the disk, or another leader.",
         "topic",
     ),
     "fetch_requests": meter(

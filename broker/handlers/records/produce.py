@@ -358,6 +358,7 @@ def _count_refused(partition: HostedPartition, records: Any, code: ErrorCode) ->
 _NO_FAILURES = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.KAFKA_STORAGE_ERROR,

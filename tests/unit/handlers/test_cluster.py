@@ -350,6 +350,7 @@ async def test_after_an_unclean_stop_the_log_goes_on_behind_the_lake(
             await broker.fetch("t", 0),
         ):
             assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.counters.produce_failures == 0, "clients ask again, as at any other leader"
         assert not tier.opened
         tier.is_away = False
         await recovered(broker)
