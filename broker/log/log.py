@@ -442,7 +442,8 @@ class Log:
         self.active, self.producers = self.segments.active, producers
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
-        self.durability.lower_to(end)
+        # What is left of its last file is to be synced: else what was cut off is back after a loss of power.
+        self.durability.lower_to(self.active.base_offset)
         self.compaction.cut(end)
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
@@ -490,7 +491,7 @@ class Log:
                     self._take_snapshot(self.log_end_offset)
                 self.durability.lower_to(self.active.base_offset)
                 self.flush(wait=True)
-                self.epochs_file.write_now()  # Where there was nothing to flush.
+                self.epochs_file.writing()()  # Where there was nothing to flush.
         except (OSError, KafkaError):
             return False
         finally:

@@ -169,12 +169,11 @@ def _load(
     if segments and segments[-1].next_offset < log_start_offset:
         # The beginning was moved, and what was to follow it is lost: nothing is left.
         remove_segments(disk, segments)
-        # Nor is anything known of producers there: what a snapshot says of them is older.
-        _unlink_snapshots(disk, directory, offsets_of(disk, directory, names.PRODUCER_SNAPSHOT))
         segments = []
         epochs.clear()
         epochs_known = True
     if not segments:
+        # Of producers only what a snapshot at that very offset says is known; others are older.
         older = offsets_of(disk, directory, names.PRODUCER_SNAPSHOT) - {log_start_offset}
         _unlink_snapshots(disk, directory, older)
         files = list_files(disk, directory)

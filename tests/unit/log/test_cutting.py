@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from random import Random
 
 import pytest
 
@@ -378,3 +379,20 @@ def test_a_full_disk_behind_a_gap_leaves_a_log_that_can_lead(room: int) -> None:
     end = log.log_end_offset
     disk.kill()
     assert open_log(disk, config).log_end_offset == end
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_cut_off_is_not_back_below_what_is_durable(seed: int) -> None:
+    """After a loss of power: consumers would read it, and go on behind the records that took its place."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log, 7, 5)
+    log.flush(wait=True)
+    truncate(log, 4)
+    log.roll()
+    append(log, 8, 2)
+    log.flush(wait=True)
+    recovery_point = log.recovery_point
+    assert recovery_point == 8
+    disk.lose_power(Random(seed))
+    assert offsets(open_log(disk, recovery_point=recovery_point)) == [0, 2, 4, 6]

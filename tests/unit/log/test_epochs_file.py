@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+
 from broker.log import following, names
 from broker.log.checkpoint import decode_epochs
 from broker.log.config import LogConfig
@@ -89,6 +92,28 @@ def test_epochs_that_no_batch_tells_of_are_written_at_once() -> None:
     following.restart(log, 60)
     disk.kill()
     assert not open_log(disk, background, tiered=True).leader_epochs.entries
+
+
+def test_a_log_whose_epochs_are_not_written_is_not_left_cleanly() -> None:
+    """A clean start believes the file, and no batch tells of them."""
+    disk, background = MemoryDisk(), ManualBackground()
+    log = open_log(disk, background, tiered=True)
+    following.restart(log, 50, Ending(leader_epochs=((1, 0),)))
+    log.flush(wait=True)
+    disk.rename = _refuse_epochs(disk)  # type: ignore[method-assign]
+    following.restart(log, 50, Ending(leader_epochs=((1, 0), (4, 20))))
+    assert not log.close()
+
+
+def _refuse_epochs(disk: MemoryDisk) -> Callable[[str, str], None]:
+    rename = disk.rename
+
+    def refuse(source: str, target: str) -> None:
+        if target == PATH:
+            raise OSError(errno.ENOSPC, "full", source)
+        rename(source, target)
+
+    return refuse
 
 
 def test_what_was_known_last_stays() -> None:

@@ -113,7 +113,7 @@ class Run:
             is_known = found == {each: state.last_offset for each, state in producers.items()}
             if end != before_base or is_known or not found:
                 model.begin_anew(end, producers if is_known else {})
-        if base != before_base and base == end == self.start_checkpoint > self.lowest:
+        elif base != before_base and base == end == self.start_checkpoint > self.lowest:
             model.begin_anew(end, {})  # It was cut below its start.
         limit = max(before_end, model.end_offset)
         assert end == model.end or self.lowest <= end <= limit, (self.lowest, end, limit)
@@ -350,7 +350,7 @@ class Run:
             self.start_checkpoint = self.log.log_start_offset
         start, end = self.log.log_start_offset, self.log.log_end_offset
         self.log = self.start_again(clean=True)
-        kept = max([each.header.next_offset for each in self.model.local], default=end)
+        kept = max((each.header.next_offset for each in self.model.local), default=0)
         assert kept <= self.log.log_end_offset <= end
         self.model.end = self.log.log_end_offset
         assert self.log.log_start_offset == min(start, self.log.log_end_offset)

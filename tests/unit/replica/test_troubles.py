@@ -173,7 +173,7 @@ async def test_a_log_whose_cut_the_disk_does_not_know_of_is_not_led() -> None:
     bench.disk.failing = set()
     bench.manager.tick()
     assert bench.led().log is followed.log
-    assert bytes(bench.disk.contents(RECOVERY_POINTS)) == b"0\n1\nt 0 8\n"
+    assert bytes(bench.disk.contents(RECOVERY_POINTS)) == b"0\n1\nt 0 0\n"
 
 
 @pytest.mark.parametrize("epoch", [1, 0])
