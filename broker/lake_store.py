@@ -6,6 +6,7 @@ writers one wins.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from broker.config.settings import ConfigError
@@ -16,6 +17,9 @@ from kafka_ds.lake.store.store import Store, StoreNotExclusive, UnsupportedStore
 def open_exclusive(uri: str) -> Store:
     """The store, once it has shown that of several writers one wins."""
     store = open_store(uri)
+    root = store.local_path("")
+    if root is not None and os.path.isfile(root):
+        raise UnsupportedStore(f"lake.uri={uri} is a file: name a folder or an s3:// address")
     probe(store)
     return store
 
