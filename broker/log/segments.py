@@ -58,7 +58,10 @@ class Segments:
         """Close the active segment (an empty one goes) and make a new one active."""
         old, kept = self.active, self.all
         if old.size_bytes:
-            old.complete_indexes()  # What may fail for want of space comes first.
+            # What may fail for want of space comes first; and the file ends with its batches before it is not the last.
+            old.complete_indexes()
+            if old.file.size() != old.size_bytes:  # Preallocated.
+                old.file.truncate(old.size_bytes)
         try:
             new = new_segment(self._disk, self._directory, config, base_offset, now_ms)
             if old.size_bytes:

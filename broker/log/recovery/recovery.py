@@ -169,7 +169,7 @@ def _load(
     if segments and segments[-1].next_offset < log_start_offset:
         # The beginning was moved, and what was to follow it is lost: nothing is left.
         remove_segments(disk, segments)
-        segments = []
+        segments, scanned_from = [], None
         epochs.clear()
         epochs_known = True
     if not segments:

@@ -114,7 +114,8 @@ class Run:
             if end != before_base or is_known or not found:
                 model.begin_anew(end, producers if is_known else {})
         elif base != before_base and base == end == self.start_checkpoint > self.lowest:
-            model.begin_anew(end, {})  # It was cut below its start.
+            # It was cut below its start, of which a snapshot may tell.
+            model.begin_anew(end, model.replay()[0] if len(log.producers) else {})
         limit = max(before_end, model.end_offset)
         assert end == model.end or self.lowest <= end <= limit, (self.lowest, end, limit)
         model.cut_to(end)
@@ -301,7 +302,8 @@ class Run:
             assert end == before
 
     def is_new(self, producers: dict[int, ModelProducer]) -> bool:
-        return {key for key, _ in self.log.producers} == set(producers)
+        found = {key: state.last_offset for key, state in self.log.producers}
+        return found == {key: state.last_offset for key, state in producers.items()}
 
     def batch_of_lake(self, offset: int) -> bytearray:
         data = client_batch(
@@ -353,6 +355,9 @@ class Run:
         kept = max((each.header.next_offset for each in self.model.local), default=0)
         assert kept <= self.log.log_end_offset <= end
         self.model.end = self.log.log_end_offset
+        if self.log.first_base_offset != self.model.first_base:
+            # What is before the start is gone, and compaction left nothing behind it: as after a loss.
+            self.model.begin_anew(start, self.model.replay()[0] if len(self.log.producers) else {})
         assert self.log.log_start_offset == min(start, self.log.log_end_offset)
 
     def kill(self) -> None:

@@ -16,7 +16,7 @@ from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from kafka_ds.wire.batch import ControlType, iterate_headers, stamp
 from kafka_ds.wire.errors import KafkaError
-from tests.fakes.memory_disk import MemoryDisk, PowerLoss
+from tests.fakes.memory_disk import ManualClock, MemoryDisk, PowerLoss
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.log.test_cutting import (
     NOW_MS,
@@ -262,3 +262,35 @@ def test_a_stop_that_is_killed_leaves_the_snapshot_where_the_last_segment_begins
     log.segments.discard_oldest(1, 0)
     disk.kill()
     assert sequences(open_log(disk, recovery_point=2)) == {7: (1, -1)}
+
+
+def test_what_a_snapshot_says_of_the_start_at_which_a_log_begins_anew_is_known() -> None:
+    """At once, and not only after the next crash."""
+    disk = MemoryDisk()
+    log = open_log(disk)
+    append(log, 7, 2)
+    assert log.close()
+    disk.kill()
+    del disk.contents("/d/t-0/00000000000000000000.log")[-1:]
+    for _ in range(2):
+        log = Log.open(
+            "/d/t-0", CONFIG, disk, ManualClock(NOW_MS), topic="t", partition=0, log_start_offset=4
+        )
+        assert (log.first_base_offset, log.log_end_offset) == (4, 4)
+        assert sequences(log) == {7: (3, -1)}
+        disk.kill()
+
+
+@pytest.mark.parametrize("after", range(8))
+def test_a_roll_that_is_killed_leaves_no_zeros_behind_the_batches(after: int) -> None:
+    """Below the recovery point nothing is looked at, and consumers would get them."""
+    disk = MemoryDisk()
+    log = open_log(disk, LogConfig(segment_bytes=5000, preallocate=True))
+    append(log, 7, 2)
+    log.flush(wait=True)
+    size = log.size_bytes
+    disk.crash_after = after
+    with suppress(PowerLoss):
+        log.roll()
+    disk.kill()
+    assert open_log(disk, CONFIG, recovery_point=4).size_bytes == size
