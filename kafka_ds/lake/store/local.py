@@ -7,7 +7,7 @@ Rules of this file:
   made at most once, before the first write, and a commit is made only beside the one that it follows: it may also be
   an older copy that came back. (A commit that was cleaned up is older than all that may follow one.)
 - Nor is it said of a file that it is not there: a consumer would be told that its offsets are gone. An empty folder may
-  be a mount point: who knows what lies in every such lake looks for that (`mark`).
+  be a mount point: who knows what lies in every such lake, or has read there, looks for that (`mark`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from kafka_ds.lake.names import CREDENTIALS
+from kafka_ds.lake.names import CLUSTER_MARK, CREDENTIALS
 from kafka_ds.lake.store.store import TEMPORARY_SUFFIX, Entry, NotWritten
 
 # Of so many folders it is known that they were made, and need not be looked for at each write.
@@ -84,7 +84,10 @@ class LocalStore:
 
     def read(self, path: str) -> bytes:
         with self._in_lake(), open(self._full(path), "rb") as file:
-            return file.read()
+            data = file.read()
+        if path.startswith(CLUSTER_MARK):
+            self._mark = CLUSTER_MARK
+        return data
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         with self._in_lake(), open(self._full(path), "rb", buffering=0) as file:

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA
 from kafka_ds.lake.store import local as store_module
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.store.opening import open_store, probe
@@ -234,6 +235,20 @@ def test_of_a_lake_that_is_gone_nothing_is_said_not_to_be_there(tmp_path, is_mou
             each()
         assert not isinstance(error.value, FileNotFoundError)
     assert not is_mount_point or not any(lake.iterdir())
+
+
+def test_who_has_read_the_cluster_s_log_makes_no_lease_in_an_empty_mount_point(tmp_path):
+    """Nor does it say that there is none: a broker would claim the place of the controller."""
+    lake, lease = tmp_path / "lake", f"{CLUSTER_METADATA}/_lease"
+    store, commit = LocalStore(str(lake)), f"{CLUSTER_MARK}/{0:020d}.json"
+    assert store.put_if_absent(commit, b"1")
+    assert store.read(commit) == b"1"
+    lake.rename(tmp_path / "elsewhere")
+    lake.mkdir()
+    for each in (partial(store.read, lease), partial(store.put_durable, lease, b"2")):
+        with pytest.raises(OSError, match="nothing of the lake is in its folder"):
+            each()
+    assert not any(lake.iterdir())
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", ""])
