@@ -442,8 +442,7 @@ class Log:
         self.active, self.producers = self.segments.active, producers
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
-        # What is left of its last file is to be synced: else what was cut off is back after a loss of power.
-        self.durability.lower_to(self.active.base_offset)
+        self.durability.lower_to(self.active.base_offset)  # Else what was cut off may come back.
         self.compaction.cut(end)
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
