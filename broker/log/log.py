@@ -3,10 +3,10 @@
 Rules of this file:
 - Only the event loop's thread changes a log. The list of segments is replaced, never changed, and files stay open for
   file.delete.delay.ms, so that a read may finish in any thread.
-- An append checks, stamps and writes, and only then changes anything in memory. What fails has
-  changed nothing. If even the removal of a failed write fails, the log refuses appends.
-- Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done.
-  The exception is flush.messages, where the append itself waits (see `flushes_in_append`).
+- An append checks, stamps and writes, and only then changes anything in memory. What fails has changed nothing. If even
+  the removal of a failed write fails, the log refuses appends.
+- Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done. The exception is
+  flush.messages, where the append itself waits (see `flushes_in_append`).
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ class Log:
         is_prepared: bool = False,
         at_once: bool = False,
     ) -> AppendInfo:
-        """Check, stamp in place and write. If it raises KafkaError or TakesLong, nothing has changed.
+        """Check, stamp in place and write. If it raises KafkaError or TakesLong, nothing has changed; unless a sync fails
+        that flush.messages demands: then the log is out of order altogether.
 
         `is_prepared`: the caller saw to the preparation. `at_once`: it is TakesLong where that would take its time.
-        Unless flush.messages is set and the sync fails: then the log is out of order altogether.
         """
         if origin is not AppendOrigin.CLIENT:
             return self._append_own(records, leader_epoch, now_ms, origin)
