@@ -112,10 +112,12 @@ class Run:
             found = {producer_id: state.last_offset for producer_id, state in log.producers}
             is_known = found == {each: state.last_offset for each, state in producers.items()}
             if end != before_base or is_known or not found:
-                model.begin_anew(end, producers if is_known else {})
+                model.cut_to(end)
+                model.begin_anew(end, producers if is_known else self.known_at_start(log))
         elif base != before_base and base == end == self.start_checkpoint > self.lowest:
             # It was cut below its start, of which a snapshot may tell.
-            model.begin_anew(end, model.replay()[0] if len(log.producers) else {})
+            model.cut_to(end)
+            model.begin_anew(end, self.known_at_start(log))
         limit = max(before_end, model.end_offset)
         assert end == model.end or self.lowest <= end <= limit, (self.lowest, end, limit)
         model.cut_to(end)
@@ -124,6 +126,10 @@ class Run:
         model.first_base = base
         self.in_flight = None
         self.log = log
+
+    def known_at_start(self, log: Log) -> dict[int, ModelProducer]:
+        """The producers of a log that begins anew: those that a snapshot at that offset knows, or none."""
+        return self.model.replay()[0] if len(log.producers) else {}
 
     def start_again(self, *, clean: bool) -> Log:
         while True:
@@ -357,7 +363,7 @@ class Run:
         self.model.end = self.log.log_end_offset
         if self.log.first_base_offset != self.model.first_base:
             # What is before the start is gone, and compaction left nothing behind it: as after a loss.
-            self.model.begin_anew(start, self.model.replay()[0] if len(self.log.producers) else {})
+            self.model.begin_anew(start, self.known_at_start(self.log))
         assert self.log.log_start_offset == min(start, self.log.log_end_offset)
 
     def kill(self) -> None:
