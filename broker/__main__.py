@@ -22,6 +22,7 @@ from broker import log_lines
 from broker.config.loading import BrokerConfig, load
 from broker.config.settings import ConfigError
 from broker.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
+from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -66,11 +67,12 @@ def _complain(error: ConfigError) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m broker",
-        usage="%(prog)s [restore | adopt] [-h] [--override key=value] [server.properties]",
+        usage="%(prog)s [restore | adopt] [-h] [--version] [--override key=value] [server.properties]",
         description="Runs one kafka-ds broker. `restore` in front: brings its empty disks back from the lake instead; "
         "`adopt`: takes over the data directories of an Apache Kafka.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"kafka-ds {VERSION}")
     parser.add_argument(
         "properties", nargs="?", metavar="server.properties", help="settings, by Kafka's names"
     )
@@ -144,6 +146,7 @@ async def _serve(config: BrokerConfig) -> None:
     from broker.node import Node
     from kafka_ds.wire import machine_code
 
+    log.info("kafka-ds %s starts as broker %d", VERSION, config.node_id)
     raise_open_files_limit()
     machine_code.build_beside()
     stopping = asyncio.Event()

@@ -17,6 +17,7 @@ from broker.replica.fetcher.metrics import fetcher_samples, move_samples
 from broker.security.quotas.quota_metrics import quota_samples
 from broker.transactions.metrics import LOADS as TRANSACTION_LOADS
 from broker.transactions.metrics import late_samples, transaction_samples
+from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
@@ -35,6 +36,9 @@ STARTING, RECOVERY, RUNNING = 1, 2, 3
 BROKER_STATE = gauge(
     "kafka.server:type=KafkaServer,name=BrokerState",
     f"{STARTING} not registered yet, {RECOVERY} comparing logs with the lake, {RUNNING} running.",
+)
+APP_INFO = gauge(
+    "kafka.server:type=app-info", "1; the label says which version this is.", "version", ours=True
 )
 PARTITIONS = gauge(f"{_REPLICAS}PartitionCount", "Partitions with a replica on this broker.")
 LEADERS = gauge(f"{_REPLICAS}LeaderCount", "Partitions that this broker leads.")
@@ -162,6 +166,7 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
 def node_samples(node: Parts) -> Iterator[Sample]:
     """Everything but what the network layer counts."""
     partitions = list(node.replica_manager)
+    yield APP_INFO, (VERSION,), 1
     yield BROKER_STATE, (), _state(node)
     yield from _replica_samples(node, partitions)
     yield from node.replica_manager.topic_metrics.samples()

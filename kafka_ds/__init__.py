@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kafka_ds.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from kafka_ds.source.datasource import KafkaDataSource, register
     from kafka_ds.source.progress import offsets_behind_latest
     from kafka_ds.source.report import scan_report
     from kafka_ds.source.scan import scan
 
-__all__ = ["KafkaDataSource", "offsets_behind_latest", "register", "scan", "scan_report"]
+__all__ = [
+    "KafkaDataSource",
+    "__version__",
+    "offsets_behind_latest",
+    "register",
+    "scan",
+    "scan_report",
+]
 _MODULES = {
     "offsets_behind_latest": "kafka_ds.source.progress",
     "scan": "kafka_ds.source.scan",

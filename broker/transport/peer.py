@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.transport.buffers import BufferPool
 from broker.transport.frames import FrameAssembler, Scratch
+from kafka_ds.version import VERSION
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
@@ -252,7 +253,7 @@ class PeerConnection:
     async def _negotiate(self, timeout_ms: int) -> None:
         """Learns what the peer speaks; one that is older than our question says so in version 0 (KIP-511)."""
         question = ApiVersionsRequest(
-            client_software_name=CLIENT_SOFTWARE, client_software_version="1"
+            client_software_name=CLIENT_SOFTWARE, client_software_version=VERSION
         )
         for version in (message_info(ApiVersionsRequest).versions.last, 0):
             await self._room.acquire()

@@ -33,6 +33,7 @@ from kafka_ds.security.scram import ScramError
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context
 from kafka_ds.security.tls_settings import TlsSettings
+from kafka_ds.version import VERSION
 from kafka_ds.wire.errors import ErrorCode, MalformedFrame
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import (
@@ -201,7 +202,7 @@ class Connection:
         """Learn what the broker speaks; one that is older than our question says so in version 0 (KIP-511)."""
         ours = message_info(ApiVersionsRequest).versions
         question = ApiVersionsRequest(
-            client_software_name=CLIENT_SOFTWARE, client_software_version="1"
+            client_software_name=CLIENT_SOFTWARE, client_software_version=VERSION
         )
         for version in (ours.last, 0):
             self._send(question, version)

@@ -11,11 +11,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kafka_ds.version import VERSION
+
 Action = dict[str, Any]
 
 MIN_READER_VERSION = 1
 MIN_WRITER_VERSION = 2
-ENGINE = "kafka-ds/0.1.0"
+ENGINE = f"kafka-ds/{VERSION}"
 OURS = "kafkaDs"
 # Keys of ours in a table's configuration.
 KIND_KEY = "kafkaDs.kind"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+import kafka_ds
 from spark_conf.system_views import system_views
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ def run(command: str, *words: str) -> object:
 def test_help_is_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command, "--help") == 0
     assert capsys.readouterr().out.startswith(f"usage: python -m {command} ")
+
+
+def test_a_broker_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("broker", "--version") == 0
+    assert capsys.readouterr().out == f"kafka-ds {kafka_ds.__version__}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
