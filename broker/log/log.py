@@ -142,9 +142,9 @@ class Log:
         is_prepared: bool = False,
         at_once: bool = False,
     ) -> AppendInfo:
-        """Check, stamp in place and write. If it raises KafkaError or TakesLong, nothing has changed, unless a sync that
-        flush.messages demands has failed: then the log is out of order altogether.
+        """Check, stamp in place and write. If it raises KafkaError or TakesLong, nothing has changed.
 
+        But if a sync has failed that flush.messages demands, the log is out of order altogether.
         `is_prepared`: the caller saw to the preparation. `at_once`: it is TakesLong where that would take its time.
         """
         if origin is not AppendOrigin.CLIENT:
