@@ -146,7 +146,6 @@ async def _serve(config: BrokerConfig) -> None:
     from broker.node import Node
     from kafka_ds.wire import machine_code
 
-    log.info("kafka-ds %s starts as broker %d", VERSION, config.node_id)
     raise_open_files_limit()
     machine_code.build_beside()
     stopping = asyncio.Event()
@@ -168,7 +167,7 @@ async def _serve(config: BrokerConfig) -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     host, port = node.bound_address
-    log.info("broker %d serves %s:%d", config.node_id, host, port)
+    log.info("broker %d of kafka-ds %s serves %s:%d", config.node_id, VERSION, host, port)
     sys.stdout.write(f"ready {host}:{port}\n")
     sys.stdout.flush()
     why = await _ended(node, stopping)
