@@ -20,7 +20,7 @@ QUICK = {
     "older_proposals_are_taken": ("repeats", 25),
     "no_version_check": ("machines", 5),
     "sequences_do_not_matter": ("machines", 10),
-    "consumers_read_to_the_log_end": ("machines", 10),
+    "consumers_read_to_the_log_end": ("machines", 30),
     "aborted_records_are_forgotten": ("transactions", 5),
     "open_transactions_are_read": ("transactions", 10),
     "commits_of_any_generation_count": ("groups", 20),
