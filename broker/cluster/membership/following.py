@@ -7,6 +7,7 @@ Rules of this file:
 - A controller that knows less than this broker is no longer the controller: the epoch in the request tells it so.
 - Who has no controller to ask and does not reach the table, asks all other brokers: one of them may be the next one.
   So does a controller that has lost the store. Others replace it, and what they decide it hears in no other way.
+- A look into a table that hangs is waited for no longer than a controller is. It goes on, and is the only one.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Following:
         self._lost = lost
         self._has_lost_store = has_lost_store
         self._said: str | None = None
+        # A look into the table that is on its way.
+        self._looking: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -82,7 +85,7 @@ class Following:
             self._say(why)
             self._lost()
             try:
-                await self._driver.catch_up()
+                await self._look()
             except (OSError, ValueError) as error:
                 _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
                 await self._ask_others()
@@ -104,6 +107,18 @@ class Following:
         except (PeerUnreachable, KafkaError, ValueError) as error:
             return f"controller {controller_id}: {error}"
         return None
+
+    async def _look(self) -> None:
+        """Take what the table holds; raises OSError, also where the store does not answer for long, and ValueError."""
+        looking = self._looking
+        if looking is None or looking.done():
+            looking = self._looking = asyncio.ensure_future(self._driver.catch_up())
+            # Perhaps nobody waits for it any more.
+            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait((looking,), timeout=self._patience_ms / 1_000)
+        if not looking.done():
+            raise TimeoutError("a look into it has not ended yet")
+        looking.result()
 
     async def _ask_others(self) -> None:
         """Take what another controller than the last one that is known here sends, if there is one."""

@@ -423,13 +423,14 @@ class ClusterDriver:
         A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
         there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
         """
-        has_followers = len(self.image.brokers) > 1
+        # Not asked in the thread: if this controller is deposed, the image goes on without it.
+        has_followers, decided_on = len(self.image.brokers) > 1, self.image.version
         commit: Commit | None = None
 
         def put() -> tuple[int, bytes | None] | None:
             nonlocal commit
             if commit is None:
-                commit = self._log.begin(events, self.image)
+                commit = self._log.begin(events, self.image, decided_on=decided_on)
             version = self._log.commit(commit)
             if version is None:
                 return None

@@ -187,10 +187,15 @@ class MetadataLog:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def begin(self, events: Sequence[Event], image: MetadataImage) -> Commit:
-        """A commit of these events, decided on the committed state `image`, which nobody changes meanwhile."""
-        listed = list(events)
-        if image.cluster_id is not None and self._is_snapshot_due(image.version):
+    def begin(
+        self, events: Sequence[Event], image: MetadataImage, *, decided_on: int | None = None
+    ) -> Commit:
+        """A commit of these events, decided on the committed state `image`, which nobody changes meanwhile.
+
+        If another controller's decisions may come into the image meanwhile, `decided_on` is its version without them.
+        """
+        listed, version = list(events), image.version if decided_on is None else decided_on
+        if image.cluster_id is not None and self._is_snapshot_due(version):
             listed.insert(0, image.snapshot())
         change = PlainChange(
             OPERATION,
@@ -200,7 +205,7 @@ class MetadataLog:
             },
             check=_end_at_events,
         )
-        return Commit(attempt=self._log.begin(change), decided_on=image.version)
+        return Commit(attempt=self._log.begin(change), decided_on=version)
 
     def _is_snapshot_due(self, version: int) -> bool:
         return version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL

@@ -11,6 +11,7 @@ from broker.cluster.events import Event
 from broker.cluster.metadata.log import Commit
 from broker.cluster.metadata.tail import decode_events
 from kafka_ds.lake.actions import CorruptLog
+from kafka_ds.lake.log.attempt import Attempt, Change
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker, events_of, versions
@@ -187,6 +188,36 @@ async def test_a_controller_without_its_store_follows_the_next_one_of_whom_it_he
         assert kinds(memory_path) == before
     await old.driver.catch_up()
     assert sorted(old.image.topics) == ["a", "d", "e"]
+    await stop(old, new)
+
+
+@in_loop
+async def test_a_commit_that_is_still_being_encoded_comes_too_late_for_a_deposed_controller(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread must not take the next controller's decisions for those that it decided on."""
+    old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    assert await old.start()
+    await new.driver.catch_up()
+    begun, goes_on, begin = threading.Event(), threading.Event(), old.log._log.begin
+
+    def slow(change: Change) -> Attempt:
+        begun.set()
+        goes_on.wait()
+        return begin(change)
+
+    monkeypatch.setattr(old.log._log, "begin", slow)
+    deciding = asyncio.ensure_future(old.create("rogue"))
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+    assert await new.start()
+    await old.driver.follow_instead(entries_of(new, old.image.version))
+    with pytest.raises(KafkaError):
+        await deciding
+    before = kinds(memory_path)
+    goes_on.set()
+    while old.driver._is_at_store:
+        await asyncio.sleep(0.001)
+    assert kinds(memory_path) == before
     await stop(old, new)
 
 
