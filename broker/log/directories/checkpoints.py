@@ -10,6 +10,7 @@ below its start has both its recovery point and its start written down before an
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
@@ -40,6 +41,8 @@ class Checkpoints:
         self._gone: dict[LogDirectory, set[Key]] = {}
         # The largest log starts that the files may hold; nothing is known of those that a start has found.
         self._starts: dict[LogDirectory, dict[Key, int]] = {}
+        # How often log starts were to be written: after the last time alone it is known what the file holds.
+        self._starts_writes: Counter[LogDirectory] = Counter()
 
     def gone(self, directory: LogDirectory, key: Key) -> None:
         """A directory has no log of this name any more, while its files may name it."""
@@ -92,10 +95,11 @@ class Checkpoints:
 
     async def _write_starts_now(self, homes: Iterable[LogDirectory]) -> None:
         written = {directory: dict(self._log_starts(directory)) for directory in homes}
-        for directory in written:
-            self._starts_asked(directory)
+        asked = {directory: self._starts_asked(directory) for directory in written}
         await self._write_now(names.LOG_START_OFFSET_CHECKPOINT, written.__getitem__, written)
-        self._starts.update(written)
+        for directory, starts in written.items():
+            if asked[directory] == self._starts_writes[directory]:
+                self._starts[directory] = starts
 
     def _write_starts(self, directory: LogDirectory, *, wait: bool) -> None:
         own = self._log_starts(directory)
@@ -104,12 +108,14 @@ class Checkpoints:
         if wait:
             self._starts[directory] = dict(own)
 
-    def _starts_asked(self, directory: LogDirectory) -> None:
-        """The present log starts may be on disk from now on."""
+    def _starts_asked(self, directory: LogDirectory) -> int:
+        """The present log starts may be on disk from now on; the how manieth writing that is."""
+        self._starts_writes[directory] += 1
         known = self._starts.get(directory)
         if known is not None:
             for key, start in self._log_starts(directory).items():
                 known[key] = max(known.get(key, start), start)
+        return self._starts_writes[directory]
 
     def _is_start_lowered(self, directory: LogDirectory) -> bool:
         """Whether a log may begin below what the file says, which a start would believe."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from broker.log.names import RECOVERY_POINT_CHECKPOINT
 from broker.system import new_uuid
 from kafka_ds.wire.errors import KafkaError
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
@@ -392,6 +394,29 @@ def test_a_log_that_was_cut_below_its_start_does_not_begin_there_after_a_crash(
     if not is_known:
         bench.disk.kill()
         log = bench.start().create("t", 0, TOPIC_ID)
+    log.truncate_to(5)
+    bench.manager.write_recovery_points(log.directory)
+    bench.append("t")
+    bench.disk.kill()
+    log = bench.start().create("t", 0, TOPIC_ID)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 6)
+
+
+@in_loop
+async def test_a_lowered_start_is_written_also_if_an_earlier_write_ends_late() -> None:
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    for start in (2, 4):
+        log.advance_log_start_offset(start)
+        writing = asyncio.ensure_future(bench.manager.checkpoint_log_starts())
+        await asyncio.sleep(0)
+        if start == 4:
+            log.advance_log_start_offset(8)
+            bench.clock.ms += 60_000
+            bench.manager.tick(bench.clock.ms)
+        bench.background.run()
+        await writing
     log.truncate_to(5)
     bench.manager.write_recovery_points(log.directory)
     bench.append("t")
