@@ -110,7 +110,7 @@ class TierManager:
             clock,
             self._metrics,
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._copying: asyncio.Task[None] | None = None
         self._local = LocalDeletion(clock, self._copies.led, grace_ms=settings.lake_local_grace_ms)
         self._materialising = False
@@ -219,7 +219,7 @@ class TierManager:
         if self._stopped:
             return
         request = {"op": "delete_topic", "topic": topic, "topic_id": uuid_text(topic_id)}
-        self._spawn(self._until_done(request, f"deletion of the rows of {topic}"))
+        self._spawn(self._until_done(lambda: request, f"deletion of the rows of {topic}"))
 
     def cluster_events(self, version: int) -> None:
         """`__cluster_metadata` is at `version`: its events become rows within about a second."""
@@ -415,18 +415,19 @@ class TierManager:
             code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
             raise KafkaError(code, str(error)) from error
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _until_done(self, request: Header, what: str) -> None:
-        """Repeat the request until it succeeds."""
+    async def _until_done(self, made: Callable[[], Header], what: str) -> Header:
+        """Repeat a request, `made` anew each time, until it succeeds; gives that one."""
         backoff = self._settings.backoff()
         while True:
+            request = made()
             try:
                 await self._worker.ask(request)
-                return
+                return request
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
                 log.warning("%s failed, tried again in %d ms: %s", what, wait_ms, error)
@@ -436,10 +437,12 @@ class TierManager:
         done = -1
         while done < self._metadata_version:
             await asyncio.sleep(MATERIALISE_SECONDS)
-            version = self._metadata_version
-            request = {"op": "materialise", "version": version}
-            await self._until_done(request, "rows of the cluster's events")
-            done = version
+            # What is tried again goes on to what was decided meanwhile: a deletion may fail for long.
+            request = await self._until_done(
+                lambda: {"op": "materialise", "version": self._metadata_version},
+                "rows of the cluster's events",
+            )
+            done = request["version"]
         self._materialising = False
 
     def _agree_on_start(self, led: Led) -> None:

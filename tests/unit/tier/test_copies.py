@@ -12,6 +12,7 @@ import pytest
 from broker.crash_points import CrashPoints
 from broker.log.config import LogConfig
 from broker.log.values import SegmentView
+from broker.tier import manager as tier_manager
 from broker.tier.copying.copies import CopyLoop
 from broker.tier.copying.partitions import Led
 from broker.tier.copying.policy import Phase
@@ -19,7 +20,7 @@ from broker.tier.manager import TierManager
 from broker.tier.metrics import TierMetrics
 from broker.tier.quota import COPY_TIMES, RemoteQuota
 from broker.tier.settings import UNBOUNDED, TierSettings
-from broker.workers.child import WorkerLost
+from broker.workers.child import WorkerFailed, WorkerLost
 from tests.fakes.memory_disk import ManualClock
 
 
@@ -210,6 +211,33 @@ def test_what_is_copied_no_more_does_not_lag() -> None:
     assert manager.lags() == {"t": (6_000, 6)}
     led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
     assert manager.lags() == {"t": (3_000, 3)}
+
+
+def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was decided since is asked for with each further try, and not after the first that succeeds."""
+    monkeypatch.setattr(tier_manager, "MATERIALISE_SECONDS", 0)
+    settings = TierSettings(remote_log_manager_task_retry_backoff_ms=0)
+    manager, asked = TierManager(settings, ManualClock()), list[int]()
+
+    class Fails:
+        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+            asked.append(request["version"])
+            if len(asked) >= 3:
+                return {}, b""
+            manager.cluster_events(request["version"] + 1)
+            raise WorkerFailed("unavailable", "deletions are left to be done")
+
+    manager._worker = Fails()  # type: ignore[assignment]
+
+    async def scenario() -> None:
+        manager.cluster_events(7)
+        while manager._tasks:
+            await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert asked == [7, 8, 9]
 
 
 @pytest.mark.parametrize(("changes", "count"), [({}, 3), ({"remote_copy_lag_ms": 1_500}, 1)])
