@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -386,3 +387,35 @@ def test_a_rule_that_is_excluded_is_named(spark: SparkSession, both: tuple[Topic
         spark.conf.unset("spark.sql.optimizer.excludedRules")
     assert frame.where("partition = 0 AND offset < 9").count() == 9
     assert frame.count() == len(topic.rows)
+
+
+@pytest.mark.parametrize(("column", "made"), [("p", "dynamicpruning"), ("v", "might_contain")])
+def test_what_spark_filters_by_reads_what_the_join_reads(
+    spark: SparkSession, both: tuple[Topic, int], tmp_path: Path, column: str, made: str
+) -> None:
+    """Pruning of partitions, and bloom filters: subqueries that the optimizer makes of copies, after its push-down."""
+    topic, _ = both
+    other = str(tmp_path / "other")
+    numbers = spark.range(0, 20, 1, 1).selectExpr("id AS v", "id % 10 AS p")
+    numbers.write.partitionBy("p").parquet(other)
+    # What the source does not take stays above the scan: without such a filter nothing is made.
+    side = topic.read(spark).where("partition = 0 AND offset < 9 AND value >= X'00'")
+    wanted = [row.offset for row in side.select("offset").collect()] * (2 if column == "p" else 1)
+    pruning = "spark.sql.optimizer.dynamicPartitionPruning"
+    settings = {
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        "spark.sql.defaultSizeInBytes": "1000",
+        "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "0",
+        f"{pruning}.reuseBroadcastOnly": "false",
+        f"{pruning}.useStats": "false",
+        f"{pruning}.fallbackFilterRatio": "1e30",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        joined = spark.read.parquet(other).join(side, f.col(column) == f.col("offset"))
+        assert made in joined._jdf.queryExecution().optimizedPlan().toString()
+        assert sorted(row.offset for row in joined.collect()) == sorted(wanted)
+    finally:
+        for name in settings:
+            spark.conf.unset(name)

@@ -14,6 +14,7 @@ Rules of this file (one instance is used by one thread at a time):
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import time
@@ -298,7 +299,18 @@ class DeltaLog:
         if not was_open:
             attempt.not_written(version)
             raise NotCommitted(f"{name}: {failure}", attempt) from failure
+        if isinstance(failure, NotWritten) and self._has_passed(attempt, version):
+            raise VersionsGone(f"{self.table}: version {version} was cleaned up", attempt)
         raise FateUnknown(f"{name}: {failure}", attempt) from failure
+
+    def _has_passed(self, attempt: Attempt, version: int) -> bool:
+        """Whether a version whose fate is open is gone: a store may refuse what would stand behind a hole."""
+        if not self.is_long_past(attempt.known_ms):
+            return False
+        with contextlib.suppress(OSError):
+            is_below = version < self._relist()
+            return is_below and self.store.size(self.path(commit_file(version))) is None
+        return False
 
     def _confirm_win(self, attempt: Attempt, version: int, was_open: bool) -> None:
         """After a long pause a version may be won that was cleaned up long ago: see that it was not.

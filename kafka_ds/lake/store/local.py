@@ -43,7 +43,7 @@ class LocalStore:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._inside(path)
         try:
-            if (later := _LATER_COMMIT.fullmatch(path)) is not None:
+            if (later := _LATER_COMMIT.fullmatch(path)) is not None and not os.path.exists(target):
                 _check_before(os.path.dirname(target), int(later[1]) - 1)
             temporary = self._write_temporary(target, data)
         except OSError as error:

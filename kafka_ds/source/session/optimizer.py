@@ -5,6 +5,8 @@ Rules of this file:
   `df.where("partition = 0").count()`, `df.count()` would read partition 0 alone. Of two scans in one query both would
   read what the last one asked for. (Later versions keep it with the scan.) The rule gives every scan an object of its
   own and plans it from the scan's own filters. Where the rule cannot be installed, no filter is ever taken.
+- Spark copies a join's side into a subquery, with which it filters the other side (dynamic partition pruning, runtime
+  filters): after its push-down, and before the rule. Such a copy gets its scan's plan, so that both read the same rows.
 - A Python source is not told which columns a query uses. The rule sees it in the plan, and asks for those.
 - Spark has a query with filters planned when it pushes them down, before the rule and for nothing. So only the rule's
   call plans (`is_marked`); Spark's gets a partition that cannot be read (`batch.Unplanned`). `explain` says what the
@@ -34,14 +36,18 @@ package kafka_ds;
 import java.lang.reflect.Constructor;
 import java.lang.reflect.Field;
 import java.util.Collections;
+import java.util.IdentityHashMap;
 import java.util.Map;
 import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.PlanExpression;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.trees.TreePattern;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
@@ -86,7 +92,9 @@ public class OwnPlan extends Rule {
 
   public TreeNode apply(TreeNode plan) {
     try {
-      return visit((LogicalPlan) plan, null);
+      // The scans themselves before their copies, which read no more columns.
+      Map made = new IdentityHashMap();
+      return withSubqueries(visit((LogicalPlan) plan, null, made), made);
     } catch (RuntimeException problem) {
       throw problem;
     } catch (Exception problem) {
@@ -94,10 +102,10 @@ public class OwnPlan extends Rule {
     }
   }
 
-  /* `used` are the columns that the plan above asks for, null for all. */
-  private LogicalPlan visit(LogicalPlan plan, AttributeSet used) throws Exception {
+  /* `used` are the columns that the plan above asks for, null for all; `made`: what each scan has become. */
+  private LogicalPlan visit(LogicalPlan plan, AttributeSet used, Map made) throws Exception {
     if (plan instanceof DataSourceV2ScanRelation) {
-      return replaced((DataSourceV2ScanRelation) plan, used);
+      return replaced((DataSourceV2ScanRelation) plan, used, made);
     }
     AttributeSet below = null;
     if (plan instanceof Project) {
@@ -109,7 +117,7 @@ public class OwnPlan extends Rule {
     Object[] visited = new Object[children.length()];
     boolean changed = false;
     for (int i = 0; i < visited.length; i++) {
-      visited[i] = visit((LogicalPlan) children.apply(i), below);
+      visited[i] = visit((LogicalPlan) children.apply(i), below, made);
       changed = changed || visited[i] != children.apply(i);
     }
     if (!changed) {
@@ -118,7 +126,64 @@ public class OwnPlan extends Rule {
     return (LogicalPlan) plan.withNewChildren(seq(visited));
   }
 
-  private LogicalPlan replaced(DataSourceV2ScanRelation node, AttributeSet used) throws Exception {
+  /* Also in subqueries: after the push-down the optimizer makes some of its own, out of copies of a join's side. */
+  private LogicalPlan withSubqueries(LogicalPlan plan, Map made) throws Exception {
+    if (!plan.containsPattern(TreePattern.PLAN_EXPRESSION())) {
+      return plan;
+    }
+    Seq children = plan.children();
+    Object[] visited = new Object[children.length()];
+    for (int i = 0; i < visited.length; i++) {
+      visited[i] = withSubqueries((LogicalPlan) children.apply(i), made);
+    }
+    LogicalPlan above = (LogicalPlan) plan.withNewChildren(seq(visited));
+    return (LogicalPlan) above.mapExpressions(new Subqueries(this, made));
+  }
+
+  Expression within(Expression expression, Map made) throws Exception {
+    if (!expression.containsPattern(TreePattern.PLAN_EXPRESSION())) {
+      return expression;
+    }
+    Seq children = expression.children();
+    Object[] visited = new Object[children.length()];
+    for (int i = 0; i < visited.length; i++) {
+      visited[i] = within((Expression) children.apply(i), made);
+    }
+    Expression above = (Expression) expression.withNewChildren(seq(visited));
+    if (!(above instanceof PlanExpression)
+        || !(((PlanExpression) above).plan() instanceof LogicalPlan)) {
+      return above;
+    }
+    LogicalPlan below = (LogicalPlan) ((PlanExpression) above).plan();
+    LogicalPlan planned = withSubqueries(visit(below, null, made), made);
+    if (planned == below) {
+      return above;
+    }
+    return ((PlanExpression) above).withNewPlan(planned);
+  }
+
+  public static class Subqueries extends scala.runtime.AbstractFunction1 {
+    private final OwnPlan rule;
+    private final Map made;
+
+    public Subqueries(OwnPlan rule, Map made) {
+      this.rule = rule;
+      this.made = made;
+    }
+
+    public Object apply(Object expression) {
+      try {
+        return rule.within((Expression) expression, made);
+      } catch (RuntimeException problem) {
+        throw problem;
+      } catch (Exception problem) {
+        throw new RuntimeException(problem);
+      }
+    }
+  }
+
+  private LogicalPlan replaced(DataSourceV2ScanRelation node, AttributeSet used, Map made)
+      throws Exception {
     Object old = node.scan();
     if (!(old instanceof PythonScan) || done.containsKey(old)
         || !FORMAT.equalsIgnoreCase((String) shortName.get(old))) {
@@ -128,6 +193,15 @@ public class OwnPlan extends Rule {
     Filter[] pushed = (Filter[]) filters.get(old);
     java.util.List output = new java.util.ArrayList();
     StructType wanted = pruned(whole, node.output(), used, pushed, output);
+    Object known = made.get(old);
+    if (known != null && covers((StructType) schema.get(known), wanted)) {
+      StructType columns = (StructType) schema.get(known);
+      output.clear();
+      for (int i = 0; i < columns.fields().length; i++) {
+        output.add(node.output().apply(whole.fieldIndex(columns.fields()[i].name())));
+      }
+      return with(node, known, output);
+    }
     String name = (String) shortName.get(old);
     CaseInsensitiveStringMap given = (CaseInsensitiveStringMap) options.get(old);
     PythonDataSourceCreationResult created = ((PythonDataSourceV2) ds.get(old))
@@ -149,15 +223,26 @@ public class OwnPlan extends Rule {
     }
     PythonScan fresh = new Described(own, name, wanted, given, pushed, plan);
     done.put(fresh, Boolean.TRUE);
+    made.put(old, fresh);
+    return with(node, fresh, output);
+  }
+
+  private static boolean covers(StructType columns, StructType wanted) {
+    return java.util.Arrays.asList(columns.fieldNames())
+        .containsAll(java.util.Arrays.asList(wanted.fieldNames()));
+  }
+
+  private LogicalPlan with(DataSourceV2ScanRelation node, Object scan, java.util.List output)
+      throws Exception {
     Object[] arguments = new Object[node.productArity()];
     for (int i = 0; i < arguments.length; i++) {
       arguments[i] = node.productElement(i);
     }
-    arguments[1] = fresh;
+    arguments[1] = scan;
     arguments[2] = seq(output.toArray());
-    LogicalPlan made = (LogicalPlan) relation.newInstance(arguments);
-    made.copyTagsFrom(node);
-    return made;
+    LogicalPlan changed = (LogicalPlan) relation.newInstance(arguments);
+    changed.copyTagsFrom(node);
+    return changed;
   }
 
   /* The schema as Python gets it from this rule alone. */

@@ -8,12 +8,15 @@ from functools import partial
 
 import pytest
 
-from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA
+from kafka_ds.lake.actions import DAY_MS
+from kafka_ds.lake.log.attempt import FateUnknown, PlainChange, VersionsGone
+from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA, commit_file
 from kafka_ds.lake.store import local as store_module
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.store.opening import open_store, probe
 from kafka_ds.lake.store.store import NotWritten, StoreNotExclusive, UnsupportedStore
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
 
 
 @pytest.fixture
@@ -193,6 +196,40 @@ def test_in_an_older_copy_of_a_table_nothing_is_decided(store, tmp_path):
     assert len(list(log.iterdir())) == 2
     (log / f"{2:020d}.checkpoint.parquet").write_bytes(b"as others may leave it")
     assert store.put_if_absent(f"t/_delta_log/{3:020d}.json", b"2")
+
+
+@pytest.mark.parametrize("boundary", [1, 4])
+def test_an_open_fate_ends_where_the_clean_up_has_passed_it(tmp_path, boundary):
+    """A writer that slept: a commit in front of a hole is refused, but nothing would ever tell it of the end."""
+
+    class Away(LocalStore):
+        is_away = False
+
+        def put_if_absent(self, path, data):
+            if self.is_away:
+                raise OSError("no answer")
+            return super().put_if_absent(path, data)
+
+    clock = FakeLogClock()
+    store = Away(str(tmp_path))
+    sleeper, other = (DeltaLog(each, "t", clock=clock) for each in (store, LocalStore(store.root)))
+    assert sleeper.create(schema_json="{}", partition_columns=(), configuration={})
+    attempt, store.is_away = sleeper.begin(PlainChange("TEST")), True
+    with pytest.raises(FateUnknown):
+        sleeper.commit(attempt, read_version=0)
+    store.is_away = False
+    for version in range(5):
+        other.commit(other.begin(PlainChange("TEST")), read_version=version)
+    store.put_durable(f"t/_delta_log/{boundary:020d}.checkpoint.parquet", b"")
+    for version in range(boundary):
+        store.delete(f"t/{commit_file(version)}")
+    clock.now_ms += 8 * DAY_MS
+    if boundary == 1:
+        assert sleeper.commit(attempt, read_version=0) == 6
+    else:
+        with pytest.raises(VersionsGone):
+            sleeper.commit(attempt, read_version=0)
+        assert not attempt.files_may_be_deleted
 
 
 @pytest.mark.parametrize("mark", [None, "", "t/_delta_log"])
