@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kafka_ds.wire import walking
 from kafka_ds.wire.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -66,16 +65,6 @@ WRONG_INSIDE = {
     "nothing": b"",
 }
 WRONG_OUTSIDE = ("no data of the codec", "data that is cut", "data after the last")
-
-
-class InPython:
-    """The loop as it is written."""
-
-    def begin(self, count: int, base_time: int) -> list[int]:
-        return walking.begun(count, base_time)
-
-    def walk(self, data: memoryview | bytes, state: list[int], *, is_last: bool) -> int:
-        return walking.walk(data, 0, len(data), is_last, state)
 
 
 def header(codec: Codec, count: int = COUNT) -> BatchHeader:

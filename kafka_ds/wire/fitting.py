@@ -12,10 +12,13 @@ from typing import Any, Protocol
 
 from kafka_ds.wire import walking
 from kafka_ds.wire.batch import HEADER_BYTES, BatchHeader, Codec, CorruptRecord
-from kafka_ds.wire.unpacking import pieces
+from kafka_ds.wire.unpacking import pieces, unpacked_bytes_max
 from kafka_ds.wire.walking import FINE, INDEX, NEWEST_TIME, STOPPED
 
-__all__ = ["UnpacksToMore", "Walker", "is_fast", "newest_time", "use"]
+__all__ = ["AsWritten", "UnpacksToMore", "Walker", "is_fast", "newest_time", "use"]
+
+# The time that a piece takes, however small it is: as long as that of so many bytes. Frames and blocks may be empty.
+PIECE_COST_BYTES = 4 << 10
 
 _WRONG = {
     walking.CUT: "cut short",
@@ -40,6 +43,18 @@ class Walker(Protocol):
         """Walk on through these bytes."""
 
 
+class AsWritten:
+    """The loop as plain Python: what other ways are compared with."""
+
+    def begin(self, count: int, base_time: int) -> list[int]:
+        """As `Walker` says."""
+        return walking.begun(count, base_time)
+
+    def walk(self, data: memoryview | bytes, state: list[int], *, is_last: bool) -> int:
+        """As `Walker` says."""
+        return walking.walk(data, 0, len(data), is_last, state)
+
+
 _walker: Walker | None = None
 
 
@@ -57,7 +72,7 @@ def is_fast() -> bool:
 def newest_time(records: memoryview, header: BatchHeader, *, bytes_max: int | None = None) -> int:
     """The greatest time of the records of a batch that fits its header, -1 if none has one, in milliseconds.
 
-    Raises CorruptRecord where records do not fit, UnpacksToMore where they take more than `bytes_max`.
+    Raises CorruptRecord where records do not fit or are too many, UnpacksToMore where they take more than `bytes_max`.
     """
     walker = _walker
     assert walker is not None, "callers ask first"
@@ -77,11 +92,13 @@ def _walk_pieces(
     walker: Walker, payload: memoryview, codec: int, state: Any, bytes_max: int | None
 ) -> int:
     left = b""
-    size = 0
+    size, size_max = 0, unpacked_bytes_max(len(payload))
     for piece in pieces(codec, payload):
-        size += len(piece)
+        size += max(len(piece), PIECE_COST_BYTES)
         if bytes_max is not None and size > bytes_max:
             raise UnpacksToMore
+        if size > size_max:
+            raise CorruptRecord(f"{len(payload)} bytes unpack to more than {size_max}")
         data = left + piece if left else piece
         wrong = walker.walk(data, state, is_last=False)
         if wrong != FINE:

@@ -7,8 +7,10 @@ process, kept beside the other compiled code, and from there loaded in a tenth o
 Rules of this file:
 - The code is made for the plainest processor of its kind, not for this one: a home may be shared by several machines.
   What it was made of (the loop's source, numba's calling convention as known here) is in the file's name.
-- A file is executed only if nobody else may write to its folder and its checksum is right. It is made whole or not at
-  all, and never changed.
+- A file is executed only if nobody else may write to it or to its folder, and its checksum is right. It is made whole
+  or not at all, and never changed.
+- It is kept only after the process that made it has compared it with the loop as it is written. On a processor where
+  it is wrong, or ends the process, that process is all that is lost: no broker ever loads it.
 - Only Linux on x86-64 and arm64 has such code. Elsewhere, and until it is made, `kafka_ds.wire.fitting` has no walker:
   its callers have to know another way, as nothing may go unchecked.
 """
@@ -22,17 +24,19 @@ import logging
 import mmap
 import os
 import platform
+import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from kafka_ds.wire import fitting, walking
-from kafka_ds.wire.batch import NO_TIMESTAMP
+from kafka_ds.wire.batch import HEADER_BYTES, NO_TIMESTAMP, Record, build_batch, read_header
 from kafka_ds.wire.code_folder import cache_folder, private_folders
 
-__all__ = ["build", "build_beside", "load"]
+__all__ = ["build", "build_beside", "load", "prove"]
 
 MACHINES = ("x86_64", "aarch64")
 _BUILD_SECONDS_MAX = 300
@@ -50,7 +54,7 @@ def load() -> bool:
     if not fitting.is_fast() and _is_possible():
         for folder in private_folders():
             with contextlib.suppress(OSError, ValueError):
-                fitting.use(_Code(_checked(Path(folder, _file_name()).read_bytes())))
+                fitting.use(_Code(_checked(_read(Path(folder, _file_name())))))
                 break
     return fitting.is_fast()
 
@@ -62,8 +66,12 @@ def build_beside() -> threading.Thread | None:
 
     def work() -> None:
         command = (sys.executable, "-m", "kafka_ds.wire.machine_code")
+        # Python imports from its working folder first, and the broker's own may be anybody's.
+        root = Path(__file__).resolve().parents[2]
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_BUILD_SECONDS_MAX)
+            subprocess.run(
+                command, check=True, capture_output=True, timeout=_BUILD_SECONDS_MAX, cwd=root
+            )
         except (OSError, subprocess.SubprocessError) as error:
             _LOGGER.warning("records are checked slowly, as no code could be made: %s", error)
         load()
@@ -74,11 +82,16 @@ def build_beside() -> threading.Thread | None:
 
 
 def build() -> bool:
-    """Make the code (some seconds), unless it is there; whether it is there now."""
+    """Make the code (some seconds), unless it is there; whether it is there now.
+
+    It may end this process, if this processor does something else than LLVM thinks.
+    """
     if not load() and _is_possible():
         with cache_folder() as folder:
             if folder is not None and not load():  # Another process may have made it meanwhile.
-                _keep(Path(folder), _compiled())
+                code = _compiled()
+                prove(_Code(code))
+                _keep(Path(folder), code)
     return load()
 
 
@@ -98,8 +111,17 @@ def _file_name() -> str:
 def _keep(folder: Path, code: bytes) -> None:
     place = folder / _file_name()
     unfinished = place.with_suffix(f".{os.getpid()}")
+    unfinished.touch(mode=0o600)
     unfinished.write_bytes(hashlib.sha256(code).digest() + code)
     unfinished.replace(place)
+
+
+def _read(place: Path) -> bytes:
+    with place.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError("a file of code that others may write")
+        return file.read()
 
 
 def _checked(content: bytes) -> bytes:
@@ -138,7 +160,8 @@ class _Code:
     def walk(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
         place = ctypes.addressof(state)
         result, exception = place + 8 * RESULT, place + 8 * EXCEPTION
-        self._walk(result, exception, _address(data), 0, len(data), is_last, place)
+        status = self._walk(result, exception, _address(data), 0, len(data), is_last, place)
+        assert status == 0, "the loop raises nothing, and would leave an old result"
         wrong: int = state[RESULT]
         return wrong
 
@@ -150,6 +173,57 @@ def _address(data: memoryview | bytes) -> int | bytes:
     if data.readonly or not data:
         return bytes(data)
     return ctypes.addressof(ctypes.c_char.from_buffer(data))
+
+
+# -- proving ------------------------------------------------------------------------------------
+
+_PROVED_BYTES = (0x00, 0x01, 0x02, 0x0B, 0x7F, 0x80, 0xFF)
+
+
+def prove(walker: fitting.Walker) -> None:
+    """Walk over good and bad records, whole and in pieces; AssertionError where the loop as written finds otherwise."""
+    records = [
+        Record(0, 1_700_000_000_000, None, None),
+        Record(1, 1_700_000_000_007, b"key", bytes(150), ((b"of a header", b"1"), (b"", None))),
+        Record(2, NO_TIMESTAMP, b"", b"value"),
+    ]
+    batch = build_batch(records)
+    header, whole = read_header(batch), batch[HEADER_BYTES:]
+    as_written = fitting.AsWritten()
+    for sent, cut in _cases(whole):
+        found, expected = (
+            _steps(each, each.begin(header.record_count, header.base_timestamp), sent, cut)
+            for each in (walker, as_written)
+        )
+        assert found == expected, f"{sent.hex()}, cut at {cut}: {found} instead of {expected}"
+
+
+def _cases(whole: bytes) -> Iterator[tuple[bytes, int]]:
+    """Records, and where they are cut."""
+    yield from ((whole, cut) for cut in range(len(whole) + 1))
+    yield from ((whole[:end], end // 2) for end in range(len(whole)))
+    for at in range(len(whole)):
+        for byte in _PROVED_BYTES:
+            sent = whole[:at] + bytes((byte,)) + whole[at + 1 :]
+            yield from ((sent, 0), (sent, at), (sent, at // 2))
+    yield whole + b"\x00", 0
+    # A length in five bytes and in six; a time in ten, which wraps, and in eleven.
+    yield from ((b"\x8c" + b"\x80" * more + b"\x00" + whole[1:], 0) for more in (3, 4))
+    for time in (b"\xfe" + b"\xff" * 8 + b"\x01", b"\x80" * 10 + b"\x00"):
+        body = b"\x00" + time + b"\x00\x01\x01\x00"
+        yield bytes((2 * len(body),)) + body + whole, 0
+
+
+def _steps(walker: fitting.Walker, state: Any, sent: bytes, cut: int) -> list[list[int]]:
+    """What a walk says and knows after each of two pieces."""
+    steps: list[list[int]] = []
+    for piece, is_last in ((sent[:cut], False), (sent[cut:], True)):
+        data = (sent[steps[0][-1] : cut] if steps else b"") + piece
+        wrong = walker.walk(memoryview(bytearray(data)), state, is_last=is_last)
+        steps.append([wrong, *state[: walking.STATE_NUMBERS]])
+        if wrong != walking.FINE:
+            break
+    return steps
 
 
 # -- making -------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Pure: what a batch's records unpack to, in pieces, for those who look at them once and keep none.
 
 Rules of this file:
-- However much a batch unpacks to, no more than a piece of it is in memory. So there is no limit, and nothing is refused
-  that Kafka takes: its producers fill batches by their compressed size. The exception is a block of raw snappy, which
-  cannot be divided; its format lets it hold 22 times its size.
+- However much a batch unpacks to, no more than a piece of it is in memory. So the limit is far above what Kafka's
+  producers make, who fill batches by their compressed size: it is there for a thread's time (`unpacked_bytes_max`).
+  A block of raw snappy cannot be divided; its format lets it hold 22 times its size.
 - What is wrong with the bytes is CorruptRecord, as where they are unpacked as a whole (`kafka_ds.wire.compression`),
   also behind the last record's bytes: the pieces end where the input does.
 """
@@ -16,10 +16,14 @@ from typing import Any
 from kafka_ds.wire import compression
 from kafka_ds.wire.compression import DECOMPRESSED_BYTES_MAX, Codec, CorruptRecord
 
-__all__ = ["PIECE_BYTES", "pieces"]
+__all__ = ["PIECE_BYTES", "pieces", "unpacked_bytes_max"]
 
 # It stays in the processor's cache from the codec to who looks at it.
 PIECE_BYTES = 256 << 10
+# A MiB of zstd may hold 32 GiB, with which a thread is busy for seconds. Of Java's producer 436 times its size was seen
+# in a batch, and a record of zeros may be as large as its setting max.request.size allows.
+UNPACKED_BYTES_MAX = 1 << 30
+UNPACKED_RATIO_MAX = 1024
 # A copy of three bytes makes 64.
 SNAPPY_RATIO_MAX = 22
 # lz4 copies what it was given and has not read yet, with each piece.
@@ -31,6 +35,11 @@ def pieces(codec: int, data: memoryview) -> Iterator[bytes]:
     if codec not in _DECODERS:
         raise CorruptRecord(f"unknown codec {codec}")
     return _DECODERS[codec](data.toreadonly())
+
+
+def unpacked_bytes_max(packed_bytes: int) -> int:
+    """What so many bytes may unpack to before it is taken for an attack."""
+    return max(UNPACKED_BYTES_MAX, packed_bytes * UNPACKED_RATIO_MAX)
 
 
 def _gzip(data: memoryview) -> Iterator[bytes]:

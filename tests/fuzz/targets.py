@@ -50,7 +50,6 @@ from kafka_ds.wire.errors import KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_request_header
 from kafka_ds.wire.legacy import Upconverter
 from tests.fakes.lake_store import MemoryStore
-from tests.unfitting import InPython
 
 NOW_MS = 1_700_000_000_000
 # The largest input; larger ones teach nothing.
@@ -120,7 +119,7 @@ def produced(data: bytes) -> None:
     """What a producer sends: into a topic that has its records walked over, and into one that has each read."""
     by_code = fitting.is_fast()
     if not by_code:
-        fitting.use(InPython())
+        fitting.use(fitting.AsWritten())
     for config in (_PLAIN, _LOOKED_INTO):
         try:
             prepare(memoryview(data), config, NOW_MS)

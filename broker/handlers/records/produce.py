@@ -10,7 +10,8 @@
 - A duplicate of an idempotent producer is answered with the first one's offset (the last five batches are known).
 - The records fit their batch's header, or it is INVALID_RECORD; compressed ones are unpacked to see it. Where that
   takes long, and where a topic demands its own codec (compression.type), keys (compaction) or a smallest timestamp
-  (message.timestamp.before.max.ms), threads prepare its batches first, in order for each partition.
+  (message.timestamp.before.max.ms), threads prepare its batches first, in order for each partition. Where too much
+  waits for them: NOT_ENOUGH_REPLICAS, on which clients try again.
 - Errors of the log: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
   UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR.
 - Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION, by id UNKNOWN_TOPIC_ID. No topic is created here:
@@ -183,7 +184,7 @@ class Appender:
         except KafkaError as error:
             self.failed = _untraced(error)
             if partition is not None:
-                _count_refused(partition, data.records, error.code)
+                _count_refused(partition, len(data.records or b""), error.code)
             return _refused(data.index, error, partition)
         response = PartitionProduceResponse(
             index=data.index,
@@ -206,7 +207,7 @@ class Appender:
         """Append one batch when its transaction has taken it, or it is prepared; the response is filled in then."""
         # When the request has timed out its memory is used for another one, while the batch may count yet.
         records = memoryview(bytearray(records))
-        later = _Later(self, partition, index)
+        later = _Later(self, partition, index, len(records))
         self.unacknowledged.append(Unacknowledged(later.response, later.done))
         if asking is not None:
             asking.then(partial(later.append, records, is_prepared=False), later.refuse)
@@ -223,9 +224,11 @@ class Appender:
     def append_late(
         self, partition: HostedPartition, records: memoryview, *, is_prepared: bool
     ) -> AppendInfo:
-        """Append a batch that had to wait; raises KafkaError."""
+        """Append a batch that had to wait; raises KafkaError, or TakesLong."""
         if self._replicas.get(partition.topic, partition.index) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
+        if not is_prepared and self._preparer.takes(partition, records):
+            raise TakesLong  # One that waited for the same answer does, and must not be overtaken.
         return self.append_now(partition, records, is_prepared=is_prepared)
 
     def append_now(
@@ -295,12 +298,15 @@ class Appender:
 class _Later:
     """A batch that is appended when the time has come, or refused then."""
 
-    __slots__ = ("_appender", "_index", "_partition", "done", "response")
+    __slots__ = ("_appender", "_index", "_partition", "_size", "done", "response")
 
-    def __init__(self, appender: Appender, partition: HostedPartition, index: int) -> None:
+    def __init__(
+        self, appender: Appender, partition: HostedPartition, index: int, size: int
+    ) -> None:
         self._appender = appender
         self._partition = partition
         self._index = index
+        self._size = size
         self.response = PartitionProduceResponse(index=index, base_offset=-1)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(_note)
@@ -308,6 +314,7 @@ class _Later:
     def refuse(self, error: KafkaError) -> None:
         error = error.with_traceback(None)
         self._appender.failed = _untraced(error)
+        _count_refused(self._partition, self._size, error.code)
         refused = _refused(self._index, error, self._partition)
         self.response.log_start_offset = refused.log_start_offset
         self.response.record_errors = refused.record_errors
@@ -346,9 +353,9 @@ class _Later:
             self.done.set_result(None)
 
 
-def _count_refused(partition: HostedPartition, records: Any, code: ErrorCode) -> None:
+def _count_refused(partition: HostedPartition, size: int, code: ErrorCode) -> None:
     partition.counters.refused(
-        len(records or b""),
+        size,
         is_too_large=code == ErrorCode.MESSAGE_TOO_LARGE,
         is_failure=code not in _NO_FAILURES,
     )

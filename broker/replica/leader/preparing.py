@@ -6,7 +6,8 @@ Rules of this file:
 - What takes the event loop half a millisecond at most is prepared at once if nothing is before it: batches that are
   not compressed, small ones that are, and of those whose records are read in Python the smallest. All others are
   prepared in threads, several of one partition at the same time.
-- What waits here is bounded by what connections may leave unanswered. A client that goes away takes back nothing.
+- A client that goes away, or whose request has timed out, takes back nothing. So what waits here has a limit of its
+  own, beyond which a batch is refused; clients send it again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kafka_ds.wire.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 PREPARING_THREADS_MAX = 2
+WAITING_BYTES_MAX = 512 << 20
 # Records that are read in Python.
 PREPARED_AT_ONCE_BYTES_MAX = 8 << 10
 # What is likely to hold no more than may be unpacked at once; where it turns out to hold more, a thread begins anew.
@@ -47,6 +49,7 @@ class _Waiting(NamedTuple):
     """A batch in its partition's queue."""
 
     prepared: asyncio.Future[memoryview]
+    size: int
     append: Append
     refuse: Refuse
 
@@ -58,6 +61,7 @@ class BatchPreparer:
         machine_code.load()
         self._threads = threads
         self._queues: dict[HostedPartition, deque[_Waiting]] = {}
+        self._waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def takes(self, partition: HostedPartition, records: memoryview) -> bool:
@@ -79,14 +83,20 @@ class BatchPreparer:
         refuse: Refuse,
     ) -> None:
         """Prepare a batch; `append` gets it when all before it are through, or `refuse` the reason why not."""
+        if self._waiting_bytes >= WAITING_BYTES_MAX:
+            message = "too many batches wait for being looked into"
+            refuse(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message))
+            return
         config = partition.log.config
         loop = asyncio.get_running_loop()
         prepared = loop.run_in_executor(self._threads, prepare_in_thread, records, config, now_ms)
+        waiting = _Waiting(prepared, len(records), append, refuse)
+        self._waiting_bytes += waiting.size
         queue = self._queues.get(partition)
         if queue is not None:
-            queue.append(_Waiting(prepared, append, refuse))
+            queue.append(waiting)
             return
-        self._queues[partition] = deque((_Waiting(prepared, append, refuse),))
+        self._queues[partition] = deque((waiting,))
         task = loop.create_task(self._work_through(partition), name="prepare")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -106,9 +116,11 @@ class BatchPreparer:
                 else:
                     first.append(records)
                 queue.popleft()
+                self._waiting_bytes -= first.size
         finally:
             del self._queues[partition]
             for left in queue:
+                self._waiting_bytes -= left.size
                 left.refuse(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def close(self) -> None:

@@ -12,6 +12,8 @@ import pytest
 from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX
 from broker.net.dispatch import Unanswerable, Waiting
 from broker.replica.leader import preparing
+from broker.replica.leader.hosted import HostedPartition
+from broker.transactions.joining import Writer
 from kafka_ds.wire.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
@@ -19,6 +21,7 @@ from kafka_ds.wire.messages import (
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
+    ProduceRequest,
 )
 from kafka_ds.wire.messages.configs import (
     IncrementalAlterableConfig,
@@ -119,41 +122,103 @@ async def test_records_that_do_not_fit_are_refused_wherever_they_are_looked_at(
             assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_RECORD, -1)
             assert answer.error_message is not None
             assert "record 2 of 3 is cut short" in answer.error_message
+        counters = broker.node.replica_manager.get("t", 0).counters
+        assert (counters.produce_requests, counters.produce_failures) == (2, 2)
         assert (await broker.fetch("t", 0)).high_watermark == 0
 
 
+async def transactional_writes(broker: InProcess) -> Callable[[int, bytes], ProduceRequest]:
+    """Makes the writes of a producer that has no transaction yet, by sequence and content."""
+    asked = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
+    while True:
+        given = await broker.ask(asked, 4)
+        if given.error_code not in (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+        ):
+            break
+        await broker.ask(FindCoordinatorRequest(key="x", key_type=1), 3)
+        await asyncio.sleep(0.01)
+    assert given.error_code == ErrorCode.NONE
+
+    def write(sequence: int, value: bytes) -> ProduceRequest:
+        batch = batch_of(
+            [value],
+            codec=Codec.ZSTD,
+            producer_id=given.producer_id,
+            producer_epoch=given.producer_epoch,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        request = produce_request("t", batch)
+        request.transactional_id = "x"
+        return request
+
+    return write
+
+
+def answer_slowly(broker: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a coordinator that is elsewhere: never in the turn of the question."""
+    joins = broker.node.transactions.joins
+    ask = joins._ask
+
+    async def answer(partition: HostedPartition, writer: Writer) -> object:
+        await asyncio.sleep(0)
+        given = ask(partition, writer)
+        return None if given is None else await given
+
+    monkeypatch.setattr(joins, "_ask", answer)
+
+
 @in_loop
-async def test_one_that_joins_its_transaction_first(memory_path: Path) -> None:
+async def test_one_that_joins_its_transaction_first(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is found out to take long only when the coordinator has answered."""
     async with in_process(memory_path) as broker:
         await broker.create("t")
-        asked = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
-        while True:
-            given = await broker.ask(asked, 4)
-            if given.error_code not in (
-                ErrorCode.COORDINATOR_NOT_AVAILABLE,
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                ErrorCode.NOT_COORDINATOR,
-                ErrorCode.CONCURRENT_TRANSACTIONS,
-            ):
-                break
-            await broker.ask(FindCoordinatorRequest(key="x", key_type=1), 3)
-            await asyncio.sleep(0.01)
-        assert given.error_code == ErrorCode.NONE
+        write = await transactional_writes(broker)
+        answer_slowly(broker, monkeypatch)
         for sequence in range(2):
-            batch = batch_of(
-                [HOLDS_MUCH],
-                codec=Codec.ZSTD,
-                producer_id=given.producer_id,
-                producer_epoch=given.producer_epoch,
-                base_sequence=sequence,
-                is_transactional=True,
-            )
-            request = produce_request("t", batch)
-            request.transactional_id = "x"
-            response = await broker.ask(request, 12)
-            answer = response.responses[0].partition_responses[0]
-            assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, sequence)
+            waiting = broker.begin(write(sequence, HOLDS_MUCH), 12)
+            assert await answer_of(waiting) == (ErrorCode.NONE, sequence)
+
+
+@in_loop
+async def test_what_waits_for_the_same_coordinator_is_not_overtaken(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first takes long, and those behind it do not."""
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        write = await transactional_writes(broker)
+        answer_slowly(broker, monkeypatch)
+        contents = [HOLDS_MUCH, b"little", HOLDS_MUCH, b"little"]
+        waiting = [broker.begin(write(i, value), 12) for i, value in enumerate(contents)]
+        answers = [await answer_of(each) for each in waiting]
+        assert answers == [(ErrorCode.NONE, offset) for offset in range(4)]
+
+
+@in_loop
+async def test_what_waits_is_bounded(
+    memory_path: Path, held: Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where those who sent it have been told that it took too long."""
+    monkeypatch.setattr(preparing, "WAITING_BYTES_MAX", 2 * len(LARGE))
+    async with in_process(memory_path) as broker:
+        await broker.create("t", compression_type="gzip")
+        requests = [produce_request("t", batch_of([LARGE])) for _ in range(4)]
+        for each in requests[:2]:
+            each.timeout_ms = 1
+        codes = [(await answer_of(broker.begin(each, 9)))[0] for each in requests]
+        assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 2 + [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
+        held.set()
+        while broker.node.preparer._queues:
+            await asyncio.sleep(0.01)
+        assert (await broker.produce("t", batch_of([LARGE]))).base_offset == 2
+        assert broker.node.preparer._waiting_bytes == 0
 
 
 @in_loop

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ds.wire import fitting, machine_code, walking
+from kafka_ds.wire import fitting, machine_code, unpacking, walking
 from kafka_ds.wire.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -22,9 +22,10 @@ from kafka_ds.wire.batch import (
     read_header,
     read_records,
     seal,
+    varint,
 )
 from kafka_ds.wire.compression import compress, decompress
-from kafka_ds.wire.unpacking import PIECE_BYTES, pieces
+from kafka_ds.wire.unpacking import PIECE_BYTES, pieces, unpacked_bytes_max
 from tests import unfitting
 from tests.unit.wire.record_cases import damaged, logs
 
@@ -115,7 +116,7 @@ def test_records_may_be_cut_into_pieces_anywhere(
         cuts = sorted(draw.randrange(len(payload) + 1) for _ in range(draw.randrange(9)))
         expected = by_the_slow_reader(seal(header, payload))
         assert by_the_loop(by_code, payload, header, cuts) == expected
-        assert by_the_loop(unfitting.InPython(), payload, header, cuts) == expected
+        assert by_the_loop(fitting.AsWritten(), payload, header, cuts) == expected
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -184,6 +185,40 @@ def test_a_batch_may_hold_far_more_than_its_size(codec: Codec) -> None:
         for i in range(12)
     )
     batch = seal(unfitting.header(codec, 12), compress(codec, inside))
+    assert newest(batch) == unfitting.NOW_MS
+    with pytest.raises(fitting.UnpacksToMore):
+        newest(batch, bytes_max=1 << 20)
+
+
+def test_a_batch_that_would_keep_a_thread_busy_for_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = varint(16 << 20) + bytes(16 << 20)
+    inside = unfitting.whole(unfitting.body(0, value=large))
+    batch = seal(unfitting.header(Codec.ZSTD, 1), compress(Codec.ZSTD, inside))
+    assert newest(batch) == unfitting.NOW_MS
+    monkeypatch.setattr(unpacking, "UNPACKED_BYTES_MAX", 8 << 20)
+    with pytest.raises(CorruptRecord, match="unpack to more than"):
+        newest(batch)
+
+
+def test_nothing_is_taken_for_an_attack_that_kafkas_producers_make() -> None:
+    assert unpacked_bytes_max(248 << 10) == 1 << 30
+    assert unpacked_bytes_max(10 << 20) == 10 << 30
+
+
+EMPTY = {
+    Codec.GZIP: compress(Codec.GZIP, b""),
+    Codec.SNAPPY: b"\x00\x00\x00\x01\x00",
+    Codec.LZ4: compress(Codec.LZ4, b""),
+    Codec.ZSTD: compress(Codec.ZSTD, b""),
+}
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_frames_that_hold_nothing_take_their_time_too(codec: Codec) -> None:
+    """Ten thousand of them fit into what is small enough to be looked at at once."""
+    batch = seal(unfitting.header(codec), compress(codec, unfitting.ALL) + EMPTY[codec] * 1_000)
     assert newest(batch) == unfitting.NOW_MS
     with pytest.raises(fitting.UnpacksToMore):
         newest(batch, bytes_max=1 << 20)
