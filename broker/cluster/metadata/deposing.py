@@ -22,14 +22,23 @@ class Deposing:
 
     def __init__(self) -> None:
         self._told: asyncio.Future[None] | None = None
+        self._is_told = False
 
     def tell(self) -> None:
-        """There is another controller."""
+        """There is another controller: until `heard`, nothing more is waited for."""
+        self._is_told = True
         if self._told is not None and not self._told.done():
             self._told.set_result(None)
 
+    def heard(self) -> None:
+        """This broker goes on with what that controller has decided."""
+        self._is_told = False
+
     async def unless(self, work: Coroutine[Any, Any, Result]) -> Result:
         """What comes of it; raises Deposed if `tell` comes first."""
+        if self._is_told:
+            work.close()
+            raise Deposed("another broker has become the controller")
         working = asyncio.ensure_future(work)
         self._told = asyncio.get_running_loop().create_future()
         try:

@@ -241,6 +241,7 @@ class ClusterDriver:
 
     async def _follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         async with self._turn:
+            self._deposing.heard()
             if self._is_active:
                 self._take_back([], Superseded("another broker has become the controller"))
             await self._take_all(entries)
@@ -281,9 +282,8 @@ class ClusterDriver:
             raise OSError(f"{self.folder}: the store has not answered yet")
         version = self.image.version
         try:
-            return await self._deposing.unless(
-                self._in_thread(lambda: self._log.read_after(version))
-            )
+            reading = self._in_thread(lambda: self._log.read_after(version))
+            return await self._deposing.unless(reading)
         except Deposed as error:
             raise OSError(str(error)) from error
         except VersionsMissing as error:

@@ -222,6 +222,45 @@ async def test_a_commit_that_is_still_being_encoded_comes_too_late_for_a_deposed
 
 
 @in_loop
+async def test_who_is_told_of_the_next_controller_between_two_commits_does_not_begin_the_second(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for a store that hangs, and nobody would tell it again."""
+    old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    assert await old.start()
+    begun, applied, is_back = asyncio.Event(), asyncio.Event(), threading.Event()
+
+    async def apply(_: Sequence[Event]) -> None:
+        begun.set()
+        await applied.wait()
+
+    old.driver.apply = apply
+    first = asyncio.ensure_future(old.create("a"))
+    await begun.wait()
+    second = asyncio.ensure_future(old.create("b"))
+    await new.driver.catch_up()
+    assert await new.start()
+    commit = old.log.commit
+
+    def hang(given: Commit) -> int | None:
+        is_back.wait()
+        return commit(given)
+
+    monkeypatch.setattr(old.log, "commit", hang)
+    applied.set()
+    try:
+        async with asyncio.timeout(60):
+            await old.driver.follow_instead(entries_of(new, old.image.version))
+        await first
+        with pytest.raises(KafkaError):
+            await second
+        assert (old.image.controller_id, sorted(old.image.topics)) == (2, ["a"])
+    finally:
+        is_back.set()
+        await stop(old, new)
+
+
+@in_loop
 async def test_a_look_into_a_log_that_hangs_keeps_no_controller_from_following_the_next_one(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
