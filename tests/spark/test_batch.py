@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import kafka_ds
@@ -419,3 +419,28 @@ def test_what_spark_filters_by_reads_what_the_join_reads(
     finally:
         for name in settings:
             spark.conf.unset(name)
+
+
+def test_a_query_with_filters_is_planned_wherever_it_stands(
+    spark: SparkSession, both: tuple[Topic, int], tmp_path: Path
+) -> None:
+    """Cached, as a subquery, beside a stream (for each micro-batch anew) and in what a micro-batch is given to."""
+    topic, _ = both
+    side = topic.read(spark).where("partition = 0 AND offset < 9").select("offset")
+    side.createOrReplaceTempView("side")
+    assert side.cache().count() == 9
+    side.unpersist()
+    above = "SELECT offset FROM side WHERE offset > (SELECT avg(offset) FROM side)"
+    assert spark.sql(above).count() == 4
+    spark.range(0, 20, 1, 1).write.parquet(str(tmp_path / "numbers"))
+    found: list[int] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.append(batch.count())
+        found.append(batch.join(side, f.col("id") == side["offset"]).count())
+
+    numbers = spark.readStream.schema("id LONG").parquet(str(tmp_path / "numbers"))
+    joined = numbers.join(side, f.expr("id % 10 = offset"))
+    query = joined.select("id").writeStream.foreachBatch(take).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert found == [18, 9]
