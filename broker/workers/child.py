@@ -187,6 +187,7 @@ class Worker:
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
+            "-P",  # No module of the folder that the broker was started in.
             "-m",
             self._module,
             str(fds[0]),

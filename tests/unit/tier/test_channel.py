@@ -105,6 +105,21 @@ def test_a_worker_is_started_by_the_first_question_and_again_after_its_death(
     asyncio.run(run())
 
 
+def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise SystemExit('not this one')\n")
+    monkeypatch.chdir(tmp_path)
+
+    async def run() -> None:
+        worker = worker_of(tmp_path / "lake")
+        answer, _ = await worker.ask(STATE)
+        assert answer["partitions"][0]["tiered_end"] == -1
+        await worker.stop()
+
+    asyncio.run(run())
+
+
 def test_what_goes_wrong_in_the_worker_is_answered(tmp_path: Path) -> None:
     async def run() -> None:
         worker = worker_of(tmp_path)
