@@ -111,8 +111,8 @@ def test_a_topic_on_its_way_is_pinned_and_exact(
     moments: list[tuple[DataFrame, list[Any]]] = []
     for _ in range(rounds):
         topic.produce(5500, size=500, headers=True)
-        least = len(topic.rows) // 2 - 2000
-        assert all(topic.wait_until_tiered(n, least=least) < len(topic.rows) // 2 for n in (0, 1))
+        ends = [topic.wait_until_tiered(n, least=topic.closed_end(n)) for n in (0, 1)]
+        assert all(0 < end < len(topic.rows) // 2 for end in ends)
         topic.produce(100, headers=True)
         given = topic.options({"includeHeaders": True})
         moments.append((kafka_ds.scan(spark, **given), topic.expected()))
