@@ -223,6 +223,11 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
             raise OptionError(
                 "option 'path', the argument of load(), says nothing: topics are named by option 'subscribe'"
             )
+        if name.lower() == "provider":
+            raise OptionError(
+                "option 'provider' is Spark's for CREATE TABLE … USING kafka_ds, which it does not have for sources in "
+                "Python: CREATE TEMPORARY VIEW … USING kafka_ds OPTIONS (…), or take the catalog of spark_conf.catalog"
+            )
         close = difflib.get_close_matches(name.lower(), _SPELLINGS, 1)
         meant = _SPELLINGS[close[0]] if close else f"kafka.{name}" if "." in name else None
         hint = f"; did you mean '{meant}'?" if meant else ""

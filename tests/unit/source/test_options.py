@@ -225,6 +225,7 @@ def test_a_pattern_that_means_something_else_in_java_is_refused() -> None:
         ("startingOffset", "did you mean 'startingOffsets'"),
         ("bootstrap.servers", "did you mean 'kafka.bootstrap.servers'"),
         ("path", r"argument of load\(\).*'subscribe'"),
+        ("provider", "CREATE TEMPORARY VIEW"),
     ],
 )
 def test_an_unknown_option_is_told_with_what_may_be_meant(name: str, hint: str) -> None:
