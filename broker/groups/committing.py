@@ -63,7 +63,7 @@ from kafka_ds.wire.messages.transactions import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from kafka_ds.wire.types import MAX_I64, NO_UUID
+from kafka_ds.wire.types import MAX_I64, NO_UUID, same_topic
 
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
 DEFAULT_RETENTION = -1
@@ -399,7 +399,7 @@ def _commit_record(
 
 def _is_of_another_topic(offset: CommittedOffset, topic_id: bytes) -> bool:
     """Whether the offset was committed for an earlier topic of this name."""
-    return NO_UUID not in (offset.topic_id, topic_id) and offset.topic_id != topic_id
+    return not same_topic(offset.topic_id, topic_id)
 
 
 def _no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:

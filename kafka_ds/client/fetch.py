@@ -32,7 +32,7 @@ from kafka_ds.wire.messages.data import (
     FetchTopic,
 )
 from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
-from kafka_ds.wire.types import MAX_I64, NO_UUID
+from kafka_ds.wire.types import MAX_I64, NO_UUID, same_topic
 
 UNKNOWN_EPOCH: Final = -1
 # Brokers learn one after the other that there is a topic: how often it is looked for again, with growing pauses.
@@ -153,7 +153,7 @@ class _RangeReader:
         key = (self._wanted.topic, self._wanted.partition)
         connection, leader = self._cluster.leader(key, refresh=True)
         known = self._cluster.topic(self._wanted.topic).topic_id
-        if NO_UUID not in (known, self._wanted.topic_id) and known != self._wanted.topic_id:
+        if not same_topic(known, self._wanted.topic_id):
             raise TopicGone(
                 f"topic {self._wanted.topic} was deleted and created again since it was planned"
             )

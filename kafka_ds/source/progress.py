@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from typing import Any, Final
 
-from kafka_ds.wire.types import NO_UUID, uuid_from_text, uuid_text
+from kafka_ds.wire.types import NO_UUID, same_topic, uuid_from_text, uuid_text
 
 TopicPartition = tuple[str, int]
 FORMAT: Final = 1
@@ -126,11 +126,6 @@ def _of_spark(document: Mapping[str, Any]) -> StreamOffset:
             for number, offset in partitions.items()
         },
     )
-
-
-def same_topic(one: bytes, other: bytes) -> bool:
-    """Whether these are ids of one topic, as far as both are known."""
-    return one == other or NO_UUID in (one, other)
 
 
 def waiting(

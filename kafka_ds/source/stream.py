@@ -43,13 +43,13 @@ from kafka_ds.source.progress import (
     StreamOffset,
     gone,
     limited,
-    same_topic,
     steps,
     waiting,
     waiting_offsets,
 )
 from kafka_ds.source.reading.along import SendsAlong
 from kafka_ds.source.reading.reading import LOGGER, DataLoss, ReadConfig, read_tasks, report_loss
+from kafka_ds.wire.types import same_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -244,6 +244,11 @@ def _repr(self: Any) -> str:
     return f"{type(self).__name__}({values})"
 
 
+def same_topic(one: bytes, other: bytes) -> bool:
+    """Whether these are ids of one topic, as far as both are known (KIP-516)."""
+    return one == other or NO_UUID in (one, other)
+
+
 def uuid_text(value: bytes) -> str:
     """Kafka's spelling of an id: 22 characters of url-safe base64 without padding."""
     if len(value) != 16:

@@ -17,7 +17,7 @@ from kafka_ds.source.filters.intervals import HIGHEST, NONE, Intervals
 from kafka_ds.source.options.limits import AtLeaderEpoch, OptionError, TopicPartition, names
 from kafka_ds.source.planning.planning import LakeFile, LakeView, PartitionView
 from kafka_ds.wire.messages.offsets import EARLIEST
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.wire.types import same_topic
 
 if TYPE_CHECKING:
     from kafka_ds.source.progress import StreamOffset
@@ -195,7 +195,7 @@ def held_to(asked: Asked, bounds: Mapping[TopicPartition, Bounds], pinned: Strea
         each, topic_id = bounds.get(tp), pinned.topic_ids[tp[0]]
         if each is None:
             problems[tp] = TopicGone(f"{tp[0]}-{tp[1]} was deleted since it was planned")
-        elif NO_UUID not in (topic_id, each.topic_id) and topic_id != each.topic_id:
+        elif not same_topic(topic_id, each.topic_id):
             problems[tp] = TopicGone(
                 f"topic {tp[0]} was deleted and created again since it was planned"
             )

@@ -45,7 +45,7 @@ from kafka_ds.source.planning.sizes import Stored
 from kafka_ds.source.planning.tables import LakeTables
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.wire.types import same_topic
 
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"
@@ -459,7 +459,7 @@ class Survey:
 
 def _differ(old: Topic, new: Topic) -> bool:
     """Whether a topic was deleted and created again, as far as the brokers tell ids (KIP-516)."""
-    return NO_UUID not in (old.topic_id, new.topic_id) and old.topic_id != new.topic_id
+    return not same_topic(old.topic_id, new.topic_id)
 
 
 def _epoch_of_end(answer: OffsetAnswer, known: int) -> int:

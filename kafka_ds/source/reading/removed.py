@@ -14,7 +14,7 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source.filters.intervals import HIGHEST, LOWEST
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages.offsets import EARLIEST
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.wire.types import same_topic
 
 __all__ = ["lost_below"]
 
@@ -27,9 +27,7 @@ def lost_below(client: ClientSettings, topic: str, partition: int, topic_id: byt
     try:
         with kept_cluster(client) as cluster:
             known = cluster.topics([topic]).get(topic)
-            if known is None or (
-                NO_UUID not in (known.topic_id, topic_id) and known.topic_id != topic_id
-            ):
+            if known is None or not same_topic(known.topic_id, topic_id):
                 return ALL_LOST
             key = (topic, partition)
             return cluster.offsets({key: EARLIEST}, read_committed=False)[key].offset
