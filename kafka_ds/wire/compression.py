@@ -11,6 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any, cast
@@ -345,19 +346,28 @@ def _rotated(number: int, bits: int) -> int:
 
 # Contexts are dear to make and must not be shared by threads at work: each call takes one off the
 # list, and gives it back. `pop` and `append` are atomic.
-idle_zstd_decompressors: list[Any] = []
+_idle_decompressors: list[Any] = []
 _idle_compressors: list[Any] = []
 
 
-def _decompress_zstd(data: memoryview, limit: int) -> bytes:
+@contextlib.contextmanager
+def zstd_decompressor() -> Iterator[Any]:
+    """A context of one's own; its errors are CorruptRecord."""
     import zstandard
 
-    context = (
-        idle_zstd_decompressors.pop() if idle_zstd_decompressors else zstandard.ZstdDecompressor()
-    )
+    context = _idle_decompressors.pop() if _idle_decompressors else zstandard.ZstdDecompressor()
+    try:
+        yield context
+    except zstandard.ZstdError as error:
+        raise CorruptRecord(f"ZSTD: {error}") from None
+    finally:
+        _idle_decompressors.append(context)
+
+
+def _decompress_zstd(data: memoryview, limit: int) -> bytes:
     pieces: list[bytes] = []
     room = limit
-    try:
+    with zstd_decompressor() as context:
         for frame, content_bytes, bytes_max in zstd_frames(data):
             if content_bytes is not None and content_bytes > room:
                 raise _too_long(Codec.ZSTD)
@@ -372,10 +382,6 @@ def _decompress_zstd(data: memoryview, limit: int) -> bytes:
             if room < 0:
                 raise _too_long(Codec.ZSTD)
             pieces.append(piece)
-    except zstandard.ZstdError as error:
-        raise CorruptRecord(f"ZSTD: {error}") from None
-    finally:
-        idle_zstd_decompressors.append(context)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

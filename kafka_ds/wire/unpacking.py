@@ -74,11 +74,7 @@ def _lz4(data: memoryview) -> Iterator[bytes]:
 
 
 def _zstd(data: memoryview) -> Iterator[bytes]:
-    import zstandard
-
-    idle = compression.idle_zstd_decompressors
-    context = idle.pop() if idle else zstandard.ZstdDecompressor()
-    try:
+    with compression.zstd_decompressor() as context:
         for frame, _, bytes_max in compression.zstd_frames(data):
             if bytes_max <= PIECE_BYTES:
                 yield context.decompressobj().decompress(frame)
@@ -86,10 +82,6 @@ def _zstd(data: memoryview) -> Iterator[bytes]:
             with context.stream_reader(frame, closefd=False) as reader:
                 while piece := reader.read(PIECE_BYTES):
                     yield piece
-    except zstandard.ZstdError as error:
-        raise CorruptRecord(f"ZSTD: {error}") from None
-    finally:
-        idle.append(context)
 
 
 _DECODERS: dict[int, Callable[[memoryview], Iterator[bytes]]] = {
