@@ -7,12 +7,14 @@ appends; there is always one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+import errno
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from broker.log import names
 from broker.log.config import LogConfig
+from broker.log.durability import NotWritten
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, sync_file, unlink_if_there, write_whole
 from broker.log.recovery.recovery import new_segment
@@ -243,7 +245,10 @@ class Segments:
     def syncing(
         self, from_offset: int, to_offset: int, write_first: Callable[[], None]
     ) -> Callable[[], None]:
-        """A function that makes [from, to) durable with its indexes; for a thread, which first calls `write_first`."""
+        """A function that makes [from, to) durable with its indexes; for a thread, which first calls `write_first`.
+
+        It raises OSError, NotWritten where the process has no file descriptors left.
+        """
         segments = [
             s for s in self.all if s.next_offset > from_offset and s.base_offset < to_offset
         ]
@@ -254,6 +259,10 @@ class Segments:
 
         def work() -> None:
             write_first()
+            with _with_descriptors():
+                sync()
+
+        def sync() -> None:
             for segment in segments:
                 try:
                     segment.sync()
@@ -273,3 +282,14 @@ class Segments:
         self.trash.close()
         for segment in self.all:
             segment.close()
+
+
+@contextmanager
+def _with_descriptors() -> Iterator[None]:
+    """Where there is none to open a file with, no sync has failed: the next one makes up for it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise NotWritten(*error.args) from error
+        raise

@@ -3,8 +3,9 @@
 Rules of this file: each directory's files name the logs in it, including future logs (copies on the move), so that a
 copy that takes its log's place is as well known as the log was. Damaged logs keep the entries that they had before.
 Files name a log that has gone until they are written again. Before a log of that name is made they are: else a crash
-would have the new log begin where the old one did, and cut off what is in it. For the same reason a log that was cut
-below its start has both its recovery point and its start written down before anything is appended.
+would have the new log begin where the old one did, and cut off what is in it, or count as committed what is not. For
+the same reason a log that was cut below its start has both its recovery point and its start written down before
+anything is appended.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Checkpoints:
         self._placed = placed
         self._kept = kept
         self._gone: dict[LogDirectory, set[Key]] = {}
+        # Those of replication-offset-checkpoint as it was last to be written, or was found at the start.
+        self.last_high_watermarks: Offsets = {}
         # The largest log starts that the files may hold; nothing is known of those that a start has found.
         self._starts: dict[LogDirectory, dict[Key, int]] = {}
         # How often log starts were to be written: after the last time alone it is known what the file holds.
@@ -54,21 +57,21 @@ class Checkpoints:
         gone = self._gone.get(directory, ())
         if key in gone or _ANY in gone:
             self.logs(directory, wait=True)
+            known = self._own(directory, self.last_high_watermarks)
+            self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, known, wait=True)
             del self._gone[directory]
 
     def high_watermarks(self, high_watermarks: Offsets) -> None:
         """Write replication-offset-checkpoint."""
-        if len(self._directories.all) == 1:
-            for directory in self._directories.online:
-                self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, high_watermarks)
-            return
+        self.last_high_watermarks = high_watermarks
+        is_alone = len(self._directories.all) == 1
         for directory in self._directories.online:
-            own = {
-                key: high_watermarks[key]
-                for key, _ in self._placed(directory)
-                if key in high_watermarks
-            }
+            own = high_watermarks if is_alone else self._own(directory, high_watermarks)
             self._write(directory, names.HIGH_WATERMARK_CHECKPOINT, own)
+
+    def _own(self, directory: LogDirectory, offsets: Offsets) -> Offsets:
+        """Those of the logs in a directory."""
+        return {key: offsets[key] for key, _ in self._placed(directory) if key in offsets}
 
     async def recovery_points(self, *folders: str) -> None:
         """Write recovery-point-offset-checkpoint where these logs' folders are, or everywhere; raises OSError.

@@ -108,7 +108,6 @@ class LogManager:
         self.on_all_failed: Callable[[], None] | None = None
         self._logs: dict[Key, Log] = {}
         self._homes: dict[Key, LogDirectory] = {}
-        self._high_watermarks: dict[Key, int] = {}
         self._deleted = DeletedLogs(disk, clock, self._directories)
         self.futures = FutureLogs(
             disk, clock, background, self._directories, self._logs, self._homes, self
@@ -186,7 +185,7 @@ class LogManager:
             self._offline.update(key for key in self.damaged if key not in self._logs)
             some_failed = directories.some_failed or len(self.damaged) > 0
             self._found.take_futures(some_failed=some_failed)
-            self._high_watermarks = self._found.watermarks(found)
+            self.checkpoints.last_high_watermarks = self._found.watermarks(found)
             directories.check()
         except BaseException:
             directories.release()
@@ -404,8 +403,8 @@ class LogManager:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def high_watermark_checkpoints(self) -> dict[Key, int]:
-        """The entries of the last replication-offset-checkpoint, as loaded."""
-        return dict(self._high_watermarks)
+        """The entries of the last replication-offset-checkpoint."""
+        return dict(self.checkpoints.last_high_watermarks)
 
     def checkpoint_high_watermarks(self, high_watermarks: dict[Key, int]) -> None:
         """Write replication-offset-checkpoint."""

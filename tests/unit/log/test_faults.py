@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -107,6 +108,28 @@ def test_a_failed_write_that_cannot_be_cut_off_ends_the_log(
     disk.kill()
     log = open_log(disk, background)
     assert append(log, 1).first_offset == 1
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_sync_that_was_not_tried_is_tried_again(
+    disk: MemoryDisk, background: ManualBackground, log: Log, code: int
+) -> None:
+    """A process without file descriptors has lost nothing."""
+    append(log, 0)
+    log.flush()
+    background.run()
+    append(log, 1)
+    outcomes: list[BaseException | None] = []
+    log.flush(then=outcomes.append)
+    disk.failing, disk.failing_with = {"open"}, code
+    background.run()
+    assert isinstance(outcomes[0], OSError)
+    assert (log.storage_error, log.recovery_point) == (None, 1)
+    disk.failing = set()
+    append(log, 2)
+    log.flush(then=outcomes.append)
+    background.run()
+    assert (outcomes[1], log.recovery_point) == (None, 3)
 
 
 def test_a_failed_sync_is_the_end(disk: MemoryDisk, background: ManualBackground, log: Log) -> None:

@@ -250,6 +250,7 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
     old.advance_log_start_offset(8)
     bench.clock.ms += 60_000
     bench.manager.tick(bench.clock.ms)
+    bench.manager.checkpoint_high_watermarks({("t", 0): 9})
     bench.background.run()
     bench.manager.delete("t", 0)
     if is_restarted:
@@ -262,6 +263,8 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
     new = bench.manager.get("t", 0)
     assert new is not None
     assert (new.log_start_offset, new.log_end_offset) == (0, 3)
+    # It would count as committed what is not.
+    assert bench.manager.high_watermark_checkpoints() == {}
 
 
 def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
