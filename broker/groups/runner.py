@@ -230,54 +230,52 @@ class ShardRunner:
             result = follows
 
     def _append(self, result: Result) -> ErrorCode | None:
-        """Append the records and replay them; the error that clients are told where that fails."""
+        """Append the records and replay them; the error that clients are told where that fails.
+
+        All of them or none: half of what was decided (a group that moves to another protocol) is no state of anything.
+        """
+        if not result.records:
+            return None
         try:
-            for records in self._batches(result.records):
-                self._append_batch(records, result.producer)
+            batches = b"".join(self._batches(result.records, result.producer))
+            first_offset = self.lead.append(batches)
         except KafkaError as error:
             _LOGGER.warning("%s takes no records: %s", self.partition.log.name, error)
             return error.code
+        producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
+        for offset, record in enumerate(result.records, first_offset):
+            self.shard.replay(
+                record.key, record.value, record_offset=offset, producer_id=producer_id
+            )
         return None
 
     def _batches(
-        self, records: Sequence[CoordinatorRecord]
-    ) -> Iterator[list[tuple[CoordinatorRecord, bytes, bytes | None]]]:
+        self, records: Sequence[CoordinatorRecord], producer: Producer | None
+    ) -> Iterator[bytes]:
         """The records in as many batches as the topic's limit asks for; as a rule one."""
         limit = self.partition.log.config.max_message_bytes // 2
-        batch: list[tuple[CoordinatorRecord, bytes, bytes | None]] = []
+        batch: list[tuple[bytes, bytes | None]] = []
         size = 0
         for record in records:
             key, value = encode_record(record)
             bytes_more = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
             if batch and size + bytes_more > limit:
-                yield batch
+                yield self._batch(batch, producer)
                 batch, size = [], 0
-            batch.append((record, key, value))
+            batch.append((key, value))
             size += bytes_more
-        if batch:
-            yield batch
+        yield self._batch(batch, producer)
 
-    def _append_batch(
-        self,
-        records: Sequence[tuple[CoordinatorRecord, bytes, bytes | None]],
-        producer: Producer | None,
-    ) -> None:
+    def _batch(
+        self, records: Sequence[tuple[bytes, bytes | None]], producer: Producer | None
+    ) -> bytes:
         now_ms = self._clock.now_ms()
-        producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
-        batch = build_batch(
-            [Record(i, now_ms, key, value) for i, (_, key, value) in enumerate(records)],
-            producer_id=producer_id,
+        return build_batch(
+            [Record(i, now_ms, key, value) for i, (key, value) in enumerate(records)],
+            producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
             producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
             is_transactional=producer is not None,
         )
-        first_offset = self.lead.append(batch)
-        for i, (record, _, _) in enumerate(records):
-            self.shard.replay(
-                record.key,
-                record.value,
-                record_offset=first_offset + i,
-                producer_id=producer_id,
-            )
 
     # -- answers ------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from broker.groups.shard import FetchOffsets
 from broker.groups.values import Client, CoordinatorRecord, GroupSettings
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
+from broker.log.values import AppendInfo, AppendOrigin
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
 from broker.system import SystemDisk
@@ -244,6 +244,28 @@ async def test_very_many_records_go_into_several_batches(tmp_path: Path) -> None
     await until_loaded(again)
     assert len(offsets_of(again.submit(fetch(), CLIENT))) == 100
     again.close()
+
+
+@in_loop
+async def test_of_several_batches_all_are_appended_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a group that moves to the other protocol, say, would be in memory until the coordinator moves."""
+    bench = Bench(tmp_path, max_message_bytes=2_000)
+    runner, append = bench.runner(), Log.append
+
+    def until_full(log: Log, records: memoryview, **more: Any) -> AppendInfo:
+        if bench.log.log_end_offset or len(records) > 2_000:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return append(log, records, **more)
+
+    with monkeypatch.context() as filling:
+        filling.setattr(Log, "append", until_full)
+        large = commit(5, partitions=60)
+        assert code_of(lambda: runner.submit(large, CLIENT)) is ErrorCode.NOT_COORDINATOR
+    assert offsets_of(runner.submit(fetch(), CLIENT)) == {}
+    assert bench.log.log_end_offset == 0
+    runner.close()
 
 
 async def until_loaded(runner: ShardRunner) -> None:
