@@ -19,8 +19,9 @@ TOLERATED = 3  # Tests that passed in their second try, a run.
 _WITH_PROCESSES = frozenset({"integration", "lake", "peer", "clients", "spark", "demo"})
 # A failure here means that a record was lost, duplicated or shown too early, however busy the machine was.
 _PROOFS = (
-    "test_bank", "test_cluster_faults", "test_tier_crashes", "test_tier_faults", "test_tier_recovery",
-    "test_transactions_crashes", "test_exactly_once", "test_races", "test_seam", "test_old_kafka",
+    "test_bank", "test_cluster_faults", "test_tier_compacted", "test_tier_crashes", "test_tier_faults",
+    "test_tier_recovery", "test_transactions_crashes", "test_exactly_once", "test_races", "test_seam",
+    "test_old_kafka",
 )  # fmt: skip
 
 

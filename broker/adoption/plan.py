@@ -35,6 +35,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import (
     COMPACTED_TOPICS,
     INTERNAL_TOPICS,
+    REMOTE_STORAGE_ENABLE,
     RESERVED_TOPICS,
     collision_key,
     why_illegal,
@@ -45,7 +46,6 @@ from kafka_ds.wire.types import NO_UUID, uuid_text
 
 ALL_OTHERS = "*"
 CLEANUP_POLICY = "cleanup.policy"
-REMOTE_STORAGE = "remote.storage.enable"
 NAMES_SHOWN_MAX = 10
 # ZooKeeper alone knew the partitions' last epochs: logs tell of those with which something was written here, and logs
 # of formats 0 and 1 of none. To a client that was told a higher one before, ours would be news of the past.
@@ -341,9 +341,7 @@ def _configs(
     if topic.name in COMPACTED_TOPICS:
         own = {CLEANUP_POLICY: "compact", **own}
     if topic.name in INTERNAL_TOPICS:
-        own[REMOTE_STORAGE] = "false"
-    if own.get(REMOTE_STORAGE) == "true" and "compact" in own.get(CLEANUP_POLICY, ""):
-        del own[REMOTE_STORAGE]
+        own[REMOTE_STORAGE_ENABLE] = "false"
     taken, refused = takeable(
         {name: value for name, value in own.items() if name not in given},
         lambda tried: check({**tried, **given}),

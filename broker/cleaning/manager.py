@@ -256,6 +256,9 @@ class LogCleaner:
             log_start_offset=each.log_start_offset,
             log_end_offset=each.log_end_offset,
             last_stable_offset=each.last_stable_offset(each.committed_offset),
+            copied_end_offset=(
+                each.highest_offset_in_remote_storage + 1 if each.config.copies_to_lake else None
+            ),
         )
         plan = cleanable(state, each.config, now_ms)
         if plan.not_believed is not None:

@@ -57,6 +57,8 @@ class Job:
     first_uncleanable_offset: int
     now_ms: int
     delete_retention_ms: int
+    keeps_tombstones: bool
+    """Whether tombstones stay, since readers find what they delete in the lake."""
     index_interval_bytes: int
     aborted: tuple[AbortedTransaction, ...]
     last_records: tuple[LastRecord, ...]

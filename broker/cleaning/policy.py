@@ -3,6 +3,8 @@
 Rules of this file are those of Kafka's `LogCleanerManager` and `Cleaner`:
 - Clean is what an earlier run has covered, dirty what came since. Cleaning ends before the active segment, the last
   stable offset and the first segment with a record younger than min.compaction.lag.ms; it takes whole segments.
+- Of a log that is copied to the lake nothing is cleaned that is not there yet: its table has every record, also those
+  that compaction takes from the log (docs/decisions/0019-tables-of-compacted-topics.md). Kafka tiers no such log.
 - A log is due when its share of dirty bytes is above min.cleanable.dirty.ratio, or a dirty record is older than
   max.compaction.lag.ms (KIP-354). Of the due logs the dirtiest comes first.
 - A remembered offset that is not in the log is ignored: then all of the log counts as dirty.
@@ -36,6 +38,8 @@ class LogState(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     last_stable_offset: int
+    copied_end_offset: int | None = None
+    """Of a log that is copied to the lake: where the copied part ends."""
 
 
 class Cleanable(NamedTuple):
@@ -74,6 +78,8 @@ def cleanable(log: LogState, config: LogConfig, now_ms: int) -> Cleanable:
     closed, active = log.segments[:-1], log.segments[-1]
     dirty = () if first_dirty >= active.base_offset else closed[_floor(closed, first_dirty) :]
     bound = min(log.last_stable_offset, active.base_offset)
+    if log.copied_end_offset is not None:
+        bound = min(bound, log.copied_end_offset)
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms
         young = (each.base_offset for each in dirty if each.newest_ms() > youngest_ms)

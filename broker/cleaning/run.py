@@ -182,6 +182,8 @@ class Run:
             first_uncleanable_offset=end_offset,
             now_ms=now_ms,
             delete_retention_ms=log.config.delete_retention_ms,
+            # What lies below is read from the lake, where nothing is compacted.
+            keeps_tombstones=log.log_start_offset < log.local_log_start_offset,
             index_interval_bytes=log.config.index_interval_bytes,
             aborted=tuple(log.aborted_transactions(first_offset, end_offset)),
             last_records=tuple(

@@ -15,6 +15,7 @@ INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group
 COMPACTED_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 # These are tables of the lake under other folders, and in Kafka's place a topic that no client creates.
 RESERVED_TOPICS = frozenset({"__cluster_metadata", "__remote_log_metadata"})
+REMOTE_STORAGE_ENABLE = "remote.storage.enable"
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+\Z")
 
 
@@ -22,11 +23,12 @@ def in_force(name: str, configs: Mapping[str, str]) -> Mapping[str, str]:
     """The settings of a topic's own that hold.
 
     Internal topics that were made before this broker could compact say nothing of cleanup.policy: they are compacted
-    all the same, as Kafka's are.
+    all the same, as Kafka's are. They are no tables, whatever they were created with: nobody else reads them.
     """
-    if name in COMPACTED_TOPICS and "cleanup.policy" not in configs:
-        return {"cleanup.policy": "compact", **configs}
-    return configs
+    if name not in INTERNAL_TOPICS:
+        return configs
+    policy = {"cleanup.policy": "compact"} if name in COMPACTED_TOPICS else {}
+    return {**policy, **configs, REMOTE_STORAGE_ENABLE: "false"}
 
 
 def why_illegal(name: str) -> str | None:

@@ -120,7 +120,7 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
     for name, setting in settings_of(type(config.topic)).items():
         inherited = setting.text(getattr(config.topic, attribute_of(name)))
         if name == "remote.storage.enable" and "compact" in policy:
-            inherited = "false"  # Compacted topics are no tables.
+            inherited = "false"  # Compacted topics are tables only if they say so.
         synonyms: tuple[Synonym, ...] = ()
         if setting.synonyms:
             synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], inherited)

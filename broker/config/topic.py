@@ -191,7 +191,7 @@ class TopicConfig:
     remote_storage_enable: bool = boolean(
         True,
         "Whether the topic is a Delta table. Kafka's default is false; here it is the value of "
-        "remote.log.storage.system.enable, and always false for compacted topics.",
+        "remote.log.storage.system.enable, and false for compacted topics.",
         ours=True,
     )
     retention_bytes: int = i64(

@@ -83,6 +83,14 @@ class LogConfig:
         return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
+    def moves_to_lake(self) -> bool:
+        """Whether the log's oldest part leaves the disk because the lake has it.
+
+        A compacted log stays: it has the last value of each key, its table all that was ever written.
+        """
+        return self.copies_to_lake and not self.is_compacted
+
+    @property
     def lake_settings(self) -> tuple[bool, bool, bool]:
         """The settings that concern the lake."""
         return (
@@ -99,12 +107,12 @@ class LogConfig:
 
     @property
     def effective_local_retention_ms(self) -> int:
-        """The local time limit; the log's own if nothing is copied (KIP-405, KIP-950)."""
-        own = self.local_retention_ms if self.copies_to_lake else -2
+        """The local time limit; the log's own if nothing leaves for the lake (KIP-405, KIP-950)."""
+        own = self.local_retention_ms if self.moves_to_lake else -2
         return self.retention_ms if own == -2 else own
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        """The local size limit; the log's own if nothing is copied (KIP-405, KIP-950)."""
-        own = self.local_retention_bytes if self.copies_to_lake else -2
+        """The local size limit; the log's own if nothing leaves for the lake (KIP-405, KIP-950)."""
+        own = self.local_retention_bytes if self.moves_to_lake else -2
         return self.retention_bytes if own == -2 else own

@@ -395,7 +395,7 @@ class Log:
         if count == len(self.segments.all):
             self.roll()  # There is always an active segment.
         gone = self.segments.discard_oldest(count, now_ms + self.config.file_delete_delay_ms)
-        if not self.config.copies_to_lake:
+        if not self.config.moves_to_lake:
             self._move_start(self.segments.all[0].base_offset)
         return gone
 

@@ -61,8 +61,7 @@ def _is_free(segment: Candidate, config: LogConfig, limits: Limits) -> bool:
 
 
 def _is_due(segment: Candidate, config: LogConfig, kept_bytes: int, now_ms: int) -> bool:
-    # A compacted topic keeps its latest values for ever, unless it is tiered: then they are there.
-    if not config.deletes_old and not config.remote_storage_enable:
+    if not config.deletes_old and not config.moves_to_lake:
         return False
     limit_bytes = config.effective_local_retention_bytes
     if limit_bytes >= 0 and kept_bytes - segment.size_bytes >= limit_bytes:

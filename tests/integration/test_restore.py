@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from tests.integration.tier_broker import (
     Feeder,
     assert_table_holds,
     create_topic,
+    restore,
     rows,
     tiered_end,
 )
@@ -36,19 +36,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": 4,
     "group.initial.rebalance.delay.ms": 0,
 }
-RESTORE_TIMEOUT_S = 300
-
-
-def restore(broker: BrokerProcess) -> subprocess.CompletedProcess[str]:
-    words = broker.command()
-    at = words.index("broker") + 1
-    return subprocess.run(
-        [*words[:at], "restore", *words[at:]],
-        capture_output=True,
-        text=True,
-        timeout=RESTORE_TIMEOUT_S,
-        check=False,
-    )
 
 
 def image_of(lake: Path) -> MetadataImage:

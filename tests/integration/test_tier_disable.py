@@ -7,14 +7,12 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     OffsetSpec,
 )
 
 from tests.integration.tier_broker import (
     Feeder,
+    alter_topic,
     broker_process,
     consume,
     create_topic,
@@ -33,16 +31,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     yield process
     process.stop()
     assert "Traceback" not in process.log_file.read_text(errors="replace")
-
-
-def alter(broker: BrokerProcess, **changes: str) -> None:
-    entries = [
-        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in changes.items()
-    ]
-    resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(120)
 
 
 def log_start(broker: BrokerProcess) -> int:
@@ -67,7 +55,7 @@ def test_copies_end_rows_go_and_come_again(broker: BrokerProcess) -> None:
     end = tiered_end(lake, TOPIC, 0)
 
     # Copied no more: what is there is read on, what comes stays on disk.
-    alter(broker, remote_log_copy_disable="true", local_retention_ms="-2")
+    alter_topic(broker, TOPIC, remote_log_copy_disable="true", local_retention_ms="-2")
     feeder.send(rows(3_000, start=4_000))
     feeder.flush()
     everything = feeder.acknowledged.partition(0)
@@ -77,8 +65,9 @@ def test_copies_end_rows_go_and_come_again(broker: BrokerProcess) -> None:
 
     # No table any more: what the lake has alone is given up, and its rows go.
     kept = local_start(broker)
-    alter(
+    alter_topic(
         broker,
+        TOPIC,
         remote_storage_enable="false",
         remote_log_copy_disable="false",
         remote_log_delete_on_disable="true",
@@ -90,7 +79,7 @@ def test_copies_end_rows_go_and_come_again(broker: BrokerProcess) -> None:
     }
 
     # A table again, which goes on where it ended.
-    alter(broker, remote_storage_enable="true", local_retention_ms="1")
+    alter_topic(broker, TOPIC, remote_storage_enable="true", local_retention_ms="1")
     feeder.send(rows(2_000, start=7_000))
     feeder.flush()
     wait_until("new rows", lambda: tiered_end(lake, TOPIC, 0) > 7_000, every_s=0.2)

@@ -7,13 +7,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from broker.crash_points import EXPIRY_POINTS
 from kafka_ds.wire.errors import ErrorCode
@@ -22,6 +15,7 @@ from tests.integration.tier_broker import (
     MIB,
     Feeder,
     Row,
+    alter_topic,
     broker_process,
     consume,
     create_topic,
@@ -44,16 +38,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     yield process
     process.stop()
     assert "Traceback" not in process.log_file.read_text()
-
-
-def alter(broker: BrokerProcess, **config: object) -> None:
-    entries = [
-        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
-        for name, value in config.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.incremental_alter_configs([resource])[resource].result(120)
 
 
 def fresh(count: int, *, start: int = 0) -> list[Row]:
@@ -97,7 +81,7 @@ def test_by_time_what_is_old_goes_and_what_is_new_stays(broker: BrokerProcess) -
     feeder.flush()
     wait_until("tiered segments", lambda: tiered_end(broker.lake, TOPIC, 0) > 1_500)
     assert first_in_table(broker) == 0
-    alter(broker, retention_ms=86_400_000)
+    alter_topic(broker, TOPIC, retention_ms=86_400_000)
     # The log rolls between records whose times are so far apart.
     feeder.send(fresh(3_000, start=3_000))
     feeder.flush()
@@ -174,7 +158,7 @@ def test_killed_at_each_step_it_comes_to_the_same_end(tmp_path: Path) -> None:
         feeder.send(fresh(1_500, start=2_000))
         feeder.flush()
         wait_until("tiered segments", lambda: tiered_end(broker.lake, TOPIC, 0) > 2_000)
-        alter(broker, retention_ms=86_400_000)
+        alter_topic(broker, TOPIC, retention_ms=86_400_000)
         deaths = 0
         while deaths < len(POINTS):
             wait_until("a death", lambda: not broker.running())

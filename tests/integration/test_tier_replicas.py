@@ -171,6 +171,27 @@ async def test_a_new_replica_is_what_it_would_be_had_it_followed_all_along(
         assert (following.error_code, following.base_offset) == (ErrorCode.NONE, before)
 
 
+@in_loop
+async def test_a_new_replica_of_a_compacted_log_has_all_that_its_leader_has(tmp_path: Path) -> None:
+    """It has to serve each key's last value, so it does not begin behind the lake's end."""
+    settings = {**TIERED, "follower_fetch_last_tiered_offset_enable": "true"}
+    async with in_process_cluster(tmp_path, 1, **settings) as cluster:
+        await create(cluster, 1, cleanup_policy="compact", remote_storage_enable="true")
+        producer = Idempotent()
+        await producer.begin(cluster, 1)
+        for _ in range(5):
+            assert (await producer.write(cluster, 1)).error_code == ErrorCode.NONE
+        await cluster.until("a lake", lambda: tiered_end(cluster, 1) == 3, 60)
+        mine = log_of(cluster, 1)
+        assert mine.local_log_start_offset == 0
+        await cluster.start(2)
+        await reassign(cluster, 1, 2)
+        await cluster.until("a follower", lambda: has_followed(cluster, 2, mine), 60)
+        theirs = log_of(cluster, 2)
+        assert theirs.local_log_start_offset == 0
+        assert content(theirs) == content(mine)
+
+
 def mine_pid(log: Log) -> int:
     """The producer whose transaction was aborted."""
     (aborted,) = log.aborted_transactions(0, log.log_end_offset)

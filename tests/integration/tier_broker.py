@@ -1,5 +1,6 @@
 """A broker whose topics roll and tier quickly, the records that it acknowledged, and the rows in its lake."""
 
+import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,11 +9,19 @@ from typing import Any
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from tests.processes import BrokerProcess
 
 MIB = 1024 * 1024
+RESTORE_TIMEOUT_S = 300
 QUICK = {
     # The records have timestamps of 2023: local segments expire at once, and rows in the lake stay.
     "log.retention.ms": -1,
@@ -56,6 +65,19 @@ def broker_process(
     return BrokerProcess(folder, {**QUICK, **(overrides or {})}, environment)
 
 
+def restore(broker: BrokerProcess) -> subprocess.CompletedProcess[str]:
+    """`python -m broker restore` with the broker's own arguments."""
+    words = broker.command()
+    at = words.index("broker") + 1
+    return subprocess.run(
+        [*words[:at], "restore", *words[at:]],
+        capture_output=True,
+        text=True,
+        timeout=RESTORE_TIMEOUT_S,
+        check=False,
+    )
+
+
 def create_topic(broker: BrokerProcess, topic: str, partitions: int = 1, **config: object) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(
@@ -65,6 +87,17 @@ def create_topic(broker: BrokerProcess, topic: str, partitions: int = 1, **confi
         config={name.replace("_", "."): str(value) for name, value in config.items()},
     )
     admin.create_topics([new])[topic].result(120)
+
+
+def alter_topic(broker: BrokerProcess, topic: str, **changes: object) -> None:
+    """Give settings of a topic these values."""
+    entries = [
+        ConfigEntry(name.replace("_", "."), str(value), incremental_operation=AlterConfigOpType.SET)
+        for name, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(120)
 
 
 def delete_topic(broker: BrokerProcess, topic: str) -> None:

@@ -27,7 +27,7 @@ from broker.cluster.controller.elections import elect_where_allowed
 from broker.cluster.events import ConfigChanged
 from broker.cluster.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.cluster.image import MetadataImage, TopicImage
-from broker.cluster.topic_names import why_illegal
+from broker.cluster.topic_names import INTERNAL_TOPICS, REMOTE_STORAGE_ENABLE, why_illegal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 
@@ -111,6 +111,7 @@ def alter_configs(
             if draft.elr_enabled and wanted.resource_type == BROKER_RESOURCE:
                 _check_min_isr(wanted.resource_name, before, after)
             if wanted.resource_type == TOPIC_RESOURCE:
+                _check_internal(wanted.resource_name, after)
                 rules.check_topic(before, after)
             elif wanted.resource_type == GROUP_RESOURCE:
                 rules.check_group(after)
@@ -133,6 +134,14 @@ def alter_configs(
         draft.set_config(change)
     _let_partitions_follow(draft, {change.name for change in changes})
     return results
+
+
+def _check_internal(name: str, after: Overrides) -> None:
+    """What `in_force` would pass over."""
+    is_table = after.get(REMOTE_STORAGE_ENABLE, "").strip().lower() == "true"
+    if is_table and name in INTERNAL_TOPICS:
+        message = f"{REMOTE_STORAGE_ENABLE}=true: {name} is an internal topic"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, message)
 
 
 def _check_min_isr(name: str, before: Overrides, after: Overrides) -> None:

@@ -163,14 +163,28 @@ def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> N
         wanted = topic_config(config, after)
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
-    if wanted.has_table or not config.remote_log_storage_system_enable:
+    if not config.remote_log_storage_system_enable:
         return
-    if not topic_config(config, before).has_table:
+    present = topic_config(config, before)
+    is_compacted, was_compacted = ("compact" in each.cleanup_policy for each in (wanted, present))
+    ended = present.has_table and not present.copies_to_lake
+    if was_compacted and ended and wanted.copies_to_lake:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            "remote.log.copy.disable=false: the table of a compacted topic would lack what compaction has removed "
+            "since copies ended",
+        )
+    if wanted.has_table or not present.has_table:
         return
-    if "compact" in wanted.cleanup_policy:
+    if is_compacted and not was_compacted:
         message = (
-            f"cleanup.policy={after.get('cleanup.policy', '')}: a topic that is a Delta table, or was, "
-            "cannot be compacted, for what is in the table may be nowhere else"
+            f"cleanup.policy={after.get('cleanup.policy', '')}: a topic that is a Delta table, or was, cannot be "
+            "compacted without it, for what is in the table may be nowhere else: set remote.storage.enable=true, too"
+        )
+    elif is_compacted:
+        message = (
+            f"remote.storage.enable={after.get('remote.storage.enable', '')}: a compacted topic that is a Delta table "
+            "remains one. To copy no more: remote.storage.enable=true, remote.log.copy.disable=true"
         )
     else:
         message = (

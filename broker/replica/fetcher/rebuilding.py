@@ -65,7 +65,7 @@ class Rebuilding:
     def begin_first(self, partition: FollowedPartition) -> None:
         """An empty log is followed from now on; depending on the setting it skips what is in the lake."""
         if (
-            self._around.settings.follower_fetch_last_tiered_offset_enable
+            self._skips_the_lake(partition)
             and partition.log.config.remote_storage_enable
             and partition.follower.fetch_offset == 0
         ):
@@ -117,6 +117,11 @@ class Rebuilding:
                 partition.follower.retry()
                 source.failed(partition, error)
 
+    def _skips_the_lake(self, partition: FollowedPartition) -> bool:
+        """Whether as little as possible is local (KIP-1023); of a compacted log all is that its leader has."""
+        is_set = self._around.settings.follower_fetch_last_tiered_offset_enable
+        return is_set and not partition.log.config.is_compacted
+
     def _hold_back(self, partition: FollowedPartition) -> None:
         partition.follower.retry()
         self._source.hold_back(partition)
@@ -129,7 +134,7 @@ class Rebuilding:
         """The offset to continue at, the state before it, and the leader's log start."""
         ask, around = self._source.offset_at_leader, self._around
         last_below = None
-        if not around.settings.follower_fetch_last_tiered_offset_enable:
+        if not self._skips_the_lake(partition):
             local_start, _ = await ask(partition, EARLIEST_LOCAL)
             last_below = max(local_start - 1, 0)
         offset, ended = await around.end_of_lake(partition, last_below)

@@ -19,7 +19,7 @@ from broker.crash_points import CrashPoints
 from broker.seams import Clock
 from broker.tier.copying.partitions import Key, Led, place_of
 from broker.tier.copying.policy import Phase
-from broker.tier.expiry.expiration import Decision, Outlook, Retention
+from broker.tier.expiry.expiration import NO_LIMIT, Decision, Outlook, Retention
 from broker.tier.metrics import Holding, TierMetrics
 from broker.tier.settings import TierSettings
 from broker.workers.backoff import Backoff
@@ -136,13 +136,17 @@ class ExpirationLoop:
 
     def _retention(self, led: Led) -> Retention:
         config = led.log.config
+        retention_ms = config.retention_ms if config.deletes_old else NO_LIMIT
+        # Of a compacted log the limit is for what compaction has left: the log's own retention knows that.
+        by_size = config.deletes_old and not config.is_compacted
+        retention_bytes = config.retention_bytes if by_size else NO_LIMIT
         return Retention(
             now_ms=self._clock.now_ms(),
-            retention_ms=config.retention_ms,
-            retention_bytes=config.retention_bytes,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
             log_start_offset=led.log.log_start_offset,
             limit_offset=min(led.log.committed_offset, led.last_stable_offset()),
-            local_bytes=led.only_local_bytes() if config.retention_bytes >= 0 else 0,
+            local_bytes=led.only_local_bytes() if retention_bytes >= 0 else 0,
         )
 
     async def _look_at(self, due: Sequence[tuple[_Watched, Retention]]) -> None:

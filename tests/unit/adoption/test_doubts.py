@@ -128,8 +128,8 @@ def test_what_brokers_were_given_while_they_ran_is_taken_over(tmp_path: Path) ->
         "": {"log.retention.ms": "-1", "log.cleanup.policy": "compact"},
         "1": {"leader.replication.throttled.rate": "1000"},
     }
-    # With the default that was taken over it is compacted, and no table.
-    assert image_of(tmp_path).topics["orders"].configs == {}
+    # With the default that was taken over it is compacted, and a table, since it says so.
+    assert image_of(tmp_path).topics["orders"].configs == {"remote.storage.enable": "true"}
     again = {line.split(" was set")[0] for line in lines if "set it again" in line}
     assert again == {
         "num.io.threads of all brokers",

@@ -47,6 +47,13 @@ def config(**more: Any) -> LogConfig:
     return LogConfig(cleanup_policy=frozenset({"compact"}), **more)
 
 
+@pytest.mark.parametrize(("copied", "expected"), [(0, 0), (19, 10), (20, 20), (40, 30), (None, 30)])
+def test_what_is_not_in_the_lake_yet_is_not_cleaned(copied: int | None, expected: int) -> None:
+    """Else its table would lack what compaction takes."""
+    found = cleanable(state(copied_end_offset=copied), config(), NOW_MS)
+    assert found.first_uncleanable_offset == expected
+
+
 @pytest.mark.parametrize(
     ("cleaned", "stable", "expected"),
     [

@@ -289,12 +289,12 @@ def test_copies_may_not_lag_behind_the_local_retention() -> None:
     assert topic_config(config, {"remote.copy.lag.bytes": "-1"}).remote_copy_lag_bytes == -1
 
 
-def test_a_compacted_topic_is_no_table() -> None:
+def test_a_compacted_topic_is_a_table_if_it_says_so() -> None:
     config = load(None)
     assert topic_config(config, {}).remote_storage_enable
     assert not topic_config(config, {"cleanup.policy": "compact,delete"}).remote_storage_enable
-    with pytest.raises(ConfigError, match="remote.storage.enable=true: a compacted topic"):
-        topic_config(config, {"cleanup.policy": "compact", "remote.storage.enable": "true"})
+    said = {"cleanup.policy": "compact", "remote.storage.enable": "true"}
+    assert topic_config(config, said).copies_to_lake
     all_compacted = load(None, ["log.cleanup.policy=compact"])
     assert not topic_config(all_compacted, {}).remote_storage_enable
     described = {each.name: each for each in describe_topic(config, {"cleanup.policy": "compact"})}

@@ -414,6 +414,43 @@ async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
 
 
 @in_loop
+async def test_a_table_is_compacted_only_as_a_table(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t")
+        compact = ("cleanup.policy", SET, "compact")
+        enable, disable = "remote.storage.enable", "remote.log.copy.disable"
+        answer = await change(broker, TOPIC, "t", compact)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "set remote.storage.enable=true, too" in answer.error_message
+        answer = await change(broker, TOPIC, "t", compact, (enable, SET, "true"))
+        assert not answer.error_code
+        assert log_of(broker, "t").config.copies_to_lake
+        gone = ("remote.log.delete.on.disable", SET, "true")
+        answer = await change(broker, TOPIC, "t", (enable, SET, "false"), gone)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "a compacted topic that is a Delta table remains one" in answer.error_message
+        # From here on compaction waits for no copy: what it takes would be missing in the table.
+        assert not (await change(broker, TOPIC, "t", (disable, SET, "true"))).error_code
+        answer = await change(broker, TOPIC, "t", (disable, SET, "false"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "would lack what compaction has removed" in answer.error_message
+
+
+@in_loop
+async def test_internal_topics_are_no_tables(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        name = "__consumer_offsets"
+        await broker.create(name, cleanup_policy="compact", remote_storage_enable="true")
+        assert not log_of(broker, name).config.has_table
+        again = ("remote.storage.enable", SET, "true")
+        answer = await change(broker, TOPIC, name, again)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert f"{name} is an internal topic" in answer.error_message
+
+
+@in_loop
 async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: Path) -> None:
     """KIP-950: records that are only in the lake are given up; the lake is maintained until the rows are gone."""
     settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}

@@ -236,6 +236,31 @@ class TestTieredRetention:
         assert bench.log.delete_local_segments(NOW_MS) == [0, 2, 4]
         assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (6, 6)
 
+    def test_a_compacted_log_stays_though_the_lake_has_it(self) -> None:
+        """Its table has all that was written, and it the last values: consumers want these."""
+        bench = self.tiered(
+            local_retention_bytes=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})
+        )
+        bench.log.highest_offset_in_remote_storage = 10
+        assert bench.log.delete_local_segments(NOW_MS) == []
+
+    def test_the_total_retention_of_a_compacted_log_moves_its_start(self) -> None:
+        bench = self.tiered(
+            local_retention_bytes=0,
+            retention_bytes=5 * BATCH_BYTES,
+            cleanup_policy=frozenset({"compact", "delete"}),
+        )
+        assert bench.log.delete_local_segments(NOW_MS) == [], "nothing that is not in the lake"
+        bench.log.highest_offset_in_remote_storage = 3
+        assert bench.log.delete_local_segments(NOW_MS) == [0, 2]
+        assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (4, 4)
+
+    def test_without_the_policy_delete_nothing_goes_where_copies_have_ended(self) -> None:
+        bench = self.tiered(
+            remote_log_copy_disable=True, retention_bytes=0, cleanup_policy=frozenset()
+        )
+        assert bench.log.delete_local_segments(NOW_MS) == []
+
     def test_local_limits_mean_nothing_without_tiering(self) -> None:
         bench = Bench(segments_of(2, local_retention_bytes=0, local_retention_ms=0))
         bench.append(11)

@@ -216,3 +216,26 @@ def test_before_the_lake_has_said_what_it_holds_nothing_is_asked() -> None:
     desk = Desk()
     desk.led.lake_log_start = None
     assert desk.rounds() == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("delete", (1000, 7)), ("compact,delete", (1000, -1)), ("compact", (-1, -1)), ("", (-1, -1))],
+)
+def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -> None:
+    """A compacted log is as large as compaction has left it, so its own retention looks after retention.bytes."""
+    desk = Desk()
+    policies = frozenset(filter(None, policy.split(",")))
+    desk.led.log.config = LogConfig(retention_ms=1000, retention_bytes=7, cleanup_policy=policies)
+    desk.led.only_local_bytes = lambda: 0
+    asked: list[dict[str, Any]] = []
+    ask = desk.ask
+
+    async def noting(request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
+        asked.append(request)
+        return await ask(request)
+
+    desk.ask = noting  # type: ignore[method-assign]
+    desk.rounds()
+    retention = asked[0]["partitions"][0]["retention"]
+    assert (retention["retention_ms"], retention["retention_bytes"]) == expected

@@ -1,0 +1,154 @@
+"""A compacted topic that is a Delta table, by a real broker: the table has every record, the log each key's last."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.log.checkpoint import decode_offsets
+from tests.integration.tier_broker import (
+    QUICK,
+    Acknowledged,
+    Feeder,
+    Row,
+    alter_topic,
+    assert_table_holds,
+    broker_process,
+    consume,
+    create_topic,
+    restore,
+    table,
+    tiered_end,
+)
+from tests.processes import BrokerProcess, wait_until
+
+TOPIC = "accounts"
+KEYS = 40
+SETTINGS = {
+    **QUICK,
+    "lake.local.grace.ms": 0,
+    "log.cleaner.backoff.ms": 50,
+    "offsets.topic.num.partitions": 1,
+}
+COMPACTED = {
+    "cleanup_policy": "compact",
+    "remote_storage_enable": "true",
+    "delete_retention_ms": 0,
+    "min_cleanable_dirty_ratio": 0,
+    # A log that moves to the lake would be gone by these.
+    "local_retention_ms": 1,
+    "segment_ms": 200,
+}
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    process = broker_process(tmp_path, SETTINGS).start()
+    yield process
+    process.kill()
+
+
+def changes(random: Random, count: int) -> list[Row]:
+    """New values of a few keys; some of them tombstones."""
+    return [
+        Row(
+            key=b"key-%d" % random.randrange(KEYS),
+            value=random.randbytes(3000) if random.random() < 0.9 else None,
+            timestamp_ms=1_700_000_000_000 + number,
+        )
+        for number in range(count)
+    ]
+
+
+def last_values(rows: dict[int, Row]) -> dict[bytes | None, bytes]:
+    """What a reader of these makes of them: each key's last value, without those that were deleted."""
+    state = {rows[offset].key: rows[offset].value for offset in sorted(rows)}
+    return {key: value for key, value in state.items() if value is not None}
+
+
+def cleaned_offset(broker: BrokerProcess) -> int:
+    try:
+        data = (broker.data / "cleaner-offset-checkpoint").read_bytes()
+    except FileNotFoundError:
+        return -1
+    return decode_offsets(data).get((TOPIC, 0), -1)
+
+
+def wait_until_clean(broker: BrokerProcess, acknowledged: Acknowledged) -> int:
+    """Wait until all is in the lake and compacted; returns the log's end."""
+    end = max(acknowledged.partition(0)) + 1
+    wait_until("all to be in the lake", lambda: tiered_end(broker.lake, TOPIC, 0) == end - 1)
+    wait_until("all to be clean", lambda: cleaned_offset(broker) >= end)
+    return end
+
+
+def test_the_table_has_every_record_and_the_log_the_last_of_each_key(broker: BrokerProcess) -> None:
+    """Killed again and again, wherever its copies and its cleaner are."""
+    random = Random(13)
+    create_topic(broker, TOPIC, **COMPACTED)
+    feeder = Feeder(broker.bootstrap, TOPIC)
+    for _ in range(3):
+        feeder.send(changes(random, 700))
+        feeder.flush()
+        wait_until("a part to be clean", lambda: cleaned_offset(broker) > 0)
+        # What is clean is in the lake.
+        assert cleaned_offset(broker) <= tiered_end(broker.lake, TOPIC, 0) + 1
+        broker.kill()
+        broker.start()
+    end = wait_until_clean(broker, feeder.acknowledged)
+    assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+    assert tiered_end(broker.lake, TOPIC, 0) == end - 1
+    found = consume(broker.bootstrap, TOPIC, 0, end=end)
+    assert len(found) <= KEYS
+    assert last_values(found) == last_values(feeder.acknowledged.partition(0))
+
+
+def test_what_a_key_was_stays_deleted_when_all_disks_are_lost(broker: BrokerProcess) -> None:
+    """Old offsets come from the table then, with all older values: the tombstones behind them have to stay."""
+    random = Random(14)
+    create_topic(broker, TOPIC, **COMPACTED)
+    feeder = Feeder(broker.bootstrap, TOPIC)
+    feeder.send(changes(random, 700))
+    feeder.flush()
+    wait_until_clean(broker, feeder.acknowledged)
+    broker.stop()
+    shutil.rmtree(broker.data)
+    done = restore(broker)
+    assert done.returncode == 0, done.stderr
+    broker.start()
+    feeder.send(Row(key=b"key-%d" % number, value=None) for number in range(KEYS // 2))
+    feeder.flush()
+    wait_until_clean(broker, feeder.acknowledged)
+    feeder.send(changes(random, 400))
+    feeder.flush()
+    end = wait_until_clean(broker, feeder.acknowledged)
+    found = consume(broker.bootstrap, TOPIC, 0, end=end)
+    assert last_values(found) == last_values(feeder.acknowledged.partition(0))
+    assert len(found) < len(feeder.acknowledged.rows)
+    assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+
+
+def test_a_log_that_was_compacted_before_becomes_a_table(broker: BrokerProcess) -> None:
+    """With what is left of it: where compaction took the ends of segments, copies go on behind the gap."""
+    random = Random(15)
+    create_topic(broker, TOPIC, **{**COMPACTED, "remote_storage_enable": "false"})
+    feeder = Feeder(broker.bootstrap, TOPIC)
+    for _ in range(3):
+        feeder.send(changes(random, 500))
+        feeder.flush()
+        end = max(feeder.acknowledged.partition(0)) + 1
+        wait_until("all to be clean", lambda end=end: cleaned_offset(broker) >= end)  # type: ignore[misc]
+    left = consume(broker.bootstrap, TOPIC, 0, end=end)
+    alter_topic(broker, TOPIC, remote_storage_enable="true")
+    wait_until("the lake to have it", lambda: tiered_end(broker.lake, TOPIC, 0) == max(left))
+    rows = table(broker.lake, TOPIC).select("offset", "key", "value").iter_rows()
+    assert [*rows] == [(offset, row.key, row.value) for offset, row in sorted(left.items())]
+    feeder.send(changes(random, 100))
+    feeder.flush()
+    end = wait_until_clean(broker, feeder.acknowledged)
+    found = consume(broker.bootstrap, TOPIC, 0, end=end)
+    assert last_values(found) == last_values(feeder.acknowledged.partition(0))
