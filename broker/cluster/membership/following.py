@@ -8,6 +8,7 @@ Rules of this file:
 - Who has no controller to ask and does not reach the table, asks all other brokers: one of them may be the next one.
   So does a controller that has lost the store. Others replace it, and what they decide it hears in no other way.
 - A look into a table that hangs is waited for no longer than a controller is. It goes on, and is the only one.
+- What a controller sends waits no longer than that either, for this broker's own look into the table or claim.
 """
 
 from __future__ import annotations
@@ -103,10 +104,21 @@ class Following:
             if answer.error_code != ErrorCode.NONE:
                 return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
             self._heard(answer.controller_epoch)
-            await self._driver.follow(await _decoded(answer))
+            await self._follow(await _decoded(answer))
         except (PeerUnreachable, KafkaError, ValueError) as error:
             return f"controller {controller_id}: {error}"
         return None
+
+    async def _follow(self, entries: list[tuple[int, list[Event]]]) -> None:
+        """Take what the controller sends, if need be without waiting for a store that hangs."""
+        if not entries:
+            return
+        following = asyncio.ensure_future(self._driver.follow(entries))
+        await asyncio.wait((following,), timeout=self._patience_ms / 1_000)
+        if not following.done() and self._driver.is_at_store:
+            # For a look into the table, or for a claim, which is lost: it was decided on less than this.
+            await self._driver.follow_instead(entries)
+        await following
 
     async def _look(self) -> None:
         """Take what the table holds; raises OSError, also where the store does not answer for long, and ValueError."""

@@ -80,6 +80,8 @@ class ClusterDriver:
         self.new_active_controllers = 0
         self.apply_errors = 0
         self.fates_unknown = 0
+        # Whether the thread waits for the store; it may be that nobody waits for the thread any more.
+        self.is_at_store = False
         self._log = log
         self._node_id = node_id
         self._controller = new_controller(image.copy())
@@ -95,8 +97,6 @@ class ClusterDriver:
         self._is_stopped = False
         self._is_left_behind = False
         self._deposing = Deposing()
-        # Whether the thread waits for the store; it may be that nobody waits for the thread any more.
-        self._is_at_store = False
         # Whether its thread may still wait for the store.
         self._has_given_up = False
 
@@ -207,7 +207,7 @@ class ClusterDriver:
         """The same, for ever."""
         await self.step_down()
         # A thread that was given up may never end.
-        self._executor.shutdown(wait=not (self._has_given_up or self._is_at_store))
+        self._executor.shutdown(wait=not (self._has_given_up or self.is_at_store))
 
     def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(work)
@@ -242,7 +242,7 @@ class ClusterDriver:
     async def _follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         async with self._turn:
             self._deposing.heard()
-            if self._is_active:
+            if self._is_active and any(version > self.image.version for version, _ in entries):
                 self._take_back([], Superseded("another broker has become the controller"))
             await self._take_all(entries)
 
@@ -278,7 +278,7 @@ class ClusterDriver:
         await self._take_all(await self._newer())
 
     async def _newer(self) -> list[tuple[int, list[Event]]]:
-        if self._is_at_store:
+        if self.is_at_store:
             raise OSError(f"{self.folder}: the store has not answered yet")
         version = self.image.version
         try:
@@ -448,11 +448,11 @@ class ClusterDriver:
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         def begin() -> Result:
-            self._is_at_store = True
+            self.is_at_store = True
             try:
                 return work()
             finally:
-                self._is_at_store = False
+                self.is_at_store = False
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, begin)
 

@@ -81,6 +81,51 @@ async def test_who_has_no_controller_and_a_store_that_hangs_finds_the_next_one_b
         await stop(lost, new)
 
 
+@pytest.mark.parametrize("place", ["claim", "look"])
+@in_loop
+async def test_who_hears_the_controller_follows_it_though_its_own_store_hangs(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """It has claimed by mistake, or looks into the log, and does not hear what becomes of that."""
+    old, late = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    assert await old.start()
+    await late.driver.catch_up()
+    begun, is_back = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        begun.set()
+        is_back.wait()
+
+    monkeypatch.setattr(late.log, "commit" if place == "claim" else "read_after", hang)
+    doing = late.start() if place == "claim" else late.driver.catch_up()
+    hanging = asyncio.ensure_future(doing)
+    await asyncio.get_running_loop().run_in_executor(None, begun.wait)
+    await old.create("a")
+    following = Following(
+        late.driver,
+        cast(Any, OnlyNext(old)),
+        node_id=2,
+        listener="PLAINTEXT",
+        patience_ms=1,
+        heard=lambda _: None,
+        lost=lambda: None,
+        has_lost_store=lambda: False,
+    )
+    running = asyncio.ensure_future(following.run())
+    try:
+        async with asyncio.timeout(60):
+            while "a" not in late.image.topics:
+                await late.driver.changed(1)
+        with pytest.raises(OSError, match="another broker has become the controller"):
+            await hanging
+        assert not late.driver.is_active and old.driver.is_active
+    finally:
+        is_back.set()
+        running.cancel()
+        await asyncio.wait((running,))
+        await stop(late, old)
+
+
 async def stop(*brokers: Broker) -> None:
     for broker in brokers:
         await broker.driver.stop()

@@ -183,7 +183,7 @@ async def test_a_controller_without_its_store_follows_the_next_one_of_whom_it_he
         # It comes too late, behind the next one's decisions.
         before = kinds(memory_path)
         goes_on.set()
-        while old.driver._is_at_store:
+        while old.driver.is_at_store:
             await asyncio.sleep(0.001)
         assert kinds(memory_path) == before
     await old.driver.catch_up()
@@ -215,7 +215,7 @@ async def test_a_commit_that_is_still_being_encoded_comes_too_late_for_a_deposed
         await deciding
     before = kinds(memory_path)
     goes_on.set()
-    while old.driver._is_at_store:
+    while old.driver.is_at_store:
         await asyncio.sleep(0.001)
     assert kinds(memory_path) == before
     await stop(old, new)
