@@ -6,7 +6,7 @@ write for them is checked where it is read (`broker.config.settings`), not here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
@@ -53,16 +53,6 @@ class LogConfig:
     segment_index_bytes: int = 10 << 20
     segment_jitter_ms: int = 0
     segment_ms: int = 7 * DAY_MS
-    # Whether a producer's batch says all in its header that these settings ask of it; made once, asked for each batch.
-    believes_headers: bool = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        looked_into = (
-            self.compression_type != AS_PRODUCED
-            or self.is_compacted
-            or self.message_timestamp_before_max_ms != UNLIMITED
-        )
-        object.__setattr__(self, "believes_headers", not looked_into)
 
     @property
     def is_compacted(self) -> bool:

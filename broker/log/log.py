@@ -151,7 +151,7 @@ class Log:
             return self._append_own(records, leader_epoch, now_ms, origin)
         config = self.config
         if is_prepared:
-            header = check_client_batch(records, config, now_ms)
+            header = check_client_batch(records, config)
         else:
             records, header = prepare(records, config, now_ms, at_once=at_once)
         size = len(records)

@@ -4,19 +4,20 @@ Rules of this file:
 - Exactly one batch of magic 2 (Produce 3 and later), whose records fit its header: as many as it says, one after the
   other, at the offsets 0, 1, 2 and so on, none of them cut, and nothing behind the last. Machine code walks over them
   (`kafka_ds.wire.fitting`); what is compressed is unpacked for it. So what reaches a log can be read.
+- The same walk sees which records their topic refuses: without a key where it is compacted, or too far from the
+  broker's clock (`message.timestamp.before.max.ms` and `.after.max.ms`, KIP-937). As in Kafka one such record has its
+  whole batch refused, and the refusal names each of them (KIP-467), or the first thousand.
 - The walk also finds the records' greatest time, which is written into a header that says another one, as Kafka does:
   time lookups, retention and segments' ages go by the header. (Sarama before 1.45.1 sends -1 there, and kafkajs one
-  that is too low if only some messages have a time.)
-- `message.timestamp.after.max.ms` is decided by the header, `message.timestamp.before.max.ms` cannot be.
-- Each record is read in Python only if a topic's settings need more than the walk says
-  (`LogConfig.believes_headers`), or where there is no machine code.
+  that is too low if only some messages have a time.) So what a header claims of times is not judged.
+- A batch in another codec than its topic's `compression.type` is packed anew, without a look at single records.
 - Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
 """
 
 from __future__ import annotations
 
 from broker.log.config import UNLIMITED, LogConfig
-from broker.log.records import inspect, pack, unpack, wanted_codec
+from broker.log.packing import pack, packed_at_once_bytes_max, packed_attributes, wanted_codec
 from kafka_ds.wire.batch import (
     CONTROL_FLAG,
     HEADER,
@@ -26,40 +27,55 @@ from kafka_ds.wire.batch import (
     MAGIC,
     MAGIC_POSITION,
     NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     RECORD_BYTES_MIN,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     Codec,
     CorruptRecord,
     crc_is_valid,
-    seal,
+    seal_writable,
 )
 from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
-from kafka_ds.wire.fitting import UnpacksToMore, is_fast, newest_time
+from kafka_ds.wire.fitting import (
+    LONG_MAX,
+    LONG_MIN,
+    Demands,
+    UnpacksToMore,
+    Walked,
+    is_fast,
+    walk_over,
+)
 
 LEGACY_BYTES_MIN = 14
+# Named in a refusal. Kafka names all, which may take many times the batch's size.
+REFUSED_RECORDS_MAX = 1000
 _NO_KEY = "Compacted topic cannot accept message without key."
 # What is unpacked while the event loop waits: half a millisecond of each codec. A thread costs nearly as much again.
 UNPACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
-    Codec.NONE: 0,
+    Codec.NONE: UNLIMITED,
     Codec.GZIP: 384 << 10,
     Codec.SNAPPY: 640 << 10,
     Codec.LZ4: 1280 << 10,
     Codec.ZSTD: 448 << 10,
 }
+# Where the walk is Python.
+WALKED_AT_ONCE_BYTES_MAX = 8 << 10
 
 
 class TakesLong(Exception):
     """A batch that must not be looked into while the event loop waits."""
 
 
-def must_be_prepared(config: LogConfig) -> bool:
-    """Whether a producer's batches have to go through `prepare_client_batch`, which reads each record."""
-    return not config.believes_headers or not is_fast()
+def at_once_bytes_max(config: LogConfig, codec: int) -> int:
+    """How large the records of this codec may be, unpacked, to be prepared while the event loop waits."""
+    bytes_max = UNPACKED_AT_ONCE_BYTES_MAX.get(codec, 0)
+    if not is_fast():
+        bytes_max = min(bytes_max, WALKED_AT_ONCE_BYTES_MAX)
+    wanted = wanted_codec(config, codec)
+    return bytes_max if wanted is None else min(bytes_max, packed_at_once_bytes_max(wanted, config))
 
 
-def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> BatchHeader:
+def check_client_batch(records: memoryview, config: LogConfig) -> BatchHeader:
     """The header of the one batch that a producer sent; raises KafkaError."""
     size = len(records)
     if size < HEADER_BYTES:
@@ -69,15 +85,14 @@ def check_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> B
         raise _not_one_batch(header, size)
     if header.base_offset:
         raise _invalid(f"the base offset of a produced batch is 0, not {header.base_offset}")
-    if size > config.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {size} bytes, max.message.bytes is {config.max_message_bytes}",
-        )
+    _check_size(size, config.max_message_bytes)
     if not crc_is_valid(records, 0, header):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "the batch does not match its checksum")
     _check_claims(records, header)
-    _check_times(header, config, now_ms)
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
+        )
     return header
 
 
@@ -88,56 +103,42 @@ def prepare(
 
     Raises KafkaError; with `at_once` also TakesLong, where the caller's thread has other things to do.
     """
-    if must_be_prepared(config):
-        records = prepare_client_batch(records, config, now_ms)
-        return records, check_client_batch(records, config, now_ms)
-    header = check_client_batch(records, config, now_ms)
-    unpacked_max = UNPACKED_AT_ONCE_BYTES_MAX[header.codec] if at_once else None
+    header = check_client_batch(records, config)
+    payload = records[HEADER_BYTES:]
+    unpacked_max = at_once_bytes_max(config, header.codec) if at_once else None
+    if unpacked_max is not None and header.codec == Codec.NONE and len(payload) > unpacked_max:
+        raise TakesLong
+    demands = _demands(config, now_ms)
+    codec = wanted_codec(config, header.codec)
+    kept: list[bytes] | None = None if codec is None else []
     try:
-        newest_ms = newest_time(records, header, bytes_max=unpacked_max)
+        walked = walk_over(payload, header, demands, bytes_max=unpacked_max, kept=kept)
+        if walked.refused:
+            named = walk_over(payload, header, demands, named_max=REFUSED_RECORDS_MAX)
+            raise _refused(named, demands)
     except UnpacksToMore as error:
         raise TakesLong from error
     except CorruptRecord as error:
-        raise _unreadable(error) from error
-    if config.uses_log_append_time or newest_ms == header.max_timestamp:
+        raise _invalid(f"records that cannot be read: {error}") from error
+    if codec is not None:
+        packed = pack(b"".join(kept) if kept else payload, codec, config)
+        _check_size(HEADER_BYTES + len(packed), config.max_message_bytes)
+        attributes = packed_attributes(header.attributes, codec)
+        header = header._replace(attributes=attributes, max_timestamp=walked.newest_ms)
+        return _sealed(header, packed)
+    if config.uses_log_append_time or walked.newest_ms == header.max_timestamp:
         return records, header
-    records = _with_newest_time(records, header, newest_ms)
-    return records, check_client_batch(records, config, now_ms)
+    return _sealed(header._replace(max_timestamp=walked.newest_ms), payload)
+
+
+def _sealed(header: BatchHeader, payload: bytes | memoryview) -> tuple[memoryview, BatchHeader]:
+    records = memoryview(seal_writable(header, payload))
+    return records, BatchHeader._make(HEADER.unpack_from(records))
 
 
 def prepare_in_thread(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
     """The batch that `prepare` makes of a producer's, to be checked once more when its turn has come."""
     return prepare(records, config, now_ms)[0]
-
-
-def prepare_client_batch(records: memoryview, config: LogConfig, now_ms: int) -> memoryview:
-    """A producer's batch as its topic's settings demand: records checked, in the codec of compression.type.
-
-    Its header has the greatest timestamp of its records then. Raises KafkaError.
-    The result must be checked like any batch, as recompression may have made it larger.
-    """
-    header = check_client_batch(records, config, now_ms)
-    try:
-        payload = unpack(records, header)
-        found = inspect(payload, header)
-    except CorruptRecord as error:
-        raise _unreadable(error) from error
-    if found.without_key and config.is_compacted:
-        raise RecordsRefused(dict.fromkeys(found.without_key, _NO_KEY))
-    if not config.uses_log_append_time:
-        _check_not_too_late(found.newest_ms, config, now_ms)
-        _check_not_too_old(found.oldest_ms, config, now_ms)
-    codec = wanted_codec(config, header)
-    if codec is not None:
-        return pack(payload, header, codec, config, found.newest_ms)
-    if header.max_timestamp == found.newest_ms or config.uses_log_append_time:
-        return records
-    return _with_newest_time(records, header, found.newest_ms)
-
-
-def _with_newest_time(records: memoryview, header: BatchHeader, newest_ms: int) -> memoryview:
-    timed = header._replace(max_timestamp=newest_ms)
-    return memoryview(bytearray(seal(timed, records[HEADER_BYTES:])))
 
 
 def check_own_batch(
@@ -155,12 +156,17 @@ def check_own_batch(
         or not crc_is_valid(records, position, header)
     ):
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is not what its header says")
-    if limit_bytes is not None and header.size_in_bytes > limit_bytes:
+    if limit_bytes is not None:
+        _check_size(header.size_in_bytes, limit_bytes)
+    return header
+
+
+def _check_size(size: int, limit_bytes: int) -> None:
+    if size > limit_bytes:
         raise KafkaError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {header.size_in_bytes} bytes, max.message.bytes is {limit_bytes}",
+            f"a batch of {size} bytes, max.message.bytes is {limit_bytes}",
         )
-    return header
 
 
 def _check_claims(records: memoryview, header: BatchHeader) -> None:
@@ -186,31 +192,25 @@ def _check_claims(records: memoryview, header: BatchHeader) -> None:
         raise _invalid(f"unknown compression {codec}")
 
 
-def _check_times(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    if header.attributes & LOG_APPEND_TIME_FLAG:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP, "a producer may not set the timestamp type LogAppendTime"
-        )
-    if config.uses_log_append_time:
-        return
-    _check_not_too_late(max(header.base_timestamp, header.max_timestamp), config, now_ms)
+def _demands(config: LogConfig, now_ms: int) -> Demands:
+    earliest_ms, latest_ms = LONG_MIN, LONG_MAX
+    if not config.uses_log_append_time:
+        earliest_ms = max(now_ms - config.message_timestamp_before_max_ms, LONG_MIN)
+        latest_ms = min(now_ms + config.message_timestamp_after_max_ms, LONG_MAX)
+    return Demands(config.is_compacted, earliest_ms, latest_ms)
 
 
-def _check_not_too_late(latest: int, config: LogConfig, now_ms: int) -> None:
-    after_max_ms = config.message_timestamp_after_max_ms
-    if latest - now_ms > after_max_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {latest} is more than {after_max_ms} ms after {now_ms}",
-        )
-
-
-def _check_not_too_old(oldest: int, config: LogConfig, now_ms: int) -> None:
-    if config.message_timestamp_before_max_ms == UNLIMITED or oldest == NO_TIMESTAMP:
-        return
-    earliest_ms = now_ms - config.message_timestamp_before_max_ms
-    if oldest < earliest_ms:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest} is before {earliest_ms}")
+def _refused(walked: Walked, demands: Demands) -> RecordsRefused:
+    allowed = f"[{demands.earliest_ms}, {demands.latest_ms}]"
+    messages = {
+        each.place: _NO_KEY
+        if each.lacks_key
+        else f"Timestamp {each.time_ms} of record {each.place} is not within {allowed}."
+        for each in walked.refusals
+    }
+    # One wrong time decides it, as in Kafka.
+    code = ErrorCode.INVALID_TIMESTAMP if walked.misdated else ErrorCode.INVALID_RECORD
+    return RecordsRefused(code, messages, walked.refused)
 
 
 def too_large_for_segment(size: int, config: LogConfig) -> KafkaError:
@@ -241,10 +241,6 @@ def _legacy(magic: int) -> KafkaError:
     return KafkaError(
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"message format {magic} is not written (KIP-724)"
     )
-
-
-def _unreadable(error: CorruptRecord) -> KafkaError:
-    return _invalid(f"records that cannot be read: {error}")
 
 
 def _invalid(message: str) -> KafkaError:

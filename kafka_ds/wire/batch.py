@@ -81,8 +81,7 @@ _CONTROL_KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")
 _UINT64 = (1 << 64) - 1
 
-assert HEADER_BYTES == 61
-assert HEADER_BYTES == MAX_TIMESTAMP_POSITION + 26
+assert HEADER_BYTES == MAX_TIMESTAMP_POSITION + 26 == 61
 
 
 class UnsupportedMagic(CorruptRecord):
@@ -249,11 +248,15 @@ def set_log_append_time(
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
     """The batch of this header and these (compressed) records, its length and checksum filled in."""
-    filled = header._replace(batch_length=HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload), crc=0)
-    batch = bytearray(HEADER.pack(*filled))
-    batch += payload
+    return bytes(seal_writable(header, payload))
+
+
+def seal_writable(header: BatchHeader, payload: Buffer) -> bytearray:
+    """The same for who writes into it, without a copy more."""
+    size = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
+    batch = bytearray(HEADER.pack(*header._replace(batch_length=size, crc=0))) + payload
     CRC_FIELD.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
-    return bytes(batch)
+    return batch
 
 
 def build_batch(

@@ -213,12 +213,14 @@ class KafkaError(Exception):
 
 
 class RecordsRefused(KafkaError):
-    """INVALID_RECORD, with what is wrong with which records of the batch, by their places (KIP-467)."""
+    """A batch of which so many records are refused, and what is wrong with which, by their places (KIP-467).
 
-    def __init__(self, records: Mapping[int, str]) -> None:
-        super().__init__(
-            ErrorCode.INVALID_RECORD, f"{len(records)} records of the batch have been rejected"
-        )
+    Not all of them need be named.
+    """
+
+    def __init__(self, code: ErrorCode, records: Mapping[int, str], count: int) -> None:
+        first = next(iter(records.values()))
+        super().__init__(code, f"{count} records of the batch have been rejected: {first}")
         self.records = records
 
 

@@ -11,8 +11,8 @@ Rules of this file:
   or not at all, and never changed.
 - It is kept only after the process that made it has compared it with the loop as it is written. On a processor where
   it is wrong, or ends the process, that process is all that is lost: no broker ever loads it.
-- Only Linux on x86-64 and arm64 has such code. Elsewhere, and until it is made, `kafka_ds.wire.fitting` has no walker:
-  its callers have to know another way, as nothing may go unchecked.
+- Only Linux on x86-64 and arm64 has such code. Elsewhere, and until it is made, `kafka_ds.wire.fitting` has no other:
+  it walks by the loop as it is written.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import itertools
 import logging
 import mmap
 import os
 import platform
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -41,11 +43,12 @@ __all__ = ["build", "build_beside", "load", "prove"]
 MACHINES = ("x86_64", "aarch64")
 _BUILD_SECONDS_MAX = 300
 _DIGEST_BYTES = 32
-# Where numba's convention wants a result and an exception to be written: behind the state's own numbers.
-RESULT, EXCEPTION = walking.STATE_NUMBERS, walking.STATE_NUMBERS + 1
-_State: Final = ctypes.c_int64 * (walking.STATE_NUMBERS + 2)
-# Zeros up to there; the rest follows in this order.
-_BEFORE = (0,) * walking.COUNT
+# Where numba's convention wants a result and an exception to be written: at the state's end.
+RESULT, EXCEPTION = -2, -1
+_Number: Final = ctypes.c_int64
+_SMALLEST_STATE: Final = _Number * (walking.STATE_NUMBERS + 2)
+# Zeros up to there; the rest follows in this order. (Given one by one, the numbers would take a microsecond more.)
+_GIVEN: Final = struct.Struct(f"={8 * walking.COUNT}x{walking.STATE_NUMBERS - walking.COUNT}q16x")
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -154,12 +157,17 @@ class _Code:
             *(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p),
         )(address)
 
-    def begin(self, count: int, base_time: int) -> Any:
-        return _State(*_BEFORE, count, base_time, NO_TIMESTAMP)
+    def begin(self, count: int, base_time: int, demands: fitting.Demands, room: int) -> Any:
+        given = _GIVEN.pack(count, base_time, NO_TIMESTAMP, *demands, room)
+        if not room:
+            return _SMALLEST_STATE.from_buffer_copy(given)
+        kind = _Number * (walking.STATE_NUMBERS + 2 * room + 2)
+        return kind.from_buffer_copy(given + bytes(16 * room))
 
     def walk(self, data: memoryview | bytes, state: Any, *, is_last: bool) -> int:
         place = ctypes.addressof(state)
-        result, exception = place + 8 * RESULT, place + 8 * EXCEPTION
+        end = place + 8 * len(state)
+        result, exception = end + 8 * RESULT, end + 8 * EXCEPTION
         status = self._walk(result, exception, _address(data), 0, len(data), is_last, place)
         assert status == 0, "the loop raises nothing, and would leave an old result"
         wrong: int = state[RESULT]
@@ -178,49 +186,67 @@ def _address(data: memoryview | bytes) -> int | bytes:
 # -- proving ------------------------------------------------------------------------------------
 
 _PROVED_BYTES = (0x00, 0x01, 0x02, 0x0B, 0x7F, 0x80, 0xFF)
+_PROVED_TIME_MS = 1_700_000_000_000
 
 
 def prove(walker: fitting.Walker) -> None:
     """Walk over good and bad records, whole and in pieces; AssertionError where the loop as written finds otherwise."""
     records = [
-        Record(0, 1_700_000_000_000, None, None),
-        Record(1, 1_700_000_000_007, b"key", bytes(150), ((b"of a header", b"1"), (b"", None))),
+        Record(0, _PROVED_TIME_MS, None, None),
+        Record(1, _PROVED_TIME_MS + 7, b"key", bytes(150), ((b"of a header", b"1"), (b"", None))),
         Record(2, NO_TIMESTAMP, b"", b"value"),
+        Record(3, _PROVED_TIME_MS + 3, None, b""),
     ]
     batch = build_batch(records)
     header, whole = read_header(batch), batch[HEADER_BYTES:]
     as_written = fitting.AsWritten()
-    for sent, cut in _cases(whole):
+    for sent, cut, demands in _cases(whole):
         found, expected = (
-            _steps(each, each.begin(header.record_count, header.base_timestamp), sent, cut)
+            _steps(
+                each, each.begin(header.record_count, header.base_timestamp, *demands), sent, cut
+            )
             for each in (walker, as_written)
         )
         assert found == expected, f"{sent.hex()}, cut at {cut}: {found} instead of {expected}"
 
 
-def _cases(whole: bytes) -> Iterator[tuple[bytes, int]]:
-    """Records, and where they are cut."""
-    yield from ((whole, cut) for cut in range(len(whole) + 1))
-    yield from ((whole[:end], end // 2) for end in range(len(whole)))
+def _cases(whole: bytes) -> Iterator[tuple[bytes, int, tuple[fitting.Demands, int]]]:
+    """Records, where they are cut, and what is demanded of them."""
+    anything = (fitting.ANYTHING, 0)
+    demanding = (fitting.Demands(True, _PROVED_TIME_MS, _PROVED_TIME_MS + 3), 2)
+    for cut in range(len(whole) + 1):
+        yield from ((whole, cut, demands) for demands in (anything, demanding))
+    for cut in (0, len(whole) // 2):
+        yield from ((whole, cut, demands) for demands in _demands())
+    yield from ((whole[:end], end // 2, anything) for end in range(len(whole)))
     for at in range(len(whole)):
         for byte in _PROVED_BYTES:
             sent = whole[:at] + bytes((byte,)) + whole[at + 1 :]
-            yield from ((sent, 0), (sent, at), (sent, at // 2))
-    yield whole + b"\x00", 0
+            yield from ((sent, cut, anything) for cut in (0, at, at // 2))
+    yield whole + b"\x00", 0, anything
     # A length in five bytes and in six; a time in ten, which wraps, and in eleven.
-    yield from ((b"\x8c" + b"\x80" * more + b"\x00" + whole[1:], 0) for more in (3, 4))
+    for more in (3, 4):
+        yield b"\x8c" + b"\x80" * more + b"\x00" + whole[1:], 0, anything
     for time in (b"\xfe" + b"\xff" * 8 + b"\x01", b"\x80" * 10 + b"\x00"):
         body = b"\x00" + time + b"\x00\x01\x01\x00"
-        yield bytes((2 * len(body),)) + body + whole, 0
+        yield bytes((2 * len(body),)) + body + whole, 0, anything
+
+
+def _demands() -> Iterator[tuple[fitting.Demands, int]]:
+    """With each reason to refuse a record, alone and with others, and with room for all and for less."""
+    limits = (fitting.LONG_MIN, *(_PROVED_TIME_MS + more for more in (-1, 0, 1, 7, 8)), 1 << 62)
+    for needs_keys in (False, True):
+        for earliest, latest in itertools.combinations_with_replacement(limits, 2):
+            yield fitting.Demands(needs_keys, earliest, latest), (earliest + latest) % 5
 
 
 def _steps(walker: fitting.Walker, state: Any, sent: bytes, cut: int) -> list[list[int]]:
     """What a walk says and knows after each of two pieces."""
     steps: list[list[int]] = []
     for piece, is_last in ((sent[:cut], False), (sent[cut:], True)):
-        data = (sent[steps[0][-1] : cut] if steps else b"") + piece
+        data = (sent[steps[0][1 + walking.STOPPED] : cut] if steps else b"") + piece
         wrong = walker.walk(memoryview(bytearray(data)), state, is_last=is_last)
-        steps.append([wrong, *state[: walking.STATE_NUMBERS]])
+        steps.append([wrong, *state[: walking.STATE_NUMBERS + 2 * state[walking.ROOM]]])
         if wrong != walking.FINE:
             break
     return steps
@@ -270,6 +296,7 @@ def _numbas() -> str:
         walking.varlong,
         walking.behind,
         walking.misfit,
+        walking.judge,
         walking.whole_record,
         walking.whole_records,
         walking.part_of_record,

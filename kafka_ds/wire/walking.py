@@ -1,4 +1,4 @@
-"""Pure: the loop that walks a batch's records and keeps none of them: do they fit, and what is their greatest time?
+"""Pure: the loop that walks a batch's records and keeps none of them: do they fit, and what would their topic refuse?
 
 Rules of this file:
 - What is here runs compiled (`kafka_ds.wire.machine_code`) and as plain Python alike: numbers, bytes that are indexed,
@@ -8,6 +8,8 @@ Rules of this file:
   ten bytes that may be cut is left for the next piece; bytes of keys and values are passed over, and never kept.
 - No byte is read at or behind `end`. Each length is compared with what is left of its record before it is used.
 - A batch of a producer has the offset deltas 0, 1, 2 and so on (Kafka packs anew what is compressed and has others).
+- Records that fit are counted, and noted as far as there is room, if they lack a key that they need, or have a time
+  that their topic does not allow. A record without a time (-1) is never too old, as in Kafka.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from __future__ import annotations
 from typing import Any
 
 # What is in the state. Of a record that goes on in the next piece: the field that comes next, how many bytes of the
-# last one are to be passed over first, how many bytes and headers are left of it.
-PHASE, TO_SKIP, RECORD_LEFT, HEADERS_LEFT = range(4)
-# Which record comes next, how many the header claims, the time that theirs are added to, the greatest one, and where
-# in its piece a walk stopped.
-INDEX, COUNT, BASE_TIME, NEWEST_TIME, STOPPED = range(4, 9)
-STATE_NUMBERS = 9
+# last one are to be passed over first, how many bytes and headers are left of it, its time.
+PHASE, TO_SKIP, RECORD_LEFT, HEADERS_LEFT, TIME_SEEN = range(5)
+# Which record comes next, where in its piece a walk stopped, how many records are refused, and how many of those for
+# their time.
+INDEX, STOPPED, REFUSED, MISDATED = range(5, 9)
+# How many the header claims, the time that theirs are added to, the greatest one; whether they need keys, the least
+# and the greatest time that is allowed, for how many refused ones there is room.
+COUNT, BASE_TIME, NEWEST_TIME, NEEDS_KEYS, EARLIEST, LATEST, ROOM = range(9, 16)
+STATE_NUMBERS = 16
+# Behind them lie two numbers for each refused record: its index, or ~index if it lacks its key, and its time.
 
 # Fields, in their order in a record. Its attributes, one byte of which no bit is in use, are read with its time.
 LENGTH, TIME, DELTA, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE = range(8)
@@ -34,11 +40,15 @@ FIELD_BYTES_MAX = 11
 BODY_BYTES_MIN = 6
 _INT_SHIFT_MAX, _LONG_SHIFT_MAX = 35, 70
 _LONG_MAX = 0x7FFF_FFFF_FFFF_FFFF
+_NO_TIME = -1
 
 
-def begun(count: int, base_time: int) -> list[int]:
-    """The state of a walk that begins: so many records, whose times are added to this one."""
-    return [*(0,) * COUNT, count, base_time, -1, 0]
+def begun(
+    count: int, base_time: int, needs_keys: int, earliest: int, latest: int, room: int
+) -> list[int]:
+    """The state of a walk that begins: so many records, whose times are added to this one, and what is allowed."""
+    given = (count, base_time, _NO_TIME, needs_keys, earliest, latest, room)
+    return [*(0,) * COUNT, *given, *(0,) * (2 * room)]
 
 
 def wrapped(number: int) -> int:
@@ -93,31 +103,45 @@ def misfit(phase: int, number: int, room: int, index: int) -> int:
     return FINE if number >= least and number <= room else BAD_FIELD
 
 
-def whole_record(data: Any, position: int, end: int, index: int) -> tuple[int, int]:
-    """What is wrong with the record whose body lies there, and its time's delta."""
+def judge(index: int, time: int, key_bytes: int, state: Any) -> None:
+    """Count a record that its topic refuses; note it, if there is room."""
+    lacks_key = key_bytes < 0 and state[NEEDS_KEYS] != 0
+    is_misdated = time != _NO_TIME and (time < state[EARLIEST] or time > state[LATEST])
+    if lacks_key or is_misdated:
+        if state[REFUSED] < state[ROOM]:
+            place = STATE_NUMBERS + 2 * state[REFUSED]
+            state[place] = ~index if lacks_key else index
+            state[place + 1] = time
+        state[REFUSED] += 1
+        if not lacks_key:  # Of two reasons Kafka tells the key's.
+            state[MISDATED] += 1
+
+
+def whole_record(data: Any, position: int, end: int, index: int) -> tuple[int, int, int]:
+    """What is wrong with the record whose body lies there, its time's delta, and its key's bytes (-1: none)."""
     time, position = varlong(data, position + 1, end)
     if position < 0:
-        return BAD_FIELD, 0
+        return BAD_FIELD, 0, 0
     delta, position = varint(data, position, end)
     if position < 0 or delta != index:
-        return BAD_DELTA, 0
-    position = behind(data, position, end, -1)
+        return BAD_DELTA, 0, 0
+    key_bytes, position = varint(data, position, end)
+    if position < 0 or key_bytes < -1 or key_bytes > end - position:
+        return BAD_FIELD, 0, 0
+    position = behind(data, position + max(key_bytes, 0), end, -1)
     if position < 0:
-        return BAD_FIELD, 0
-    position = behind(data, position, end, -1)
-    if position < 0:
-        return BAD_FIELD, 0
+        return BAD_FIELD, 0, 0
     headers, position = varint(data, position, end)
     if position < 0 or headers < 0:
-        return BAD_FIELD, 0
+        return BAD_FIELD, 0, 0
     for _ in range(headers):  # A false number of them ends where the record does.
         position = behind(data, position, end, 0)
         if position < 0:
-            return BAD_FIELD, 0
+            return BAD_FIELD, 0, 0
         position = behind(data, position, end, -1)
         if position < 0:
-            return BAD_FIELD, 0
-    return (FINE if position == end else BAD_LENGTH), time
+            return BAD_FIELD, 0, 0
+    return (FINE if position == end else BAD_LENGTH), time, key_bytes
 
 
 def part_of_record(data: Any, position: int, end: int, state: Any) -> tuple[int, int]:
@@ -144,6 +168,7 @@ def part_of_record(data: Any, position: int, end: int, state: Any) -> tuple[int,
         if phase == TIME:
             number, position = varlong(data, position + 1, seen)
             time = wrapped(state[BASE_TIME] + number)
+            state[TIME_SEEN] = time
             state[NEWEST_TIME] = max(state[NEWEST_TIME], time)
         else:
             number, position = varint(data, position, seen)
@@ -151,6 +176,8 @@ def part_of_record(data: Any, position: int, end: int, state: Any) -> tuple[int,
         if position < 0 or wrong != FINE:
             wrong = max(wrong, BAD_LENGTH)
             break
+        if phase == KEY:
+            judge(state[INDEX], state[TIME_SEEN], number, state)
         if phase == HEADERS:
             headers = number
         elif phase >= KEY:
@@ -176,10 +203,12 @@ def whole_records(data: Any, position: int, end: int, is_last: int, state: Any) 
             state[PHASE], state[RECORD_LEFT] = TIME, length
             position = body
             break
-        wrong, time = whole_record(data, body, body + length, index)
+        wrong, delta, key_bytes = whole_record(data, body, body + length, index)
         if wrong != FINE:
             break
-        newest = max(newest, wrapped(base + time))
+        time = wrapped(base + delta)
+        newest = max(newest, time)
+        judge(index, time, key_bytes, state)
         position = body + length
         index += 1
     if index == count and position < end:

@@ -30,7 +30,6 @@ from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.wire import fitting
 from kafka_ds.wire.arrays import read_only
 from kafka_ds.wire.batch import (
     ATTRIBUTES_POSITION,
@@ -55,7 +54,11 @@ NOW_MS = 1_700_000_000_000
 # The largest input; larger ones teach nothing.
 INPUT_BYTES_MAX = 4096
 _PLAIN = LogConfig()
-_LOOKED_INTO = LogConfig(compression_type="gzip", message_timestamp_before_max_ms=10**15)
+_DEMANDING = LogConfig(
+    compression_type="gzip",
+    cleanup_policy=frozenset({"compact"}),
+    message_timestamp_before_max_ms=10**12,
+)
 
 
 def frame(data: bytes) -> None:
@@ -116,17 +119,10 @@ def legacy(data: bytes) -> None:
 
 
 def produced(data: bytes) -> None:
-    """What a producer sends: into a topic that has its records walked over, and into one that has each read."""
-    by_code = fitting.is_fast()
-    if not by_code:
-        fitting.use(fitting.AsWritten())
-    for config in (_PLAIN, _LOOKED_INTO):
-        try:
+    """What a producer sends: into a topic that takes it as it is, and into one that demands all that there is."""
+    for config in (_PLAIN, _DEMANDING):
+        with suppress(KafkaError):
             prepare(memoryview(data), config, NOW_MS)
-        except (KafkaError, CorruptRecord):
-            continue
-    if not by_code:
-        fitting.use(None)
 
 
 def group_record(data: bytes) -> None:

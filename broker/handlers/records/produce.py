@@ -8,10 +8,11 @@
 - The answer comes at once, unless flush.messages demands an fsync or replicas have to follow. It then comes within the
   request's timeout, or is REQUEST_TIMED_OUT; the event loop is not blocked.
 - A duplicate of an idempotent producer is answered with the first one's offset (the last five batches are known).
-- The records fit their batch's header, or it is INVALID_RECORD; compressed ones are unpacked to see it. Where that
-  takes long, and where a topic demands its own codec (compression.type), keys (compaction) or a smallest timestamp
-  (message.timestamp.before.max.ms), threads prepare its batches first, in order for each partition. Where too much
-  waits for them: NOT_ENOUGH_REPLICAS, on which clients try again.
+- The records fit their batch's header, or it is INVALID_RECORD; compressed ones are unpacked to see it. If records lack
+  a key (compaction) or have a time that is not allowed (message.timestamp.before.max.ms, .after.max.ms), their batch is
+  INVALID_RECORD or, for one wrong time, INVALID_TIMESTAMP, and record_errors names them.
+- What that takes, and packing anew (compression.type), is done by threads first where it takes long, in order for each
+  partition. Where too much waits for them: NOT_ENOUGH_REPLICAS, on which clients try again.
 - Errors of the log: CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
   UNSUPPORTED_FOR_MESSAGE_FORMAT, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR.
 - Partitions that do not exist: UNKNOWN_TOPIC_OR_PARTITION, by id UNKNOWN_TOPIC_ID. No topic is created here:
@@ -24,7 +25,7 @@ Versions: 0-2 are advertised for old librdkafka and answered with UNSUPPORTED_VE
 Transactional batches belong to an open transaction: up to version 11 their partition must have been added to it
 (INVALID_TXN_STATE, in 11 TRANSACTION_ABORTABLE), from 12 on the write adds it. In a partition that does not know their
 producer they begin with sequence 0 (12 on), or the lowest that was tried; OUT_OF_ORDER_SEQUENCE_NUMBER.
-Left out: record_errors, except for records without a key on compacted topics: batches are judged as a whole.
+Left out: record_errors beyond the first thousand.
 """
 
 from __future__ import annotations

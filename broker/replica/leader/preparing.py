@@ -4,8 +4,8 @@ Rules of this file:
 - A partition's batches are appended in the order in which they came, whatever each of them takes: the sequences of a
   producer must not overtake each other, nor the records of one without.
 - What takes the event loop half a millisecond at most is prepared at once if nothing is before it: batches that are
-  not compressed, small ones that are, and of those whose records are read in Python the smallest. All others are
-  prepared in threads, several of one partition at the same time.
+  not compressed, small ones that are, still smaller ones that are packed anew, or walked over in Python. All others
+  are prepared in threads, several of one partition at the same time.
 - A client that goes away, or whose request has timed out, takes back nothing. So what waits here has a limit of its
   own, beyond which a batch is refused; clients send it again.
 """
@@ -20,7 +20,7 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from broker.log.config import UNLIMITED
-from broker.log.validation import must_be_prepared, prepare_in_thread
+from broker.log.validation import at_once_bytes_max, prepare_in_thread
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.wire import machine_code
 from kafka_ds.wire.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
@@ -28,8 +28,6 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 PREPARING_THREADS_MAX = 2
 WAITING_BYTES_MAX = 512 << 20
-# Records that are read in Python.
-PREPARED_AT_ONCE_BYTES_MAX = 8 << 10
 # What is likely to hold no more than may be unpacked at once; where it turns out to hold more, a thread begins anew.
 PACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
     Codec.NONE: UNLIMITED,
@@ -69,9 +67,8 @@ class BatchPreparer:
         if self._queues and partition in self._queues:
             return True
         codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
-        if must_be_prepared(partition.log.config):
-            return codec != Codec.NONE or len(records) > PREPARED_AT_ONCE_BYTES_MAX
-        return len(records) > PACKED_AT_ONCE_BYTES_MAX.get(codec, 0)
+        packed_max = PACKED_AT_ONCE_BYTES_MAX.get(codec, 0)
+        return len(records) > min(packed_max, at_once_bytes_max(partition.log.config, codec))
 
     def submit(
         self,

@@ -9,7 +9,7 @@ from time import perf_counter
 import pytest
 
 from broker.net.dispatch import Unanswerable
-from kafka_ds.wire.batch import Codec, Record, build_batch
+from kafka_ds.wire.batch import Codec, Record, TimestampType, build_batch
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.frame import encode_request
 from kafka_ds.wire.messages import ProduceRequest
@@ -155,7 +155,8 @@ def two_batches() -> bytes:
         (batch_of([b"a"])[:-1], ErrorCode.INVALID_RECORD),
         (batch_of([b"a" * 2_000_000]), ErrorCode.MESSAGE_TOO_LARGE),
         (batch_of([b"a"], is_control=True), ErrorCode.INVALID_RECORD),
-        (batch_of([b"a"], timestamp=2**62), ErrorCode.INVALID_TIMESTAMP),
+        (batch_of([b"a"], timestamp_type=TimestampType.LOG_APPEND_TIME),
+         ErrorCode.INVALID_TIMESTAMP),
         (batch_of([b"a"], is_transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
          ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
@@ -191,6 +192,25 @@ async def test_a_compacted_topic_names_the_records_without_a_key(
         assert answer.error_message
         keyed = build_batch(records[:1], codec=codec)
         assert (await broker.produce("t", keyed)).base_offset == 0
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@in_loop
+async def test_records_with_a_time_that_is_not_allowed_are_named(
+    memory_path: Path, codec: Codec
+) -> None:
+    async with in_process(memory_path) as broker:
+        now_ms = broker.node.clock.now_ms()
+        times = (now_ms, now_ms + 5000, -1, now_ms - 5000, now_ms)
+        records = [Record(i, time_ms, None, b"v") for i, time_ms in enumerate(times)]
+        await broker.create(
+            "t", message_timestamp_before_max_ms=4000, message_timestamp_after_max_ms=4000
+        )
+        answer = await broker.produce("t", build_batch(records, codec=codec))
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.INVALID_TIMESTAMP, -1)
+        assert [each.batch_index for each in answer.record_errors] == [1, 3]
+        for error, time_ms in zip(answer.record_errors, (times[1], times[3]), strict=True):
+            assert str(time_ms) in error.batch_index_error_message
 
 
 @pytest.mark.parametrize("magic", [0, 1])

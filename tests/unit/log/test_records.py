@@ -7,20 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from broker.log.config import DAY_MS, LOG_APPEND_TIME, LogConfig
 from broker.log.log import Log
-from broker.log.records import CODECS, inspect, unpack
+from broker.log.packing import CODECS
 from broker.log.values import AppendInfo, AppendOrigin
 from broker.system import SystemClock, SystemDisk
 from kafka_ds.wire.batch import (
+    DELETE_HORIZON_FLAG,
     HEADER_BYTES,
     NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
     Codec,
     ControlType,
-    CorruptRecord,
     Record,
     build_batch,
     crc_is_valid,
@@ -62,57 +61,6 @@ def stored(log: Log) -> bytes:
         0, max_bytes=1 << 30, upper_bound_offset=log.log_end_offset, min_one_batch=True
     )
     return b"".join(part.read() for part in found.slices)
-
-
-# -- the walk ---------------------------------------------------------------------------------------
-
-texts = st.binary(max_size=90)
-record_parts = st.tuples(
-    st.integers(-(2**63), 2**63 - 1) | st.just(NO_TIMESTAMP) | st.integers(NOW_MS, NOW_MS + 99),
-    st.none() | texts,
-    st.none() | texts,
-    st.lists(st.tuples(texts, st.none() | texts), max_size=3),
-)
-
-
-@settings(deadline=None)
-@given(st.lists(record_parts, min_size=1, max_size=6))
-def test_what_the_records_say(parts: list[tuple[Any, ...]]) -> None:
-    made = [Record(i, *rest) for i, rest in enumerate(parts)]
-    batch = build_batch(made)
-    found = inspect(unpack(memoryview(batch), read_header(batch)), read_header(batch))
-    times = [record.timestamp for record in read_records(batch)]
-    timed = [time for time in times if time != NO_TIMESTAMP]
-    assert found.oldest_ms == min(timed, default=NO_TIMESTAMP)
-    assert found.newest_ms == max([*times, NO_TIMESTAMP])
-    assert list(found.without_key) == [i for i, record in enumerate(made) if record.key is None]
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.data())
-def test_what_is_no_record_is_refused_as_the_reference_does(data: st.DataObject) -> None:
-    batch = bytearray(build_batch(RECORDS[:5]))
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))
-        match data.draw(st.sampled_from(("change", "cut", "insert"))):
-            case "change":
-                batch[at] = data.draw(st.integers(0, 255))
-            case "cut" if len(batch) > HEADER_BYTES + 1:
-                del batch[at]
-            case _:
-                batch.insert(at, data.draw(st.integers(0, 255)))
-    header = read_header(seal(read_header(batch), bytes(batch[HEADER_BYTES:])))
-    payload = bytes(batch[HEADER_BYTES:])
-    try:
-        offsets = [record.offset for record in read_records(batch, 0, header)]
-        is_good = offsets == list(range(header.record_count))
-    except CorruptRecord:
-        is_good = False
-    if is_good:
-        inspect(payload, header)
-    else:
-        with pytest.raises(CorruptRecord):
-            inspect(payload, header)
 
 
 # -- compression.type -------------------------------------------------------------------------------
@@ -211,6 +159,15 @@ def test_its_greatest_time_is_judged(tmp_path: Path) -> None:
     batch = build_batch(late)
     lying = seal(read_header(batch)._replace(max_timestamp=-1), batch[HEADER_BYTES:])
     assert refusal(open_log(tmp_path, LogConfig()), lying) is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_of_the_attributes_what_means_nothing_goes(tmp_path: Path) -> None:
+    """As in Kafka: compaction would take a batch's first time for the end of its tombstones."""
+    batch = build_batch(RECORDS, producer_id=7, producer_epoch=2, base_sequence=0)
+    odd = read_header(batch)._replace(attributes=TRANSACTIONAL_FLAG | DELETE_HORIZON_FLAG | 0x300)
+    log = open_log(tmp_path, LogConfig(compression_type="zstd"))
+    append(log, seal(odd, batch[HEADER_BYTES:]))
+    assert read_header(stored(log)).attributes == TRANSACTIONAL_FLAG | Codec.ZSTD
 
 
 def test_what_is_too_large_when_unpacked_is_refused(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX
+from broker.log.packing import PACKED_AT_ONCE_BYTES_MAX
+from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, WALKED_AT_ONCE_BYTES_MAX
 from broker.net.dispatch import Unanswerable, Waiting
 from broker.replica.leader import preparing
 from broker.replica.leader.hosted import HostedPartition
 from broker.transactions.joining import Writer
+from kafka_ds.wire import fitting
 from kafka_ds.wire.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
@@ -30,8 +32,8 @@ from kafka_ds.wire.messages.configs import (
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process, produce_request, values_of
 from tests.loops import in_loop
 
-HOLDS_MUCH = bytes(max(UNPACKED_AT_ONCE_BYTES_MAX.values()))
-LARGE = b"x" * (preparing.PREPARED_AT_ONCE_BYTES_MAX + 1)
+HOLDS_MUCH = bytes(UNPACKED_AT_ONCE_BYTES_MAX[Codec.LZ4])
+LARGE = b"x" * (PACKED_AT_ONCE_BYTES_MAX[Codec.GZIP] + 1)
 
 
 async def answer_of(waiting: Any) -> tuple[int, int]:
@@ -229,6 +231,33 @@ async def test_a_small_batch_is_packed_at_once(memory_path: Path) -> None:
         assert not isinstance(answer, Waiting)
         data = await broker.fetch("t", 0)
         assert read_header(data.records).codec == Codec.GZIP
+
+
+@pytest.mark.parametrize("level", ["-1", "9"])
+@in_loop
+async def test_what_is_packed_at_once_is_bounded(memory_path: Path, level: str) -> None:
+    """Whether it comes compressed or not; the level decides."""
+    async with in_process(memory_path) as broker:
+        await broker.create("t", **{"compression_type": "gzip", "compression_gzip_level": level})
+        for size, waits in ((1 << 10, False), (16 << 10, level == "9"), (len(LARGE), True)):
+            for codec in (Codec.NONE, Codec.ZSTD):
+                answer = broker.begin(produce_request("t", batch_of([bytes(size)], codec=codec)), 9)
+                assert isinstance(answer, Waiting) == waits, (size, codec)
+                assert (await answer_of(answer))[0] == ErrorCode.NONE
+
+
+@in_loop
+async def test_what_is_read_in_python_is_read_in_a_thread(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        monkeypatch.setattr(fitting, "_walker", None)
+        for size, waits in ((1 << 10, False), (WALKED_AT_ONCE_BYTES_MAX, True)):
+            for codec in Codec:
+                answer = broker.begin(produce_request("t", batch_of([bytes(size)], codec=codec)), 9)
+                assert isinstance(answer, Waiting) == waits, (size, codec)
+                assert (await answer_of(answer))[0] == ErrorCode.NONE
 
 
 @in_loop

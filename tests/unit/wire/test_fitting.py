@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafka_ds.wire import fitting, machine_code, unpacking, walking
+from kafka_ds.wire import compression, fitting, machine_code, unpacking, walking
 from kafka_ds.wire.batch import (
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -37,10 +37,13 @@ def code() -> None:
     assert machine_code.build()
 
 
-def newest(batch: bytes, bytes_max: int | None = None) -> int:
-    return fitting.newest_time(
-        memoryview(bytearray(batch)), read_header(batch), bytes_max=bytes_max
-    )
+def walked(batch: bytes, *demands: fitting.Demands, **limits: int) -> fitting.Walked:
+    payload = memoryview(bytearray(batch))[HEADER_BYTES:]
+    return fitting.walk_over(payload, read_header(batch), *demands, **limits)
+
+
+def newest(batch: bytes, **limits: int) -> int:
+    return walked(batch, **limits).newest_ms
 
 
 def by_the_slow_reader(batch: bytes) -> int | None:
@@ -62,7 +65,7 @@ def by_the_loop(
     walker: fitting.Walker, payload: bytes, header: BatchHeader, cuts: list[int]
 ) -> int | None:
     """The same by the loop, which gets the records in the pieces between these places."""
-    state = walker.begin(header.record_count, header.base_timestamp)
+    state = walker.begin(header.record_count, header.base_timestamp, fitting.ANYTHING, 0)
     left = b""
     for start, end in zip([0, *cuts], [*cuts, len(payload)], strict=True):
         data = left + payload[start:end]
@@ -232,4 +235,67 @@ def test_a_snappy_block_may_not_claim_what_it_cannot_hold() -> None:
 
 def test_bytes_that_may_not_be_written() -> None:
     batch = unfitting.fitting(Codec.NONE)
-    assert fitting.newest_time(memoryview(batch), read_header(batch)) == unfitting.NOW_MS
+    found = fitting.walk_over(memoryview(batch)[HEADER_BYTES:], read_header(batch))
+    assert found.newest_ms == unfitting.NOW_MS
+
+
+# -- what a topic demands ---------------------------------------------------------------------------
+
+TIMES_MS = st.sampled_from([-(2**63), -7, NO_TIMESTAMP, 0, 5, 6, 7, 2**63 - 1])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(TIMES_MS, st.sampled_from([None, b"", b"key"])), min_size=1, max_size=9),
+    st.tuples(st.booleans(), TIMES_MS, TIMES_MS),
+    st.integers(0, 9),
+    st.sampled_from(Codec),
+)
+@pytest.mark.parametrize("is_by_code", [True, False])
+def test_which_records_are_refused(
+    is_by_code: bool,
+    parts: list[tuple[int, bytes | None]],
+    limits: tuple[bool, int, int],
+    named_max: int,
+    codec: Codec,
+) -> None:
+    demands = fitting.Demands(*limits)
+    records = [Record(i, time, key, b"value") for i, (time, key) in enumerate(parts)]
+    expected = []
+    for record in records:
+        lacks_key = demands.needs_keys and record.key is None
+        is_timely = demands.earliest_ms <= record.timestamp <= demands.latest_ms
+        if lacks_key or not (is_timely or record.timestamp == NO_TIMESTAMP):
+            expected.append(fitting.Refusal(record.offset, record.timestamp, lacks_key))
+    by_code = fitting._walker
+    fitting.use(by_code if is_by_code else None)
+    try:
+        found = walked(build_batch(records, codec=codec), demands, named_max=named_max)
+    finally:
+        fitting.use(by_code)
+    assert found.newest_ms == max([NO_TIMESTAMP, *(record.timestamp for record in records)])
+    assert found.refused == len(expected)
+    assert found.misdated == sum(not each.lacks_key for each in expected)
+    assert list(found.refusals) == expected[:named_max]
+
+
+def test_what_is_kept_is_what_was_compressed() -> None:
+    for codec in COMPRESSED:
+        batch = build_batch([Record(0, 1, b"k", bytes(3 * PIECE_BYTES))], codec=codec)
+        kept: list[bytes] = []
+        fitting.walk_over(memoryview(batch)[HEADER_BYTES:], read_header(batch), kept=kept)
+        assert b"".join(kept) == decompress(codec, batch[HEADER_BYTES:])
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_is_kept_or_read_in_python_has_a_lower_limit(
+    monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    monkeypatch.setattr(compression, "DECOMPRESSED_BYTES_DEFAULT", 1 << 20)
+    batch = build_batch([Record(0, 1, b"k", bytes(2 << 20))], codec=Codec.ZSTD)
+    assert newest(batch) == 1
+    if not is_kept:
+        monkeypatch.setattr(fitting, "_walker", None)
+    payload, kept = memoryview(batch)[HEADER_BYTES:], [] if is_kept else None
+    with pytest.raises(CorruptRecord, match="unpack to more than"):
+        fitting.walk_over(payload, read_header(batch), kept=kept)

@@ -126,7 +126,18 @@ def test_code_that_is_wrong_on_this_processor_ends_only_who_made_it(
 def test_what_raises_is_not_taken_for_fine() -> None:
     raising = machine_code._Code(bytes.fromhex(WRONG_CODE[platform.machine()][2]))
     with pytest.raises(AssertionError, match="raises nothing"):
-        raising.walk(b"", raising.begin(0, 0), is_last=True)
+        raising.walk(b"", raising.begin(0, 0, fitting.ANYTHING, 0), is_last=True)
+
+
+# Places of the state that a loop could mistake for one another.
+SWAPPED = (
+    ("REFUSED", "MISDATED"),
+    ("MISDATED", "REFUSED"),
+    ("EARLIEST", "LATEST"),
+    ("LATEST", "EARLIEST"),
+    ("NEEDS_KEYS", "ROOM"),
+    ("TIME_SEEN", "BASE_TIME"),
+)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +154,9 @@ def test_what_raises_is_not_taken_for_fine() -> None:
         ("BAD_DELTA", 7),
         ("BAD_FIELD", 7),
         ("wrapped", lambda number: number),
+        ("_NO_TIME", -2),
+        ("judge", lambda *_: None),
+        *((name, getattr(walking, other)) for name, other in SWAPPED),
     ],
 )
 def test_the_proof_sees_each_difference(

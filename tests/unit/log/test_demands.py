@@ -1,0 +1,195 @@
+"""What topics demand of produced records: the walk finds what Kafka's rules say, by machine code and in Python."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.log.config import CREATE_TIME, LOG_APPEND_TIME, UNLIMITED, LogConfig
+from broker.log.packing import CODECS
+from broker.log.validation import REFUSED_RECORDS_MAX, prepare
+from kafka_ds.wire import fitting, machine_code
+from kafka_ds.wire.batch import (
+    DELETE_HORIZON_FLAG,
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+    Codec,
+    CorruptRecord,
+    Record,
+    build_batch,
+    crc_is_valid,
+    read_header,
+    read_records,
+    seal,
+)
+from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
+from tests.unit.wire.record_cases import damaged
+
+NOW_MS = 1_700_000_000_000
+DISTANCES_MS = (0, 1, 1000, 1001, 3_600_000, 3_600_001)
+# A refusal's code and the places of its records; or what is stored.
+Outcome = tuple[ErrorCode, tuple[int, ...]] | bytes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def code() -> None:
+    assert machine_code.build()
+
+
+times = st.builds(lambda sign, far: NOW_MS + sign * far, st.sampled_from([1, -1]),
+                  st.sampled_from(DISTANCES_MS)) | st.just(NO_TIMESTAMP)  # fmt: skip
+few_bytes = st.none() | st.binary(max_size=9) | st.just(b"x" * 200)
+record_parts = st.tuples(times, few_bytes, few_bytes, st.just(()) | st.just(((b"h", None),)))
+configs = st.builds(
+    LogConfig,
+    cleanup_policy=st.sampled_from([frozenset({"delete"}), frozenset({"compact"})]),
+    compression_type=st.sampled_from(["producer", *CODECS]),
+    compression_gzip_level=st.sampled_from([-1, 1]),
+    compression_lz4_level=st.sampled_from([9, 3]),
+    compression_zstd_level=st.sampled_from([3, -1]),
+    message_timestamp_after_max_ms=st.sampled_from([0, 1000, 3_600_000, UNLIMITED]),
+    message_timestamp_before_max_ms=st.sampled_from([0, 1000, 3_600_000, UNLIMITED]),
+    message_timestamp_type=st.sampled_from([CREATE_TIME, LOG_APPEND_TIME]),
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> bytes:
+    parts = draw(st.lists(record_parts, min_size=1, max_size=7))
+    batch = build_batch(
+        [Record(i, *part) for i, part in enumerate(parts)],
+        codec=draw(st.sampled_from(Codec)),
+        producer_id=7,
+        producer_epoch=draw(st.integers(0, 3)),
+        base_sequence=draw(st.integers(0, 9)),
+    )
+    header = read_header(batch)
+    odd = draw(st.sampled_from([0, TRANSACTIONAL_FLAG, DELETE_HORIZON_FLAG]))
+    claimed = draw(st.sampled_from([header.max_timestamp, NO_TIMESTAMP, 2**62]))
+    header = header._replace(attributes=header.attributes | odd, max_timestamp=claimed)
+    return seal(header, batch[HEADER_BYTES:])
+
+
+def outcome(batch: bytes, config: LogConfig) -> Outcome:
+    try:
+        records, header = prepare(memoryview(bytearray(batch)), config, NOW_MS)
+    except RecordsRefused as refused:
+        return refused.code, tuple(refused.records)
+    except KafkaError as error:
+        return error.code, ()
+    assert header == read_header(records)
+    return bytes(records)
+
+
+def by_the_rules(batch: bytes, config: LogConfig) -> Outcome | None:
+    """The refusal, if it is one, record by record as Kafka's LogValidator goes; None: it is to be stored."""
+    try:
+        records = read_records(batch)
+    except CorruptRecord:
+        return ErrorCode.INVALID_RECORD, ()
+    if [record.offset for record in records] != list(range(read_header(batch).record_count)):
+        return ErrorCode.INVALID_RECORD, ()
+    code, places = ErrorCode.INVALID_RECORD, []
+    for place, record in enumerate(records):
+        age_ms = NOW_MS - record.timestamp
+        if config.is_compacted and record.key is None:
+            places.append(place)
+        elif config.uses_log_append_time or record.timestamp == NO_TIMESTAMP:
+            continue
+        elif (
+            age_ms > config.message_timestamp_before_max_ms
+            or -age_ms > config.message_timestamp_after_max_ms
+        ):
+            places.append(place)
+            code = ErrorCode.INVALID_TIMESTAMP
+    return (code, tuple(places)) if places else None
+
+
+@settings(max_examples=500, deadline=None)
+@given(batches(), configs, st.none() | st.randoms(use_true_random=False))
+def test_both_ways_go_by_kafkas_rules(
+    batch: bytes, config: LogConfig, draw: random.Random | None
+) -> None:
+    if draw is not None:
+        batch = damaged(batch, draw, flips=False)
+        if read_header(batch).record_count != read_header(batch).last_offset_delta + 1:
+            return
+    by_code = fitting._walker
+    assert by_code is not None
+    found = outcome(batch, config)
+    fitting.use(None)
+    try:
+        assert outcome(batch, config) == found
+    finally:
+        fitting.use(by_code)
+    refused = by_the_rules(batch, config)
+    assert refused is None or refused == found
+    if refused is None:
+        assert isinstance(found, bytes)
+        look_at(found, batch, config)
+
+
+def look_at(stored: bytes, sent: bytes, config: LogConfig) -> None:
+    """At what is stored of a batch, before it has its place."""
+    before, after = read_header(sent), read_header(stored)
+    wanted = CODECS.get(config.compression_type, before.codec)
+    assert (after.codec, crc_is_valid(stored, 0, after)) == (wanted, True)
+    records = read_records(stored)
+    assert records == read_records(sent)
+    if not config.uses_log_append_time:  # It overwrites the header's time.
+        assert after.max_timestamp == max([NO_TIMESTAMP, *(each.timestamp for each in records)])
+    if wanted == before.codec:
+        assert stored[HEADER_BYTES:] == sent[HEADER_BYTES:]
+        assert after.attributes == before.attributes
+    else:
+        assert after.attributes == before.attributes & TRANSACTIONAL_FLAG | wanted
+    same = ("base_offset", "last_offset_delta", "base_timestamp", "producer_id", "producer_epoch",
+            "base_sequence", "record_count")  # fmt: skip
+    assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
+
+
+def many(count: int) -> list[Record]:
+    return [Record(i, NOW_MS, None, b"v") for i in range(count)]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_refusal_names_the_first_of_very_many(codec: Codec) -> None:
+    """A batch of a megabyte may unpack to so many that their names fill the memory."""
+    count = REFUSED_RECORDS_MAX + 10
+    config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    records = [*many(count), Record(count, NOW_MS * 2, b"k", b"v")]
+    for sent, code in (
+        (records, ErrorCode.INVALID_TIMESTAMP),
+        (records[:-1], ErrorCode.INVALID_RECORD),
+    ):
+        with pytest.raises(RecordsRefused) as raised:
+            prepare(memoryview(bytearray(build_batch(sent, codec=codec))), config, NOW_MS)
+        assert raised.value.code == code
+        assert list(raised.value.records) == list(range(REFUSED_RECORDS_MAX))
+        assert raised.value.message is not None
+        assert str(len(sent)) in raised.value.message
+
+
+def test_a_refusal_says_what_is_wrong_with_each() -> None:
+    records = [
+        Record(0, NOW_MS, b"k", b"v"),
+        Record(1, NOW_MS - 11, None, b"v"),
+        Record(2, NOW_MS - 11, b"k", b"v"),
+        Record(3, NOW_MS + 21, b"k", b"v"),
+    ]
+    config = LogConfig(
+        cleanup_policy=frozenset({"compact"}),
+        message_timestamp_before_max_ms=10,
+        message_timestamp_after_max_ms=20,
+    )
+    with pytest.raises(RecordsRefused) as raised:
+        prepare(memoryview(bytearray(build_batch(records))), config, NOW_MS)
+    without_key, old, new = (raised.value.records[place] for place in (1, 2, 3))
+    assert "without key" in without_key
+    assert f"{NOW_MS - 11}" in old
+    assert f"[{NOW_MS - 10}, {NOW_MS + 20}]" in old
+    assert f"{NOW_MS + 21}" in new
