@@ -12,7 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from enum import IntEnum
 from typing import Any, cast
 
@@ -38,6 +38,9 @@ DECOMPRESSED_BYTES_MAX = 1 << 30
 GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
 ZSTD_LEVEL_DEFAULT = 3
+
+# After so many blocks, which may be empty, of a frame whoever walks over them is asked whether to go on.
+BLOCKS_A_STEP = 4
 
 _PIECE_BYTES = 1 << 20
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -266,7 +269,12 @@ def _decompress_lz4(data: memoryview, limit: int) -> bytes:
 
 
 def lz4_frames(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int]]:
-    """Each frame, and the most that its blocks can hold.
+    """Each frame, and the most that its blocks can hold."""
+    return (step for step in lz4_steps(data, limit) if step is not None)
+
+
+def lz4_steps(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int] | None]:
+    """The same, with a None for each BLOCKS_A_STEP: the blocks are walked over, which takes its time.
 
     The library reads one frame only, and allocates what a header claims before it looks further.
     """
@@ -281,7 +289,7 @@ def lz4_frames(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int]]
         if claims_size and claimed > limit:
             raise _too_long(Codec.LZ4)
         blocks = position + 7 + (8 if claims_size else 0) + (4 if flags & 1 else 0)
-        end, block_count = _lz4_blocks_end(data, blocks, 4 if flags & 16 else 0)
+        end, block_count = yield from _lz4_blocks_end(data, blocks, 4 if flags & 16 else 0)
         end += 4 if flags & 4 else 0
         if end > len(data):
             raise _cut_short(Codec.LZ4)
@@ -289,7 +297,9 @@ def lz4_frames(data: memoryview, limit: int) -> Iterator[tuple[memoryview, int]]
         position = end
 
 
-def _lz4_blocks_end(data: memoryview, position: int, checksum_bytes: int) -> tuple[int, int]:
+def _lz4_blocks_end(
+    data: memoryview, position: int, checksum_bytes: int
+) -> Generator[None, None, tuple[int, int]]:
     """Where the end mark of a frame ends, and how many blocks come before it."""
     count = 0
     while True:
@@ -301,6 +311,8 @@ def _lz4_blocks_end(data: memoryview, position: int, checksum_bytes: int) -> tup
             return position, count
         position += size + checksum_bytes
         count += 1
+        if not count % BLOCKS_A_STEP:
+            yield
 
 
 def _with_lz4_header_checksums(data: Buffer, limit: int) -> bytearray:
@@ -385,10 +397,16 @@ def _decompress_zstd(data: memoryview, limit: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def zstd_frames(
-    data: memoryview,
-) -> Iterator[tuple[memoryview, int | None, int]]:
-    """Each frame, the size that it claims, and the most that its blocks can hold.
+ZstdFrame = tuple[memoryview, int | None, int]
+
+
+def zstd_frames(data: memoryview) -> Iterator[ZstdFrame]:
+    """Each frame, the size that it claims, and the most that its blocks can hold."""
+    return (step for step in zstd_steps(data) if step is not None)
+
+
+def zstd_steps(data: memoryview) -> Iterator[ZstdFrame | None]:
+    """The same, with a None for each BLOCKS_A_STEP, and for each frame that is skipped.
 
     The library neither says where a frame ends nor minds a cut one; the block headers tell.
     """
@@ -401,11 +419,12 @@ def zstd_frames(
             if end > len(data):
                 raise _cut_short(Codec.ZSTD)
             position = end
+            yield None
             continue
         if magic != _ZSTD_MAGIC or len(data) < position + 6:
             raise CorruptRecord("ZSTD: no frame")
         content_bytes, blocks = _zstd_frame_header(data, position + 4)
-        end, bytes_max = _zstd_frame_end(data, blocks)
+        end, bytes_max = yield from _zstd_frame_end(data, blocks)
         end += 4 if data[position + 4] & 4 else 0
         if end > len(data):
             raise _cut_short(Codec.ZSTD)
@@ -428,9 +447,9 @@ def _zstd_frame_header(data: memoryview, position: int) -> tuple[int | None, int
     return claimed + (256 if size_bytes == 2 else 0), blocks
 
 
-def _zstd_frame_end(data: memoryview, position: int) -> tuple[int, int]:
+def _zstd_frame_end(data: memoryview, position: int) -> Generator[None, None, tuple[int, int]]:
     """Where the last block of a frame ends, and the most that its blocks can hold."""
-    bytes_max = 0
+    bytes_max = count = 0
     while True:
         if position + 3 > len(data):
             raise _cut_short(Codec.ZSTD)
@@ -441,6 +460,9 @@ def _zstd_frame_end(data: memoryview, position: int) -> tuple[int, int]:
         bytes_max += size if kind < 2 else _ZSTD_BLOCK_BYTES_MAX
         if header & 1:
             return position, bytes_max
+        count += 1
+        if not count % BLOCKS_A_STEP:
+            yield
 
 
 def _compress_zstd(data: Buffer, level: int) -> bytes:

@@ -4,6 +4,8 @@ Rules of this file:
 - However much a batch unpacks to, no more than a piece of it is in memory. So the limit is far above what Kafka's
   producers make, who fill batches by their compressed size: it is there for a thread's time (`unpacked_bytes_max`).
   A block of raw snappy cannot be divided; its format lets it hold 22 times its size.
+- Pieces may be empty: blocks may be, too, and a batch may have a hundred thousand of them. So whoever counts pieces
+  knows what a batch costs.
 - What is wrong with the bytes is CorruptRecord, as where they are unpacked as a whole (`kafka_ds.wire.compression`),
   also behind the last record's bytes: the pieces end where the input does.
 """
@@ -55,7 +57,11 @@ def _snappy(data: memoryview) -> Iterator[bytes]:
 def _lz4(data: memoryview) -> Iterator[bytes]:
     import lz4.frame
 
-    for frame, _ in compression.lz4_frames(data, DECOMPRESSED_BYTES_MAX):
+    for step in compression.lz4_steps(data, DECOMPRESSED_BYTES_MAX):
+        if step is None:
+            yield b""
+            continue
+        frame, _ = step
         context = lz4.frame.LZ4FrameDecompressor()
         position = 0
         try:
@@ -75,7 +81,11 @@ def _lz4(data: memoryview) -> Iterator[bytes]:
 
 def _zstd(data: memoryview) -> Iterator[bytes]:
     with compression.zstd_decompressor() as context:
-        for frame, _, bytes_max in compression.zstd_frames(data):
+        for step in compression.zstd_steps(data):
+            if step is None:
+                yield b""
+                continue
+            frame, _, bytes_max = step
             if bytes_max <= PIECE_BYTES:
                 yield context.decompressobj().decompress(frame)
                 continue

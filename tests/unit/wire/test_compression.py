@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_ds.wire.compression import (
+    BLOCKS_A_STEP,
     DECOMPRESSED_BYTES_MAX,
     Codec,
     CorruptRecord,
@@ -22,6 +23,7 @@ from kafka_ds.wire.compression import (
     decompress,
     decompressed_bytes_max,
 )
+from kafka_ds.wire.unpacking import pieces
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 TEXT = b"a record, and another one; " * 9_000
@@ -149,6 +151,28 @@ def test_thousands_of_empty_frames_take_linear_time() -> None:
     for codec in COMPRESSED:
         frame = compress(codec, b"")
         assert decompress(codec, frame * (100_000 // len(frame))) == b""
+
+
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_who_looks_at_pieces_is_asked_before_many_blocks_are_walked_over(codec: Codec) -> None:
+    """A few hundred KiB of blocks of a byte each kept the event loop for a tenth of a second."""
+    if codec == Codec.LZ4:
+        begin, block, end = compress(codec, b"")[:7], b"\x01\x00\x00\x80a", bytes(4)
+    else:
+        begin, block, end = b"\x28\xb5\x2f\xfd\x00\x58", b"\x08\x00\x00a", b"\x01\x00\x00"
+    found = list(pieces(codec, memoryview(begin + 1_000 * block + end)))
+    assert b"".join(found) == 1_000 * b"a" == decompress(codec, begin + 1_000 * block + end)
+    assert len(found) > 1_000 // BLOCKS_A_STEP
+    # Nothing behind them was looked at yet.
+    cut = pieces(codec, memoryview(begin + 1_000 * block))
+    assert [next(cut) for _ in range(1_000 // BLOCKS_A_STEP)] == [b""] * (1_000 // BLOCKS_A_STEP)
+    with pytest.raises(CorruptRecord):
+        next(cut)
+
+
+def test_a_skipped_zstd_frame_is_a_piece_too() -> None:
+    skipped, frame = b"\x50\x2a\x4d\x18" + bytes(4), compress(Codec.ZSTD, b"data")
+    assert list(pieces(Codec.ZSTD, memoryview(3 * skipped + frame))) == [b"", b"", b"", b"data"]
 
 
 def test_default_limit() -> None:
