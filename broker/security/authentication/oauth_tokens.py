@@ -23,6 +23,7 @@ import jwt
 from broker.config.settings import ConfigError
 from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.mechanisms import Token
+from kafka_ds.wire.types import MAX_I64
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ class TokenVerifier:
         user = claims[settings.user_claim]
         if not isinstance(user, str) or not user.strip() or not _is_text(user):
             raise InvalidCredentials(f"OAUTHBEARER: the claim {settings.user_claim} names nobody")
-        return Token(user, int(claims["exp"]) * 1_000)
+        return Token(user, min(int(claims["exp"]) * 1_000, MAX_I64))
 
     def _key_of(self, token: str) -> jwt.PyJWK:
         key_id = jwt.get_unverified_header(token).get("kid")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import ssl
 from pathlib import Path
@@ -25,6 +26,7 @@ from kafka_ds.source.options.options import parse_options
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import AlterConfigsRequest
 from kafka_ds.wire.messages.configs import AlterableConfig, AlterConfigsResource
+from kafka_ds.wire.types import MAX_I64
 from tests.certificates import Authority, TokenIssuer
 from tests.in_process import in_process, new_node
 from tests.loops import in_loop
@@ -148,6 +150,7 @@ def test_tokens_are_held_against_the_keys(tmp_path: Path) -> None:
         issuer.token("carol", aud="other"),
         issuer.token("carol", iss="other"),
         issuer.token("carol", exp=None),
+        *(issuer.token("carol", exp=exp) for exp in (-1, -(10**30), math.nan, math.inf, "soon")),
         issuer.token("carol", iat=None),
         issuer.token(" "),
         issuer.token("carol\ud800"),
@@ -159,6 +162,9 @@ def test_tokens_are_held_against_the_keys(tmp_path: Path) -> None:
         with pytest.raises(InvalidCredentials) as refusal:
             verify(bad)
         assert bad not in str(refusal.value)
+    # As in Kafka a session ends with its token, and its length is told as an int64.
+    for exp in (10**30, 1e300):
+        assert verify(issuer.token("carol", exp=exp)).expires_ms == MAX_I64
     verify = TokenVerifier(OauthSettings(jwks_url=issuer.file.as_uri()))
     assert verify(issuer.token("carol", aud=None)).subject == "carol"
     with pytest.raises(InvalidCredentials):
