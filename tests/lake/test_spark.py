@@ -1,16 +1,21 @@
 """Spark with delta-spark at a topic's table: it reads our rows, and we read what it leaves."""
 
 import datetime as dt
+import os
 from pathlib import Path
 
 import pytest
 
+from broker.cluster.metadata.log import MetadataLog
 from broker.crash_points import CrashPoints
 from broker.tier.delta.storage import DeltaStorage
 from broker.tier.settings import TierSettings
+from kafka_ds.lake.log.attempt import PlainChange
+from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.log.maintenance import write_checkpoint
 from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import commit_file
+from kafka_ds.lake.names import CLUSTER_METADATA, LOG_FOLDER, commit_file
+from kafka_ds.lake.schemas import CHECKPOINT_INTERVAL
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.tables.topics import TopicTable
 from spark_conf import jars
@@ -124,6 +129,23 @@ def test_sparks_own_checkpoints_are_read(spark, table):
     fresh = TopicSnapshot.load(table.log.store, "orders")
     assert fresh.topic_id == TOPIC_ID and fresh.tiered_end(1) == 799
     assert offsets(table, snapshot=fresh) == list(range(10, 800))
+
+
+def test_spark_cleans_up_none_of_the_clusters_decisions(spark, tmp_path):
+    """A broker starts from the commits since the last snapshot, which in a quiet cluster are older than a week."""
+    store = LocalStore(str(tmp_path))
+    cluster = MetadataLog(store)
+    cluster.load()
+    cluster.found("quiet")
+    log = DeltaLog(store, CLUSTER_METADATA)
+    while (version := log.latest_version()) < CHECKPOINT_INTERVAL - 1:
+        log.commit(log.begin(PlainChange("NOTHING")), read_version=version)
+    for entry in store.list(f"{CLUSTER_METADATA}/{LOG_FOLDER}"):
+        os.utime(tmp_path / entry.path, (0, 0))
+    name = f"delta.`{store.uri(CLUSTER_METADATA)}`"
+    spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('note' = 'Spark makes a checkpoint of this')")
+    assert log.last_checkpoint() == CHECKPOINT_INTERVAL
+    assert MetadataLog(store).load().cluster_id == "quiet"
 
 
 def lay_anew(table, *, data_change=False):

@@ -1,8 +1,11 @@
 """Shell: the residue of a partition by offset: what never entered the table, for readers of everything.
 
 Rules of this file (any thread may call):
-- A residue file holds what its range held below the last stable offset. That is the same in every attempt at the range:
-  any file that covers an offset will do, and a batch that is in two of them counts once.
+- A residue file holds what its range held below the last stable offset. That is the same in every attempt at the range
+  by leaders of one history: any such file that covers an offset will do. A batch that is in two of them counts once.
+- After an unclean election a deposed leader may leave a file of what it alone had. Where two files give an offset to
+  different leader epochs, the higher one has won: that leader fenced the others before it wrote there. The other file
+  is used only if without it an offset is in no file.
 - Files are listed when a reader asks beyond what was listed, or misses a file.
 - Files of another incarnation of the topic are skipped. So are bytes that no client could take for a batch, whose
   offsets nobody knows: the neighbouring batches cover these offsets, so that a position gets over them.
@@ -12,13 +15,14 @@ Rules of this file (any thread may call):
 
 import logging
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from broker.tier.spi import StorageError
 from kafka_ds.lake.batches.residue import BatchPlace, CorruptResidue, Residue, ResidueHeader
+from kafka_ds.lake.lineage import Lineage
 from kafka_ds.lake.names import RESIDUE, start_of_residue, topic_table
 from kafka_ds.lake.store.store import Store
 from kafka_ds.wire.batch import CorruptRecord, crc_is_valid, read_header
@@ -121,16 +125,16 @@ class ResidueFiles:
         with self._lock:
             listing = self._listing((topic, topic_id, partition), end_offset, end_offset)
             at = bisect_right(listing.starts, end_offset)
-            for path in reversed(listing.paths[:at]):
-                residue = self._opened(path)
-                header = None if residue is None else residue.header
-                if (
-                    header is not None
-                    and header.topic_id == topic_id
-                    and header.end_offset <= end_offset
-                    and header.producer_snapshot
-                ):
-                    return header
+            later: list[ResidueHeader] = []
+            for rivals in self._backwards(listing, topic_id, at):
+                later += [replace(each.header, batches=()) for each in rivals]
+                for header in (each.header for each in rivals):
+                    if (
+                        header.end_offset <= end_offset
+                        and header.producer_snapshot
+                        and not any(_is_of_lost_leader(header, each) for each in later)
+                    ):
+                        return header
         return None
 
     def forget(self, topic: str) -> None:
@@ -167,16 +171,25 @@ class ResidueFiles:
             residue = self._opened(path)
             if residue is not None and residue.header.topic_id == topic_id:
                 found.append(residue)
-        for path in reversed(listing.paths[max(0, at - WALK_BACK_MAX) : at]):
-            residue = self._opened(path)
-            if residue is None or residue.header.topic_id != topic_id:
-                continue
-            if residue.header.end_offset >= start_offset:
-                found.append(residue)
-                # The first that is met may be of a shorter attempt, which lost.
-                if _first_uncovered(found, start_offset, last_offset) is None:
-                    break
-        return found
+        for rivals in self._backwards(listing, topic_id, at, at - WALK_BACK_MAX):
+            reaching = [each for each in rivals if each.header.end_offset >= start_offset]
+            found += reaching
+            # Those that are met first may be of shorter attempts, which lost.
+            of_one = _of_one_history(found) if reaching else ()
+            if _first_uncovered(of_one, start_offset, last_offset) is None:
+                break
+        return _chosen(found, start_offset, last_offset)
+
+    def _backwards(
+        self, listing: _Listing, topic_id: bytes, end: int, start: int = 0
+    ) -> Iterator[list[Residue]]:
+        """The files of these places of a listing, the last ones first; those that begin at one offset together."""
+        while end > max(0, start):
+            first = bisect_left(listing.starts, listing.starts[end - 1])
+            paths = listing.paths[max(first, start) : end]
+            opened = map(self._opened, reversed(paths))
+            yield [each for each in opened if each is not None and each.header.topic_id == topic_id]
+            end = first
 
     def _opened(self, path: str) -> Residue | None:
         """A residue file with its header read; None if it is gone or broken."""
@@ -209,6 +222,45 @@ class ResidueFiles:
 
 def _count(residue: Residue | None) -> int:
     return 0 if residue is None else len(residue.header.batches)
+
+
+def _chosen(files: Sequence[Residue], start: int, end: int) -> list[Residue]:
+    """Those of one history, and of others what is needed for offsets of [start, end] that are in none of these."""
+    chosen = _of_one_history(files)
+    if len(chosen) == len(files):
+        return chosen
+    left = [each for each in files if each not in chosen]
+    for each in left:
+        low, high = max(start, each.header.start_offset), min(end, each.header.end_offset)
+        if _first_uncovered(chosen, low, high) is not None:
+            chosen.append(each)
+    return chosen
+
+
+def _of_one_history(files: Sequence[Residue]) -> list[Residue]:
+    """Those that none of the others contradicts by a higher leader epoch."""
+    lost: set[int] = set()
+    reaching: list[Residue] = []
+    for each in sorted(files, key=lambda one: one.header.start_offset):
+        start = each.header.start_offset
+        reaching = [other for other in reaching if other.header.end_offset >= start]
+        for other in reaching:
+            if _is_of_lost_leader(each.header, other.header):
+                lost.add(id(each))
+            elif _is_of_lost_leader(other.header, each.header):
+                lost.add(id(other))
+        reaching.append(each)
+    return [each for each in files if id(each) not in lost]
+
+
+def _is_of_lost_leader(header: ResidueHeader, other: ResidueHeader) -> bool:
+    """Whether the other file gives an offset of both to a higher leader epoch."""
+    end = min(header.end_offset, other.end_offset)
+    if header is other or end < max(header.start_offset, other.start_offset):
+        return False
+    mine, others = Lineage.of(header.leader_epochs), Lineage.of(other.leader_epochs)
+    offset = mine.divergence(others, end)
+    return offset is not None and (mine.epoch_of(offset) or 0) < (others.epoch_of(offset) or 0)
 
 
 def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int | None:

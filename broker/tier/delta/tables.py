@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 
 from broker.tier.spi import FateUnknownError, StorageError
 from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.index.stats import UnsupportedFile
 from kafka_ds.lake.log.attempt import CommitError, Conflict, FateUnknown
 from kafka_ds.lake.log.log import ForeignTable, LogClock
 from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
@@ -112,7 +113,10 @@ class SharedTable:
                 return self.table.retire(topic_id)
             except FateUnknown as error:
                 raise FateUnknownError(str(error)) from error
-            except (ForeignTable, Conflict):
+            except (ForeignTable, Conflict) as error:
+                if isinstance(error.__cause__, UnsupportedFile):
+                    # The rows are there, and somebody can undo what keeps them from being taken out.
+                    raise StorageError(str(error)) from error
                 return False
             except (CommitError, ContendedTable) as error:
                 raise StorageError(str(error)) from error

@@ -24,8 +24,6 @@ class UnsupportedFile(Exception):
 def entry_of_add(table: str, add: Mapping[str, Any]) -> FileEntry:
     """The file that an add action brings."""
     path = str(add["path"])
-    if add.get("deletionVector"):
-        raise UnsupportedFile(f"{table}/{path} has a deletion vector")
     rows, low, high, earliest, latest, nulls = _statistics(add.get("stats"))
     return FileEntry(
         path=resolve_path(table, path),

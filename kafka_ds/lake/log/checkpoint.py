@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from kafka_ds.lake.index.columns import FileColumns
 from kafka_ds.lake.index.entry import FileEntry
 from kafka_ds.lake.index.stats import PARTITION, entry_of_add, partition_of
+from kafka_ds.lake.names import resolve_path
 from kafka_ds.lake.store.store import Store
 
 _ADD_COLUMNS = (
@@ -50,6 +51,8 @@ class CheckpointState:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     txns: Mapping[str, int] = field(default_factory=dict)
     files: FileColumns = field(default_factory=lambda: FileColumns.of_entries("", ()))
+    vectors: frozenset[str] = frozenset()
+    """Of the files those that have a deletion vector, by path as `TableSnapshot` has it."""
 
 
 def read_checkpoint(
@@ -64,6 +67,7 @@ def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointSt
     metadata: Mapping[str, Any] = {}
     txns: dict[str, int] = {}
     files: list[FileColumns | list[FileEntry]] = []
+    vectors: set[str] = set()
     for body in bodies:
         part = pq.ParquetFile(pa.BufferReader(body))
         names = part.schema_arrow.names
@@ -76,7 +80,7 @@ def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointSt
         for row in _present(rows, "txn"):
             txns[row["appId"]] = row["version"]
         if "add" in names:
-            files.append(_files(table, part))
+            files.append(_files(table, part, vectors))
     if not protocol or not metadata:
         raise ValueError(f"{table}: checkpoint {version} holds no protocol or no metadata")
     return CheckpointState(
@@ -85,6 +89,7 @@ def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointSt
         metadata=metadata,
         txns=txns,
         files=_one(table, [each for each in files if len(each)]),
+        vectors=frozenset(vectors),
     )
 
 
@@ -121,7 +126,7 @@ def _present(rows: pa.Table, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _files(table: str, part: pq.ParquetFile) -> FileColumns | list[FileEntry]:
+def _files(table: str, part: pq.ParquetFile, vectors: set[str]) -> FileColumns | list[FileEntry]:
     adds = part.read(columns=list(_ADD_COLUMNS), use_threads=False).column("add").drop_null()
     if len(adds) == 0:
         return []
@@ -129,8 +134,10 @@ def _files(table: str, part: pq.ParquetFile) -> FileColumns | list[FileEntry]:
         name: pa.chunked_array([chunk.field(name) for chunk in adds.chunks])
         for name in adds.type.names
     }
-    plain = "deletionVector" not in columns or columns["deletionVector"].null_count == len(adds)
-    statistics = _parse_statistics(columns["stats"]) if plain and "stats" in columns else None
+    if "deletionVector" in columns and columns["deletionVector"].null_count < len(adds):
+        with_one = columns["path"].filter(pc.is_valid(columns["deletionVector"]))
+        vectors.update(resolve_path(table, path) for path in with_one.to_pylist())
+    statistics = _parse_statistics(columns["stats"]) if "stats" in columns else None
     if statistics is None:
         return [entry_of_add(table, _with_values(row)) for row in adds.to_pylist()]
     return FileColumns.of(

@@ -11,7 +11,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
@@ -88,6 +88,7 @@ def write_checkpoint(log: DeltaLog) -> int:
     paths = log.listing(start=version).checkpoints.get(version, [])
     for path in paths:
         log.store.make_durable(path)
+    _drop_checksums(log, [*paths, log.path(last_checkpoint_file())])
     if not paths or not _holds(log, version, paths, expected):
         log.store.delete(log.path(last_checkpoint_file()))
         for path in paths:
@@ -95,6 +96,17 @@ def write_checkpoint(log: DeltaLog) -> int:
         raise BadCheckpoint(f"{log.store.uri(log.table)}: the checkpoint of version {version}")
     log.store.make_durable(log.path(last_checkpoint_file()))
     return version
+
+
+def _drop_checksums(log: DeltaLog, paths: Iterable[str]) -> None:
+    """Of files written over: what Hadoop has put beside them in a folder is of what Spark had written there before.
+
+    Spark would refuse `_last_checkpoint` by it, try again for seconds, and list the log.
+    """
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if log.store.local_path(path) is not None:
+            log.store.delete(f"{folder}/.{name}.crc")
 
 
 def _holds(log: DeltaLog, version: int, paths: list[str], expected: TableSnapshot) -> bool:

@@ -8,6 +8,8 @@ Rules of this file:
 - Rows that others put into a topic's table are no records: files with such rows are in no reader's index. Once their
   commit is behind a checkpoint, a mark in the table says so, for all versions: another engine's checkpoint may be older
   than the mark.
+- A version in which a file has a deletion vector is refused: which of its rows are there is not known here. Versions
+  before it can be read, and those in which others have rewritten the file.
 - Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (then the footer is
   asked), files of several commits at once.
 """
@@ -25,7 +27,7 @@ from kafka_ds.lake.actions import KIND_KEY, TOPIC_ID_KEY, Action, CorruptLog, co
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.index.columns import FileMap
 from kafka_ds.lake.index.index import FileEntry, FileIndex, ForeignCommit, account
-from kafka_ds.lake.index.stats import entry_of_add
+from kafka_ds.lake.index.stats import UnsupportedFile, entry_of_add
 from kafka_ds.lake.log.attempt import is_vacuum
 from kafka_ds.lake.log.checkpoint import CheckpointState, is_torn, read_checkpoint
 from kafka_ds.lake.log.log import DeltaLog, LogClock, LogListing
@@ -69,6 +71,8 @@ class TableSnapshot:
         self.vacuumed_ms = 0
         """When a vacuum was last met, or may have been passed over, by a clock that counts sleep."""
         self._seen_ms = 0
+        self._vectors: set[str] = set()
+        """Files that have a deletion vector."""
 
     @property
     def configuration(self) -> Mapping[str, str]:
@@ -106,6 +110,7 @@ class TableSnapshot:
             self._follow(version)
             goal = listing.latest if version is None else version
             if self.version >= goal:
+                self._refuse_vectors()
                 # Not before all is read: what a read that failed has left is as old as it was.
                 self._seen_ms = began_ms
                 return
@@ -119,10 +124,16 @@ class TableSnapshot:
             self.read()
             return self.version != before
         self._follow(None)
+        self._refuse_vectors()
         self._seen_ms = began_ms
         if self.version == before and self.log.latest_version() > before:
             self.read()
         return self.version != before
+
+    def _refuse_vectors(self) -> None:
+        if self._vectors:
+            self.version = -1  # All is read anew the next time.
+            raise UnsupportedFile(f"{min(self._vectors)} has a deletion vector")
 
     def _listing(self, version: int | None) -> LogListing:
         hint = self.log.last_checkpoint()
@@ -165,6 +176,7 @@ class TableSnapshot:
         self.protocol, self.metadata = state.protocol, state.metadata
         self.txns = dict(state.txns)
         self.files = FileMap(state.files)
+        self._vectors = set(state.vectors)
 
     def _follow(self, version: int | None) -> None:
         if version is not None and version <= self.version:
@@ -193,10 +205,13 @@ class TableSnapshot:
     ) -> tuple[list[FileEntry], dict[str, FileEntry]]:
         removed: list[FileEntry] = []
         added: dict[str, FileEntry] = {}
+        vectors: set[str] = set()
         for action in actions:
             if "add" in action:
                 entry = entry_of_add(self.log.table, action["add"])
                 added[entry.path] = entry
+                if action["add"].get("deletionVector"):
+                    vectors.add(entry.path)
                 # Engines that complete a file's statistics add it once more.
                 before = self.files.pop(entry.path, None)
                 if before is not None:
@@ -204,6 +219,7 @@ class TableSnapshot:
             elif "remove" in action:
                 path = resolve_path(self.log.table, action["remove"]["path"])
                 gone = self.files.pop(path, None)
+                self._vectors.discard(path)
                 if gone is not None:
                     removed.append(gone)
             elif "txn" in action:
@@ -213,6 +229,7 @@ class TableSnapshot:
             elif "protocol" in action:
                 self.protocol = action["protocol"]
         self.files.update(added)
+        self._vectors = (self._vectors - added.keys()) | vectors
         return removed, added
 
     def _applied(
@@ -251,7 +268,8 @@ class TopicSnapshot(TableSnapshot):
         snapshot = cls(DeltaLog(store, topic_table(topic), clock=clock), topic, reader)
         if version is not None:
             newest = TableSnapshot(snapshot.log)
-            newest.read()
+            with contextlib.suppress(UnsupportedFile):  # No file of the newest version is looked at.
+                newest.read()
             snapshot._take_marks(newest.txns)
         snapshot.read(version)
         return snapshot

@@ -325,7 +325,9 @@ def test_the_table_is_the_lakes_own() -> None:
     from kafka_ds.lake import schemas
 
     assert table.schema_json() == schemas.delta_schema_json(schemas.CLUSTER_METADATA_SCHEMA)
-    assert schemas.system_table_properties() == table.PROPERTIES
+    # Other engines must not clean the log up, whose decisions are nowhere else (`tests/lake/test_spark.py`).
+    own = {"delta.enableExpiredLogCleanup": "false"}
+    assert {**schemas.system_table_properties(), **own} == table.PROPERTIES
 
 
 @in_loop

@@ -73,6 +73,18 @@ def test_a_checkpoint_is_written_when_it_is_due(table):
     assert table.log.last_checkpoint() == 4
 
 
+def test_checksums_that_spark_left_beside_its_checkpoint_go(table):
+    """In a folder Hadoop puts them there: of another's content they make Spark wait, and complain."""
+    store = table.log.store
+    version = table.log.latest_version()
+    names = ("_last_checkpoint", f"{version:020d}.checkpoint.parquet", f"{version:020d}.json")
+    paths = {name: table.log.path(f"_delta_log/.{name}.crc") for name in names}
+    for path in paths.values():
+        store.put_durable(path, b"crc")
+    assert write_checkpoint(table.log) == version
+    assert [name for name, path in paths.items() if store.size(path)] == [f"{version:020d}.json"]
+
+
 def test_a_checkpoint_that_is_not_what_it_should_be_is_taken_away(table, monkeypatch):
     monkeypatch.setattr(maintenance, "_holds", lambda *arguments: False)
     with pytest.raises(BadCheckpoint, match="topics/orders: the checkpoint of version 4"):

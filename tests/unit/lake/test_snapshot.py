@@ -5,13 +5,14 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from kafka_ds.lake.actions import CorruptLog, add_action, remove_action
 from kafka_ds.lake.files.parquet import UnreadableFile, write_rows
-from kafka_ds.lake.index.stats import UnsupportedFile, entry_of_add, milliseconds
+from kafka_ds.lake.index.stats import UnsupportedFile, milliseconds
 from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.checkpoint import read_checkpoint
-from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.log.maintenance import write_checkpoint
 from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
 from kafka_ds.lake.names import commit_file, encode_path
@@ -286,10 +287,33 @@ def test_a_file_that_is_added_once_more_is_no_insertion(store, table):
     assert table.snapshot.complaints() == []
 
 
-def test_a_deletion_vector_is_refused_by_name(store):
-    add = {"path": "a.parquet", "deletionVector": {"storageType": "u"}}
-    with pytest.raises(UnsupportedFile, match=r"topics/t/a\.parquet has a deletion vector"):
-        entry_of_add("topics/t", add)
+@pytest.mark.parametrize("by", ["commits", "checkpoint"])
+def test_a_deletion_vector_is_refused_by_name_until_its_file_is_written_anew(store, table, by):
+    copies(table, 2)
+    first, _ = table.snapshot.index.files(0)
+    of_file = {"path": first.action_path, "partition_values": {"partition": "0"}}
+    marked = add_action(**of_file, size=first.size, modified_ms=1, stats='{"numRecords":10}')
+    marked["add"]["deletionVector"] = {
+        "storageType": "u",
+        "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
+        "offset": 4,
+        "sizeInBytes": 40,
+        "cardinality": 1,
+    }
+    remove = remove_action(**of_file, size=first.size, deleted_ms=1)
+    before = table.snapshot.version
+    foreign_commit(store, remove, marked, operation="DELETE")
+    for _ in range(2):
+        with pytest.raises(ForeignTable, match=rf"{first.path} has a deletion vector"):
+            table.read()
+    assert ranges(TopicSnapshot.load(store, "orders", before)) == [(0, 9), (10, 19)]
+    if by == "checkpoint":
+        DeltaTable(store.uri("topics/orders")).create_checkpoint()
+        assert table.log.last_checkpoint() == before + 1
+    foreign_commit(store, remove, operation="REORG")
+    assert ranges(table.read()) == ranges(TopicSnapshot.load(store, "orders")) == [(10, 19)]
+    with pytest.raises(UnsupportedFile):
+        TopicSnapshot.load(store, "orders", before + 1)
 
 
 @pytest.mark.parametrize(

@@ -110,3 +110,58 @@ def test_a_topic_that_is_made_anew_is_listed_anew(store: Store) -> None:
     assert found is not None
     assert found.leader_epochs == ((3, 0),)
     assert files.with_snapshot("pay", header.topic_id, 0, END) == found
+
+
+LOST, WON = "lost", "won"
+OTHER = "pay-again"
+
+
+def put(
+    store: Store,
+    attempt: str,
+    start: int,
+    end: int,
+    epochs: tuple[tuple[int, int], ...],
+    snapshot: bytes = b"",
+) -> None:
+    """A file of an attempt at [start, end] with a marker at each tenth offset that its last leader wrote."""
+    header = ResidueHeader(
+        topic_id=TOPIC_ID,
+        partition=0,
+        start_offset=start,
+        end_offset=end,
+        leader_epochs=epochs,
+        producer_snapshot=snapshot,
+    )
+    markers = [Marker(each) for each in range(max(start, epochs[-1][1]), end + 1, 10)]
+    path = f"{topic_table(OTHER)}/{residue_file(0, start, attempt)}"
+    store.put_durable(path, b"".join(encode_residue(header, markers)))
+
+
+@pytest.mark.parametrize("names", [(LOST, WON), (WON, LOST)])
+def test_what_only_a_deposed_leader_had_is_nobodys(store: Store, names: tuple[str, str]) -> None:
+    """After an unclean election: its copy of [0, 59] lost; from 5 on the next leader's records are there."""
+    lost, won = names
+    put(store, lost, 0, 59, ((1, 0),), b"of the lost")
+    put(store, won, 0, 39, ((1, 0), (3, 5)))
+    put(store, won, 40, 79, ((3, 40),), b"known")
+    files = ResidueFiles(store)
+    for start, last in ((0, 79), (10, 19), (20, 59), (45, 50)):
+        expected = [at for at in (*range(5, 40, 10), *range(40, 80, 10)) if start <= at <= last]
+        assert read(files, OTHER, start, last) == expected
+    for offset, end in ((0, 39), (30, 39), (41, 79)):
+        found = files.holding(OTHER, TOPIC_ID, 0, offset, tiered_end=79)
+        assert found is not None
+        assert (found.end_offset, found.leader_epochs[-1][0]) == (end, 3)
+    assert files.with_snapshot(OTHER, TOPIC_ID, 0, 70) is None
+    found = files.with_snapshot(OTHER, TOPIC_ID, 0, 79)
+    assert found is not None
+    assert found.producer_snapshot == b"known"
+
+
+def test_where_the_file_of_who_won_is_gone_the_other_serves_as_before(store: Store) -> None:
+    """Attempts by leaders of one history differ in nothing else: of a log without epochs each names its own."""
+    put(store, LOST, 0, 59, ((1, 0),))
+    put(store, WON, 0, 39, ((3, 0),))
+    assert read(ResidueFiles(store), OTHER, 0, 59) == list(range(0, 60, 10))
+    assert read(ResidueFiles(store), OTHER, 45, 59) == [50]

@@ -1,12 +1,15 @@
 """A topic's table as several threads share it, while the store does not answer."""
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.tier.delta.tables import TopicTables
-from kafka_ds.lake.actions import add_action
+from broker.tier.spi import StorageError
+from kafka_ds.lake.actions import add_action, remove_action
 from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.checkpoint import is_torn
@@ -75,6 +78,23 @@ def test_a_table_whose_only_checkpoint_is_torn_is_given_up(store: Flickering) ->
     (entry,) = [e for e in store.list(FOLDER) if e.path.endswith(".checkpoint.parquet")]
     store.put_durable(entry.path, b"")
     assert not tables_of(store).get("orders").retire(TOPIC_ID)
+
+
+def test_rows_behind_deletion_vectors_are_not_given_up(store: Flickering) -> None:
+    """Who has switched them on can undo that; marked as done, the deletion would leave the rows for good."""
+    log, path = DeltaLog(store, FOLDER), "partition=0/others.parquet"
+    known: Mapping[str, Any] = {"path": path, "partition_values": {"partition": "0"}, "size": 14}
+    add = add_action(**known, modified_ms=0, stats="{}")
+    add["add"]["deletionVector"] = {"storageType": "u", "cardinality": 1}
+    remove = remove_action(**known, deleted_ms=0)
+    shared = tables_of(store).get("orders")
+    log.commit(log.begin(PlainChange("DELETE", actions=[add])), read_version=log.latest_version())
+    for _ in range(2):
+        with pytest.raises(StorageError, match="has a deletion vector"):
+            shared.retire(TOPIC_ID)
+    log.commit(log.begin(PlainChange("REORG", actions=[remove])), read_version=log.latest_version())
+    assert shared.retire(TOPIC_ID)
+    assert not TopicSnapshot.load(store, "orders").files
 
 
 @pytest.mark.parametrize("again", [False, True])
