@@ -29,9 +29,10 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 PREPARING_THREADS_MAX = 2
 WAITING_BYTES_MAX = 512 << 20
 # What is likely to hold no more than may be unpacked at once; where it turns out to hold more, a thread begins anew.
+# How many blocks there are in gzip nobody knows before: each may be ten bits long, and takes half a microsecond.
 PACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
     Codec.NONE: UNLIMITED,
-    Codec.GZIP: 96 << 10,
+    Codec.GZIP: 16 << 10,
     Codec.SNAPPY: 320 << 10,
     Codec.LZ4: 640 << 10,
     Codec.ZSTD: 96 << 10,

@@ -17,6 +17,7 @@ from broker.replica.leader.hosted import HostedPartition
 from broker.transactions.joining import Writer
 from kafka_ds.wire import fitting
 from kafka_ds.wire.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
+from kafka_ds.wire.compression import compress
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import (
     DeleteTopicsRequest,
@@ -258,6 +259,27 @@ async def test_what_is_read_in_python_is_read_in_a_thread(
                 answer = broker.begin(produce_request("t", batch_of([bytes(size)], codec=codec)), 9)
                 assert isinstance(answer, Waiting) == waits, (size, codec)
                 assert (await answer_of(answer))[0] == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+@in_loop
+async def test_very_many_blocks_are_no_work_of_the_event_loop(
+    memory_path: Path, held: Event, codec: Codec
+) -> None:
+    """They hold nothing: how much a batch unpacks to is no measure of what it takes."""
+    begin, block = {
+        Codec.GZIP: (b"\x1f\x8b\x08" + bytes(7), b"\x00\x00\x00\xff\xff"),
+        Codec.LZ4: (compress(Codec.LZ4, b"")[:7], b"\x01\x00\x00\x80a"),
+        Codec.ZSTD: (b"\x28\xb5\x2f\xfd\x00\x58", bytes(3)),
+    }[codec]
+    header = read_header(batch_of([b""], codec=codec))
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        batch = seal(header, begin + 8_000 * block)
+        waiting = broker.begin(produce_request("t", batch), 9)
+        assert isinstance(waiting, Waiting)
+        held.set()
+        assert await answer_of(waiting) == (ErrorCode.INVALID_RECORD, -1)
 
 
 @in_loop
