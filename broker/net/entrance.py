@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 HANDSHAKE_SECONDS_MAX = 30.0
 # Clients hang up as soon as they have read an alert; for those that do not.
 ALERTED_SECONDS_MAX = 2.0
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
 
 
 class Entrance:
@@ -126,7 +127,8 @@ class Entrance:
 
 
 def _reason(error: BaseException) -> str:
-    """What OpenSSL says, without the place in its sources."""
+    """What OpenSSL says, without the place in its sources; it has odd words for a client without TLS."""
     if isinstance(error, ssl.SSLError) and error.reason:
-        return error.reason.lower().replace("_", " ")
+        said = error.reason.lower().replace("_", " ")
+        return f"the client does not speak it ({said})" if error.reason in _NO_TLS else said
     return str(error) or type(error).__name__

@@ -124,7 +124,9 @@ def test_nothing_holds_who_came_by_tls(
     no_collector: None,
     client: Callable[[ssl.SSLContext, socket.socket], None],
     loop: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     authority = Authority(tmp_path)
     context = AlertingContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue("broker").both_file)
@@ -162,6 +164,7 @@ def test_nothing_holds_who_came_by_tls(
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(run())
+    assert ("TLS: the client does not speak it" in caplog.text) == (client is without_tls)
 
 
 # -- who fails -----------------------------------------------------------------------------------------
