@@ -4,6 +4,8 @@ Rules of this file:
 - Filters are told by their class's name: planning imports nothing of PySpark.
 - What is not taken is handed back as the same object, since Spark compares identities.
 - What is taken is applied to every row: Spark need not look again.
+- A time that Spark may have changed on its way here is handed back: it comes through Java's `Timestamp`, whose calendar
+  is another one before 1582-10-15 and whose local times differ before 1900. Ten days of October 1582 become others.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ _OPERATORS = {
 # A null-safe equality is not negated here: its negation is true of a null.
 _NEGATED = {"EqualTo": p.NOT_EQUAL, "In": p.NOT_IN, "IsNull": p.NOT_NULL}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Since then Java's old and new times agree in all zones.
+_AGREED = datetime(1900, 1, 1, tzinfo=UTC)
 
 
 def microseconds(moment: datetime) -> int:
@@ -77,5 +81,5 @@ def _literal(column: str, value: Any) -> int | str | bytes | None:
         return value if isinstance(value, str) else None
     if column == p.TIMESTAMP:
         aware = isinstance(value, datetime) and value.tzinfo is not None
-        return microseconds(value) if aware else None
+        return microseconds(value) if aware and value >= _AGREED else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -142,6 +142,20 @@ def test_what_is_not_understood_is_handed_back_as_the_same_object() -> None:
     assert predicate == Predicate(offset=Intervals.of((5, 6)))
 
 
+def test_times_of_the_old_calendar_are_handed_back() -> None:
+    """On their way through Java's `Timestamp` those of 5 to 14 October 1582 become others, ten days later."""
+    kept = spark.GreaterThanOrEqual(("timestamp",), datetime(1900, 1, 1, tzinfo=UTC))
+    old = datetime(1582, 10, 20, tzinfo=UTC)
+    others: list[spark.Filter] = [
+        spark.LessThan(("timestamp",), old),
+        spark.In(("timestamp",), (MOMENT, old)),
+        spark.EqualTo(("timestamp",), datetime(1899, 12, 31, 23, 59, tzinfo=UTC)),
+    ]
+    predicate, refused = pushed([*others, kept], Predicate())
+    assert refused == others
+    assert predicate == Predicate(timestamp=Intervals.of((-2_208_988_800_000_000, HIGHEST)))
+
+
 @given(
     st.lists(
         st.tuples(
