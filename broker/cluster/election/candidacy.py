@@ -7,6 +7,8 @@ Rules of this file:
 - The lease is written before the claim that it belongs to, and then again and again. At each write the controller
   checks that the log still ends with its own decisions: so one that was paused for long notices before it gets a
   request.
+- A controller whose commits fail for a session timeout lets its lease stand still, so that another one takes over: it
+  may have lost its rights on the log alone.
 - The lease is released when the controller stops, after its last decision, so that nobody has to wait for its end.
 """
 
@@ -91,6 +93,9 @@ class Candidacy:
         self._was_active = False
         # When the controller has last read and written the store.
         self._reached_ms = self._awake_ms
+        # How many commits had failed in a row when it was looked last, since when, and when the last of them did.
+        self._failures = 0
+        self._failing_from_ms = self._failed_ms = self._awake_ms
         # Counted for the metrics.
         self.store_errors = 0
         image = driver.image
@@ -173,13 +178,23 @@ class Candidacy:
         if self._clock.monotonic_ms() >= self._lease_due_ms:
             self._lease_due_ms = self._clock.monotonic_ms() + self._settings.lease_interval_ms
             try:
-                if await self._driver.confirm():
+                if await self._driver.confirm() and not self._cannot_decide():
                     await self._write(self._driver.image.controller_epoch)
                     self._reached_ms = self._clock.monotonic_ms()
             except OSError as error:
                 self.store_errors += 1
                 _LOGGER.warning("the controller's lease cannot be written: %s", error)
         return self._lease_due_ms
+
+    def _cannot_decide(self) -> bool:
+        """Whether every commit has failed for a session timeout, and one has lately."""
+        now_ms, failures = self._clock.monotonic_ms(), self._driver.log.failures
+        if failures > self._failures:
+            self._failed_ms = now_ms
+        self._failures = failures
+        if not failures or now_ms - self._failed_ms >= self._settings.session_timeout_ms:
+            self._failing_from_ms = now_ms
+        return now_ms - self._failing_from_ms >= self._settings.session_timeout_ms
 
     async def _write(self, controller_epoch: int, *, released: bool = False) -> None:
         self._sequence = self._sequence + 1 if controller_epoch == self._leased_epoch else 1
@@ -361,7 +376,7 @@ class Candidacy:
         self.election.claim_won(claim.controller_epoch + 1)
         # From here on, though it may be deposed before it is seen to be active.
         self._was_active = True
-        self._lease_due_ms = self._reached_ms = now_ms
+        self._lease_due_ms = self._reached_ms = self._failing_from_ms = now_ms
         _LOGGER.info(
             "broker %d is the controller of epoch %d",
             self._settings.node_id,

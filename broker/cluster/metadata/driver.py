@@ -82,7 +82,7 @@ class ClusterDriver:
         self.fates_unknown = 0
         # Whether the thread waits for the store; it may be that nobody waits for the thread any more.
         self.is_at_store = False
-        self._log = log
+        self.log = log
         self._node_id = node_id
         self._controller = new_controller(image.copy())
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="controller")
@@ -108,7 +108,7 @@ class ClusterDriver:
     @property
     def folder(self) -> str:
         """Where the metadata log lies, for messages."""
-        return self._log.folder
+        return self.log.folder
 
     @property
     def broker_epoch(self) -> int:
@@ -282,7 +282,7 @@ class ClusterDriver:
             raise OSError(f"{self.folder}: the store has not answered yet")
         version = self.image.version
         try:
-            reading = self._in_thread(lambda: self._log.read_after(version))
+            reading = self._in_thread(lambda: self.log.read_after(version))
             return await self._deposing.unless(reading)
         except Deposed as error:
             raise OSError(str(error)) from error
@@ -430,8 +430,8 @@ class ClusterDriver:
         def put() -> tuple[int, bytes | None] | None:
             nonlocal commit
             if commit is None:
-                commit = self._log.begin(events, self.image, decided_on=decided_on)
-            version = self._log.commit(commit)
+                commit = self.log.begin(events, self.image, decided_on=decided_on)
+            version = self.log.commit(commit)
             if version is None:
                 return None
             return version, commit.encoded() if has_followers else None

@@ -89,6 +89,8 @@ class MetadataLog:
         self._log = log or DeltaLog(store, CLUSTER_METADATA)
         self.folder = store.uri(CLUSTER_METADATA)
         self.last_snapshot_version = -1
+        # How many commits have failed since the last one that did not.
+        self.failures = 0
         # After the first of these versions, up to the second, there are no events: nobody need read that again.
         self._quiet = (-1, -1)
 
@@ -220,12 +222,14 @@ class MetadataLog:
             version = self._log.commit(attempt, read_version=self._past_quiet(commit.decided_on))
         except (FateUnknown, OSError):
             # An error while versions in between are read leaves the attempt where it was, too.
+            self.failures += 1
             return None
         except (Conflict, VersionsGone) as error:
             raise Superseded(str(error)) from error
         except (NotCommitted, Contended) as error:
+            self.failures += 1
             raise Undecided(str(error)) from error
-        self._quiet = (version, version)
+        self.failures, self._quiet = 0, (version, version)
         events = attempt.change.info()[EVENTS_KEY]
         if events and events[0]["type"] == Snapshot.__name__:
             self.last_snapshot_version = version

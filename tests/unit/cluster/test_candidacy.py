@@ -5,7 +5,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,9 @@ from broker.cluster.metadata.log import Commit
 from broker.config.settings import ConfigError
 from broker.system import new_uuid
 from broker.transport.peer import PeerLate
+from kafka_ds.lake.log.attempt import Attempt, FateUnknown, NotCommitted
 from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import ControllerLivenessResponse
 from tests.fakes.memory_disk import ManualClock
 from tests.loops import in_loop
@@ -233,3 +235,46 @@ async def test_who_stops_while_it_claims_leaves_nobody_waiting(
     assert next_one.broker.driver.is_active
     await standing.stop()
     await next_one.stop()
+
+
+@pytest.mark.parametrize("is_fate_known", [False, True])
+@in_loop
+async def test_a_controller_whose_commits_fail_lets_its_lease_stand_still(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_fate_known: bool
+) -> None:
+    """It may write the lease, and read the log, but not write there."""
+    monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.001)
+    first = Standing(memory_path, 1)
+    await first.begin()
+    driver, candidacy, log = first.broker.driver, first.candidacy, first.broker.log
+
+    async def sequences(*, is_tried: bool) -> list[int]:
+        """Those of its lease in the next 18 s."""
+        found = []
+        for _ in range(9):
+            failures = log.failures
+            if is_tried and is_fate_known:
+                with pytest.raises(KafkaError):
+                    await first.broker.create("t")
+            while is_tried and log.failures == failures:
+                await asyncio.sleep(0.001)
+            first.clock.ms += 2_000
+            await candidacy._hold()
+            found.append(lease(memory_path).sequence)
+        return found
+
+    def refuse(_: Attempt, **__: object) -> int:
+        kind = NotCommitted if is_fate_known else FateUnknown
+        raise kind("Access Denied", cast(Any, None))
+
+    before = lease(memory_path).sequence
+    with monkeypatch.context() as refusing:
+        refusing.setattr(log._log, "commit", refuse)
+        creating = None if is_fate_known else asyncio.ensure_future(first.broker.create("t"))
+        found = await sequences(is_tried=True)
+        assert found == [before + each for each in (1, 2, 3, 4, 4, 4, 4, 4, 4)]
+        assert candidacy.has_lost_store and driver.is_active
+    await (creating or first.broker.create("t"))
+    assert await sequences(is_tried=False) == [before + 4 + each for each in range(1, 10)]
+    assert not candidacy.has_lost_store
+    await first.stop()
