@@ -184,7 +184,9 @@ class Worker:
     ) -> None:
         fds = [theirs.fileno(), *([memory.fd] if memory is not None else [])]
         root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        # To Python an empty entry is the folder that it was started in, too.
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = os.pathsep.join([root, *filter(None, given)])
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # No module of the folder that the broker was started in.

@@ -105,9 +105,12 @@ def test_a_worker_is_started_by_the_first_question_and_again_after_its_death(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("given", ["", ":/nowhere"])
 def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_started_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
+    """Also where `PYTHONPATH=$PYTHONPATH:/nowhere` had nothing to add to: to Python that means this folder."""
+    monkeypatch.setenv("PYTHONPATH", given)
     (tmp_path / "pyarrow.py").write_text("raise SystemExit('not this one')\n")
     monkeypatch.chdir(tmp_path)
 
