@@ -11,6 +11,7 @@ from kafka_ds.lake.log.maintenance import write_checkpoint
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.tables.topics import TopicTable
+from tests.duck import connect
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.odd_rows import ROWS, comparable, copy_rows
 
@@ -78,3 +79,13 @@ def test_by_polars(table):
     assert one.select("key", "leader_epoch").collect().to_dicts() == [
         {"key": b"\xf0\x28\x8c\x28", "leader_epoch": 2**31 - 1}
     ]
+
+
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
+def test_by_duckdb(table):
+    with connect() as duck:
+        duck.sql(f"CREATE VIEW odd AS FROM delta_scan('{uri(table)}')")
+        found = duck.sql("FROM odd").to_arrow_table().to_pylist()
+        one = duck.sql('SELECT key, leader_epoch FROM odd WHERE "partition" = 7 AND "offset" = 20')
+        assert one.fetchall() == [(b"\xf0\x28\x8c\x28", 2**31 - 1)]
+    assert partitions_0_and_7(found) == EXPECTED
