@@ -36,6 +36,8 @@ from tests.peer.pair_allowances import Allowances
 from tests.peer.pair_cases import Case, cases
 from tests.peer.pair_sides import Pair, Side, differences
 from tests.peer.pair_values import MESSAGE_BYTES_MAX
+from tests.peer.producer_sides import ProducerSide
+from tests.peer.transaction_walks import PARTITIONS, TransactionWalk
 from tests.processes import BrokerProcess, running_broker, wait_until
 
 pytestmark = pytest.mark.jars
@@ -249,7 +251,7 @@ def test_every_api_answers_as_apache_kafka_does(pair: Pair) -> None:
     assert ask_all(pair, Allowances(), few) > 300
 
 
-# Walks of groups, in the quick run and in the long one, and how many requests each has.
+# Walks, in the quick run and in the long one, and how many requests each has.
 FEW_WALKS, MANY_WALKS = range(8), range(400)
 WALK_STEPS = 60
 
@@ -275,6 +277,57 @@ def test_members_of_the_consumer_protocol_are_told_what_apache_kafka_tells(pair:
 @pytest.mark.slow
 def test_members_of_many_groups_are_told_what_apache_kafka_tells(pair: Pair) -> None:
     walk_all(pair, MANY_WALKS)
+
+
+@pytest.fixture(scope="module")
+def producing(
+    talks: tuple[Talk, Talk], theirs: ApacheKafka, ours: BrokerProcess
+) -> Iterator[tuple[ProducerSide, ProducerSide]]:
+    sides = ProducerSide(theirs.bootstrap), ProducerSide(ours.bootstrap)
+    for side in sides:
+        side.ready()
+    yield sides
+    for side in sides:
+        side.close()
+
+
+def walk_transactions(sides: tuple[ProducerSide, ProducerSide], numbers: range) -> None:
+    allowances = Allowances()
+    for number in numbers:
+        walk = TransactionWalk(number)
+        for side in sides:
+            side.create(walk.topic, PARTITIONS)
+        for step in range(WALK_STEPS):
+            case = walk.next()
+            theirs, ours = (side.settled(case) for side in sides)
+            for side in sides:
+                side.complete(walk.ids)
+            found = [
+                each
+                for each in differences(theirs, ours)
+                if each[0].endswith("error_code") or not allowances.allows(case, each)
+            ]
+            assert not found, f"step {step}, Kafka's value first: {case}\n{found}"
+            walk.answered(case, theirs)
+        for partition in range(PARTITIONS):
+            for isolation_level in (0, 1):
+                by_kafka, here = (
+                    side.seen(walk.topic, partition, isolation_level) for side in sides
+                )
+                assert here == by_kafka, f"walk {number}, {partition}, {isolation_level}"
+
+
+def test_producers_are_told_what_apache_kafka_tells(
+    producing: tuple[ProducerSide, ProducerSide],
+) -> None:
+    walk_transactions(producing, FEW_WALKS)
+
+
+@pytest.mark.slow
+def test_many_producers_are_told_what_apache_kafka_tells(
+    producing: tuple[ProducerSide, ProducerSide],
+) -> None:
+    walk_transactions(producing, MANY_WALKS)
 
 
 def test_one_request_changes_one_credential_of_a_user(
