@@ -62,11 +62,11 @@ class Log:
         self.directory = directory
         self.config = config
         self.leader_epochs, self.producers = loaded.epochs, loaded.producers
-        self.log_start_offset = loaded.log_start_offset
-        self.log_end_offset = loaded.log_end_offset
+        self.log_start_offset, self.log_end_offset = loaded.log_start_offset, loaded.log_end_offset
         self._high_watermark: int | None = None
         self.highest_offset_in_remote_storage = -1
         self.on_roll: Callable[[Log], None] | None = None
+        self.on_start_moved: Callable[[], object] = lambda: None
         # Off where the caller sees to flush.messages itself, without making an event loop wait.
         self.flushes_in_append = True
         self._disk = disk
@@ -365,8 +365,7 @@ class Log:
     def flush(
         self, up_to: int | None = None, *, wait: bool = False, then: Outcome | None = None
     ) -> None:
-        """Make all below `up_to` (default: the end) durable, in Background unless waiting; `then`
-        is told when it is, or why not."""
+        """Make all below `up_to` (the end) durable, in Background unless waiting; `then` is told of it."""
         target = self.log_end_offset if up_to is None else up_to
         now_ms = self._clock.now_ms()
         self.durability.flush(self._prepare_sync, target, now_ms, wait=wait, then=then)
@@ -412,6 +411,7 @@ class Log:
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
+        self.on_start_moved()
         self.producers.forget_transactions_below(offset)
         if self.leader_epochs.truncate_from_start(offset):
             self._epochs_changed()

@@ -13,7 +13,7 @@ from broker.metrics.topics import PerTopic
 _BEAN = "kafka.server:type=BrokerTopicMetrics,name="
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TopicCounters:
     """The counters of one topic."""
 

@@ -45,7 +45,6 @@ from broker.replica.session_epochs import FINAL_EPOCH
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
-    CONSUMER,
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchableTopicResponse,
     FetchPartitionData,
@@ -87,7 +86,7 @@ def fetch(
         return refuse(request, ErrorCode.INVALID_REQUEST, None)
     reading = Reading(request, context, wants)
     reading.find()
-    may_wait = request.max_wait_ms > 0 and wants.topics
+    may_wait = request.max_wait_ms > 0 and wants.has_partitions
     if reading.is_urgent or not may_wait or reading.size_bytes >= reading.min_bytes:
         return reading.answer()
     return ParkedFetch(reading, request.max_wait_ms).future
@@ -100,9 +99,12 @@ def _wants(request: FetchRequest, context: RequestContext) -> FetchContext:
             topics=request.topics
         )  # As most clients do that know nothing of sessions.
     node = context.node
+    version = context.header.api_version
+    replica_id, broker_epoch = replica_of(request)
     return node.fetching.sessions.begin(
         request,
-        has_topic_ids=context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS,
-        is_follower=replica_of(request)[0] > CONSUMER,
+        has_topic_ids=version >= FIRST_VERSION_WITH_TOPIC_IDS,
+        replica_id=replica_id,
         now_ms=node.clock.monotonic_ms(),
+        basis=(version, broker_epoch, request.isolation_level, node.metadata.version),
     )

@@ -24,6 +24,7 @@ class Found:
     """What there is for one partition of the request."""
 
     __slots__ = (
+        "changes",
         "cold_bytes",
         "data",
         "is_shed",
@@ -50,6 +51,8 @@ class Found:
         self.is_throttled = False
         # Whether it lies in the lake, of which too much was read lately (KIP-956).
         self.is_shed = False
+        # `HostedPartition.changes` at the look, if one like it would find the same until something happens there.
+        self.changes: int | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -57,6 +60,14 @@ class Found:
         return not (
             self.is_urgent or self.is_throttled or self.is_shed or self.part or self.cold_bytes
         )
+
+    @property
+    def at_rest(self) -> HostedPartition | None:
+        """The partition, if there is nothing, and nothing has happened since the look."""
+        partition = self.partition
+        if self.changes is None or not isinstance(partition, HostedPartition):
+            return None
+        return partition if partition.changes == self.changes else None
 
     @property
     def size_bytes(self) -> int:

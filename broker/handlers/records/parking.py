@@ -12,6 +12,7 @@ cases of DelayedFetch by their letters):
 - for a follower also: it can move its high watermark, or anything was appended: it reads up to the log's end, and
   appends wake it;
 - for a follower also: it has sent another request after the fetch (`hurry`): it wants to ask for more partitions;
+- and ours: a partition that has rested is watched as soon as it is roused (`broker.replica.serving.resting`);
 - and ours: the broker stops (`lost`).
 The answer is made in the loop's next turn: the producer whose append woke the reader gets its answer first,
 and appends of one turn become one answer. Only partitions that have advanced are looked at again, or all of them if one
@@ -26,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from broker.handlers.records.found import Replica
 from broker.handlers.records.reading import Reading
 from broker.replica.leader.hosted import HostedPartition
+from broker.replica.serving.resting import CachedPartition
 from kafka_ds.wire.messages import FetchResponse
 
 
@@ -47,6 +49,7 @@ class ParkedFetch:
         "_is_waking",
         "_loop",
         "_reading",
+        "_resting",
         "_timer",
         "_watched",
         "future",
@@ -59,19 +62,32 @@ class ParkedFetch:
         self._is_waking = False
         self._has_lost = False
         self._advanced: set[Replica] = set()
-        self._watched = tuple(dict.fromkeys(reading.partitions()))
+        self._watched: dict[Replica, None] = {}
         self._available = reading.bytes_found()
         self.future: asyncio.Future[FetchResponse] = (
             Parked(self.hurry, loop) if reading.is_follower else loop.create_future()
         )
         # Also when the connection is lost: whoever awaits the future cancels it.
         self.future.add_done_callback(self._forget)
-        for partition in self._watched:
-            if reading.is_follower and isinstance(partition, HostedPartition):
-                partition.watch(self, to_log_end=True)
-            else:
-                partition.watch(self)
+        for partition in dict.fromkeys(reading.partitions()):
+            self._watch(partition)
+        self._resting = reading.resting
+        if self._resting is not None:
+            self._resting.park(self)
         self._timer = loop.call_later(max_wait_ms / 1000, self._complete)
+
+    def _watch(self, partition: Replica) -> None:
+        self._watched[partition] = None
+        if self._reading.is_follower and isinstance(partition, HostedPartition):
+            partition.watch(self, to_log_end=True)
+        else:
+            partition.watch(self)
+
+    def joined(self, cached: CachedPartition, partition: HostedPartition) -> None:
+        """Something is about to happen to one that has rested until now."""
+        if partition not in self._watched:
+            self._reading.join(cached, partition)
+            self._watch(partition)
 
     def advanced(self, partition: Replica) -> None:
         """More may be read of this partition (cases E to G)."""
@@ -103,6 +119,8 @@ class ParkedFetch:
     def _complete(self) -> None:
         if self.future.done():
             return
+        if self._has_lost and self._resting is not None:
+            self._resting.rouse_all()
         self._unpark()
         try:
             if self._has_lost:
@@ -138,4 +156,6 @@ class ParkedFetch:
         self._timer.cancel()
         for partition in self._watched:
             partition.unwatch(self)
-        self._watched = ()
+        self._watched.clear()
+        if self._resting is not None:
+            self._resting.unpark(self)

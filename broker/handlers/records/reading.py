@@ -16,19 +16,21 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Container, Iterator
+from collections.abc import Awaitable, Container, Iterable
 from functools import partial
 from typing import Any
 
 from broker.cluster.acls import Operation, ResourceType
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.handlers.records.found import Found, Replica, divergence, nothing, replica_of
+from broker.handlers.records.line import Line
 from broker.log.values import READ_COMMITTED, LogRead
 from broker.registry import RequestContext
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetch_sessions import FetchContext
 from broker.replica.serving.fetching import LEADER_THROTTLED_REPLICAS, Fetching
+from broker.replica.serving.resting import CachedPartition, Resting
 from broker.replica.throttle import is_listed
 from broker.security.authorization.asking import authorizer_of, may
 from broker.security.quotas.throttling import fetch_bytes_max
@@ -58,8 +60,7 @@ class Reading:
     def __init__(self, request: FetchRequest, context: RequestContext, wants: FetchContext) -> None:
         """`wants` is what the request stands for within its session."""
         self._request = request
-        self._wants = wants
-        self._topics = wants.topics
+        self._line = Line(wants)
         self._context = context
         self._node = context.node
         version = context.header.api_version
@@ -78,12 +79,15 @@ class Reading:
         self._asks = not self.is_follower and authorizer_of(context) is not None
         # Whether there is more to do than to read what a consumer asks for.
         self._is_special = self.is_follower or self._select_replica is not None
+        # What a consumer finds depends on followers where it may be sent to one, and on ACLs where there are any.
+        self._may_rest = not self._is_before_zstd and (
+            self.is_follower or not (self._is_special or self._asks)
+        )
         max_bytes = min(request.max_bytes, self._node.config.fetch_max_bytes)
         if not self.is_follower:
             max_bytes = min(max_bytes, fetch_bytes_max(context), fetching.answer_bytes_max())
         self._max_bytes = max(max_bytes, 0)
         self.min_bytes = min(request.min_bytes, self._max_bytes)
-        self._found: list[list[Found]] = []
         self.size_bytes = 0
         self.is_urgent = False
 
@@ -93,23 +97,29 @@ class Reading:
         """Look for what there is now."""
         self.size_bytes = 0
         self.is_urgent = False
-        self._found = [
-            [self._find(topic, wanted) for wanted in topic.partitions] for topic in self._topics
-        ]
+        self._line.find(self._find)
+        if self._is_first_look and self.resting is not None:
+            self.resting.heard(self._node.clock.monotonic_ms())
         self._is_first_look = False
 
     def find_again(self, advanced: Container[Replica]) -> None:
         """The same, where nothing has happened but that these have advanced.
 
-        A follower's session has hundreds of partitions, of which a few have news: where there was nothing, and nothing
-        came, is not looked at again.
+        Where there was nothing, and nothing came, is not looked at again.
         """
         self.size_bytes = 0
         self.is_urgent = False
-        for topic, founds in zip(self._topics, self._found, strict=True):
-            for index, found in enumerate(founds):
-                if found.partition in advanced or not found.is_settled:
-                    founds[index] = self._find(topic, found.wanted)
+        self._line.find_again(self._find, advanced)
+
+    @property
+    def resting(self) -> Resting | None:
+        """What its session does not look at; None without a session."""
+        session = self._line.wants.session
+        return session.resting if session is not None else None
+
+    def join(self, cached: CachedPartition, partition: HostedPartition) -> None:
+        """This one has rested until now."""
+        self._line.join(cached, partition)
 
     def _find(self, topic: FetchTopic, wanted: FetchPartition) -> Found:
         found = Found(wanted, nothing(wanted.partition))
@@ -244,6 +254,8 @@ class Reading:
             data.aborted_transactions = []
         if offset < bound:
             self._look_in_log(partition, found, bound, max_bytes)
+        elif self._may_rest and not found.is_urgent and isinstance(partition, HostedPartition):
+            found.changes = partition.changes
 
     def _look_in_log(self, partition: Replica, found: Found, bound: int, max_bytes: int) -> None:
         log, offset = partition.log, found.wanted.fetch_offset
@@ -276,52 +288,45 @@ class Reading:
         if found.part.slices and found.part.upper_bound_offset < bound:
             found.is_urgent = True
 
-    def partitions(self) -> Iterator[Replica]:
-        """The partitions that the request has an interest in."""
-        for topic in self._found:
-            for found in topic:
-                if found.partition is not None:
-                    yield found.partition
+    def partitions(self) -> Iterable[Replica]:
+        """The partitions that the request has an interest in, except those that rest."""
+        return [found.partition for found in self._line if found.partition is not None]
 
     def bytes_found(self) -> dict[Replica, int]:
         """What each partition has that was found to have anything."""
         sizes: dict[Replica, int] = {}
-        for topic in self._found:
-            for found in topic:
-                if found.partition is not None and found.size_bytes:
-                    sizes[found.partition] = sizes.get(found.partition, 0) + found.size_bytes
+        for found in self._line:
+            if found.partition is not None and found.size_bytes:
+                sizes[found.partition] = sizes.get(found.partition, 0) + found.size_bytes
         return sizes
 
     def bytes_beyond(self, partition: Replica) -> int | None:
         """What a partition of this request has by now; None where that is reason enough to answer."""
         total = 0
-        for topic in self._found:
-            for found in topic:
-                if found.partition is not partition:
-                    continue
-                bound = self._bound_of(partition)
-                offset = found.wanted.fetch_offset
-                if self.is_follower and self._owes_high_watermark(partition, found.wanted):
-                    return None
-                if offset >= bound or (found.is_throttled and self._is_rate_exceeded()):
-                    continue
-                if found.is_shed:
-                    continue  # What is appended is not what its reader wants first.
-                if self.min_bytes <= 1:
-                    return None
-                try:
-                    part = partition.log.read(
-                        offset,
-                        max_bytes=found.wanted.partition_max_bytes,
-                        upper_bound_offset=bound,
-                        min_one_batch=True,
-                        may_wait=False,
-                    )
-                except (OSError, KafkaError):
-                    return None
-                if part.upper_bound_offset < bound:
-                    return None
-                total += part.size_bytes
+        for found in self._line.of(partition):
+            bound = self._bound_of(partition)
+            offset = found.wanted.fetch_offset
+            if self.is_follower and self._owes_high_watermark(partition, found.wanted):
+                return None
+            if offset >= bound or (found.is_throttled and self._is_rate_exceeded()):
+                continue
+            if found.is_shed:
+                continue  # What is appended is not what its reader wants first.
+            if self.min_bytes <= 1:
+                return None
+            try:
+                part = partition.log.read(
+                    offset,
+                    max_bytes=found.wanted.partition_max_bytes,
+                    upper_bound_offset=bound,
+                    min_one_batch=True,
+                    may_wait=False,
+                )
+            except (OSError, KafkaError):
+                return None
+            if part.upper_bound_offset < bound:
+                return None
+            total += part.size_bytes
         return total
 
     # -- answering ----------------------------------------------------------------------------
@@ -330,14 +335,13 @@ class Reading:
         """The response with what was found; to be waited for where disk or lake must be."""
         waits: list[Awaitable[None]] = []
         size_bytes = 0
-        for topic in self._found:
-            for found in topic:
-                if found.part is not None or found.look_again is not None:
-                    if found.part is None or not self._read_at_once(found):
-                        size_bytes += found.size_bytes
-                        waits.append(self._read_on_disk(found))
-                elif found.cold_bytes:
-                    waits.append(self._read_lake(found))
+        for found in self._line:
+            if found.part is not None or found.look_again is not None:
+                if found.part is None or not self._read_at_once(found):
+                    size_bytes += found.size_bytes
+                    waits.append(self._read_on_disk(found))
+            elif found.cold_bytes:
+                waits.append(self._read_lake(found))
         return self._answer_later(waits, size_bytes) if waits else self._response()
 
     async def _answer_later(self, waits: list[Awaitable[None]], size_bytes: int) -> FetchResponse:
@@ -441,8 +445,8 @@ class Reading:
     def _response(self) -> FetchResponse:
         leaders = []
         responses = []
-        for topic, wanted in zip(self._found, self._topics, strict=True):
-            for found in topic:
+        for wanted, founds in self._line.topics():
+            for found in founds:
                 self._count(found)
                 if found.data.error_code in LEADERSHIP_ERRORS:
                     self._name_leader(found.data, wanted)
@@ -452,17 +456,21 @@ class Reading:
                 FetchableTopicResponse(
                     topic=wanted.topic,
                     topic_id=wanted.topic_id,
-                    partitions=[found.data for found in topic],
+                    partitions=[found.data for found in founds],
                 )
             )
         response = FetchResponse(responses=responses)
         if leaders:
             image = self._node.metadata
             response.node_endpoints = endpoints_of(image, self._context.listener, leaders)
-        wants = self._wants
+        wants = self._line.wants
         if wants.is_single:
             return response
-        return wants.finish(response, self._node.clock.monotonic_ms())
+        if wants.session is not None:
+            wants.session.resting.count()
+        return wants.finish(
+            response, self._node.clock.monotonic_ms(), self._line.at_rest(self._broker_epoch)
+        )
 
     def _count(self, found: Found) -> None:
         if found.partition is None:

@@ -7,6 +7,9 @@ Rules of this file:
   those who wait are told, and the flush is tried again: what is in the log counts then, though nothing more comes.
 - Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
   by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
+- A partition may rest in a fetch session: its reader has everything, and a look at it would find what the last one has
+  found. Whatever changes that must `_stir` it first, which tells the session: the log and its start, the high
+  watermark, epochs, the ISR, what followers have said. What changes with the metadata alone, sessions see themselves.
 - A proposal for the ISR goes to the `Proposer`, which asks the controller and brings the answer back (`answered`).
 """
 
@@ -21,6 +24,7 @@ from broker.log.values import READ_COMMITTED, AbortedTransaction, AppendInfo, Ap
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import Answer, Proposal
 from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.replica_state import LastFetch
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock
 from kafka_ds.wire.errors import ErrorCode, KafkaError
@@ -37,6 +41,23 @@ class Watcher(Protocol):
 
     def lost(self, partition: HostedPartition) -> None:
         """The partition was deleted, or is led elsewhere, or this broker stops."""
+
+
+class Session(Protocol):
+    """Where a partition rests: the part of a fetch session in which nothing happens."""
+
+    @property
+    def replica_id(self) -> int:
+        """The follower whose session it is; negative for a consumer's."""
+
+    @property
+    def last_fetch(self) -> LastFetch: ...
+    @property
+    def parked_count(self) -> int:
+        """How many of its fetches wait."""
+
+    def stirred(self, partition: HostedPartition) -> None:
+        """Something is about to happen to the partition, which rests no more."""
 
 
 class Proposer(Protocol):
@@ -60,8 +81,10 @@ class HostedPartition:
         "_following",
         "_is_lost",
         "_proposer",
+        "_resting",
         "_unflushed_since",
         "_watchers",
+        "changes",
         "counters",
         "index",
         "leader",
@@ -91,6 +114,9 @@ class HostedPartition:
         self._watchers: dict[Watcher, None] = {}
         # Those of the watchers that read up to the log's end.
         self._following: dict[Watcher, None] = {}
+        self._resting: dict[Session, None] = {}
+        # How often anything has happened that a look at the partition may show.
+        self.changes = 0
         self._acknowledgements: dict[Acknowledgement, None] = {}
         self._deletions: dict[asyncio.Future[int], int] = {}
         self._unflushed_since: int | None = None
@@ -98,6 +124,7 @@ class HostedPartition:
         self._is_lost = False
         # The log would wait for the disk in the event loop.
         log.flushes_in_append = False
+        log.on_start_moved = self._stir
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -150,6 +177,7 @@ class HostedPartition:
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)
+        self._stir()
         info = log.append(
             records,
             leader_epoch=leader.leader_epoch,
@@ -190,6 +218,7 @@ class HostedPartition:
         if durable > self._unflushed_since:
             self._unflushed_since = None if durable >= log.log_end_offset else durable
             end_offset = max(durable, self.leader.log_end_offset)
+            self._stir()
             self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
             self._settle_all()
         if self._unflushed_since is not None:
@@ -248,22 +277,28 @@ class HostedPartition:
 
     def elected(self) -> None:
         """Begin the leader's epoch at the end of the log; what the disk does not have yet counts when it does."""
+        self._stir()
         if self._flush_again is None:
             self._flush_left()
         self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
 
     def changed(self, registration: PartitionRegistration) -> None:
         """The metadata tell of the partition; with a new leader epoch `elected` must follow."""
+        self._stir()
         self._perform(self.leader.changed(registration, self._clock.monotonic_ms()))
 
     def configured(self, min_insync_replicas: int) -> None:
         """The topic's min.insync.replicas is now this."""
+        self._stir()
         self._perform(self.leader.configured(min_insync_replicas, self._clock.monotonic_ms()))
 
     def followed(
         self, replica_id: int, *, fetch_offset: int, log_start_offset: int, broker_epoch: int
     ) -> None:
         """A follower fetches from this offset, which is within the log; raises as `LeaderPartition.fetched` does."""
+        for session in tuple(self._resting):
+            if session.replica_id == replica_id:  # The follower has begun another one, or has none.
+                self.rouse(session)
         effects = self.leader.fetched(
             replica_id,
             fetch_offset=fetch_offset,
@@ -286,9 +321,12 @@ class HostedPartition:
     def answered(self, proposal: Proposal, answer: Answer) -> None:
         """The controller has answered a proposal."""
         now_ms = self._clock.monotonic_ms()
+        self._stir()
         self._perform(self.leader.alter_partition_answered(proposal, answer, now_ms))
 
     def _perform(self, effects: Effects) -> None:
+        if effects:
+            self._stir()
         for effect in effects:
             match effect:
                 case AdvanceHighWatermark(offset):
@@ -333,6 +371,32 @@ class HostedPartition:
             if low >= offset and not done.done():
                 done.set_result(low)
 
+    # -- who has everything ---------------------------------------------------------------------
+
+    def rest(self, session: Session) -> None:
+        """Nothing is told to this session until something happens; a follower's `may_rest` there."""
+        self._resting[session] = None
+        if session.replica_id >= 0:
+            self.leader.rests(session.replica_id, session.last_fetch)
+
+    def rouse(self, session: Session) -> None:
+        """Rest no more in this session."""
+        del self._resting[session]
+        self._roused(session)
+
+    def _stir(self) -> None:
+        """Something is about to happen that a look at the partition may show."""
+        self.changes += 1
+        if self._resting:
+            resting, self._resting = self._resting, {}
+            for session in resting:
+                self._roused(session)
+
+    def _roused(self, session: Session) -> None:
+        if session.replica_id >= 0:
+            self.leader.roused(session.replica_id)
+        session.stirred(self)
+
     # -- who waits ------------------------------------------------------------------------------
 
     def watch(self, watcher: Watcher, *, to_log_end: bool = False) -> None:
@@ -352,6 +416,8 @@ class HostedPartition:
         """This broker no longer answers for the partition; requests that wait for an append get this code."""
         if self._is_lost:
             return
+        self._stir()
+        self.log.on_start_moved = _unheard
         self._is_lost = True
         if self._flush_again is not None:
             self._flush_again.cancel()
@@ -366,7 +432,7 @@ class HostedPartition:
     @property
     def watcher_count(self) -> int:
         """How many fetches wait for more."""
-        return len(self._watchers)
+        return len(self._watchers) + sum(each.parked_count for each in self._resting)
 
     @property
     def acknowledgement_count(self) -> int:
@@ -385,6 +451,10 @@ class HostedPartition:
         for done in tuple(self._deletions):
             if not done.done():
                 done.set_exception(KafkaError(code, message))
+
+
+def _unheard() -> None:
+    """Nobody leads here."""
 
 
 class Acknowledgement:

@@ -15,6 +15,9 @@ Rules of this file:
 - A follower leaves the ISR when it has not been caught up for replica.lag.time.max.ms, whether it is stuck or slow.
 - min.insync.replicas is capped at the number of replicas, as in Kafka: 2 for a topic with one replica would forbid
   every write.
+- A follower *rests* while it has the whole log, is in the ISR, and nothing happens to the partition: its fetches change
+  nothing but the time of the last one, which is kept elsewhere meanwhile. `roused` takes it over, before anything
+  changes that it matters for.
 - A leader whose log has lost records is recovering, whatever the controller knows of it. Meanwhile it serves neither
   writes nor reads, so no follower can fetch, and none counts as late.
 """
@@ -44,7 +47,7 @@ from broker.replica.leader.isr import (
     Proposal,
     may_join,
 )
-from broker.replica.leader.replica_state import NO_BROKER_EPOCH, ReplicaState
+from broker.replica.leader.replica_state import NO_BROKER_EPOCH, LastFetch, ReplicaState
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1
@@ -62,6 +65,7 @@ class LeaderPartition:
         "_followers",
         "_has_lost",
         "_recovering",
+        "_resting",
         "_state",
         "_was_unclean",
         "epoch_start_offset",
@@ -98,6 +102,7 @@ class LeaderPartition:
         self.lag_ms_max = lag_ms_max
         self._brokers = brokers
         self._followers: dict[int, ReplicaState] = {}
+        self._resting: dict[int, LastFetch] = {}
         self._state: PartitionState = Committed(frozenset())
         self._has_lost = has_lost
         self._take(registration)
@@ -210,6 +215,42 @@ class LeaderPartition:
         if after.log_end_offset != before.log_end_offset:
             effects += self._advance(now_ms)
         return effects
+
+    def may_rest(
+        self,
+        replica_id: int,
+        *,
+        fetch_offset: int,
+        log_start_offset: int,
+        broker_epoch: int,
+        heard_ms: int,
+    ) -> bool:
+        """Whether a fetch like this, which came at `heard_ms` at the log's end, was the follower's last one here, and
+        another would change only times."""
+        follower = self._followers.get(replica_id)
+        return (
+            follower is not None
+            and replica_id in self.isr
+            and replica_id not in self._resting  # in another session
+            and follower.log_end_offset == fetch_offset
+            and follower.log_start_offset == log_start_offset
+            and follower.broker_epoch == broker_epoch
+            and follower.last_fetch_ms <= heard_ms
+        )
+
+    def rests(self, replica_id: int, last_fetch: LastFetch) -> None:
+        """This follower in sync has the whole log; until `roused` its fetches say only when they came."""
+        self._resting[replica_id] = last_fetch
+
+    def roused(self, replica_id: int) -> None:
+        """The follower's fetches are told again."""
+        self._followers[replica_id] = self._since(replica_id, self._followers[replica_id])
+        self._resting.pop(replica_id, None)
+
+    def _since(self, replica_id: int, follower: ReplicaState) -> ReplicaState:
+        """What is known of a follower, with what it has said while it rested."""
+        last_fetch = self._resting.get(replica_id)
+        return follower if last_fetch is None else follower.fetched_again(last_fetch.ms)
 
     def check_follower(self, replica_id: int, broker_epoch: int) -> None:
         """Refuse a fetch that `fetched` would refuse."""
@@ -363,7 +404,8 @@ class LeaderPartition:
 
     def follower(self, replica_id: int) -> ReplicaState | None:
         """What is known of a follower."""
-        return self._followers.get(replica_id)
+        follower = self._followers.get(replica_id)
+        return None if follower is None else self._since(replica_id, follower)
 
     def in_sync_followers(self, offset: int) -> Iterator[tuple[int, ReplicaState]]:
         """Followers in the ISR that have this offset: where a consumer may be sent for it (KIP-392)."""
@@ -372,7 +414,7 @@ class LeaderPartition:
                 replica in self.isr
                 and follower.log_start_offset <= offset <= follower.log_end_offset
             ):
-                yield replica, follower
+                yield replica, self._since(replica, follower)
 
     @property
     def has_followers(self) -> bool:

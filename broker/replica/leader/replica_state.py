@@ -7,6 +7,8 @@ Rules of this file:
   is the time of the previous fetch: on a busy leader no follower ever reaches the very end, and it is enough that the
   gap closes.
 - Times are those of a monotonic clock, so that a jump of the wall clock throws no replica out.
+- A follower that has everything asks for most partitions again and again, at the same offset. All that this says is
+  when: one `LastFetch` says it for all of them (`LeaderPartition.rests`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,15 @@ UNKNOWN_OFFSET = -1
 NEVER_MS = -(1 << 62)
 # A fetch of a version without the follower's broker epoch: it is taken for right (KIP-903).
 NO_BROKER_EPOCH = -1
+
+
+class LastFetch:
+    """When a follower has fetched last: one time for all partitions in which nothing has happened."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        self.ms = NEVER_MS
 
 
 class ReplicaState(NamedTuple):
@@ -61,6 +72,16 @@ class ReplicaState(NamedTuple):
             now_ms,
             caught_up_ms,
             broker_epoch,
+        )
+
+    def fetched_again(self, now_ms: int) -> ReplicaState:
+        """The state after a fetch that says what the last one said, by a follower that has all."""
+        return self.fetched(
+            fetch_offset=self.log_end_offset,
+            log_start_offset=self.log_start_offset,
+            leader_log_end_offset=self.log_end_offset,
+            now_ms=now_ms,
+            broker_epoch=NO_BROKER_EPOCH if self.broker_epoch is None else self.broker_epoch,
         )
 
     def is_caught_up(self, leader_log_end_offset: int, now_ms: int, lag_ms_max: int) -> bool:

@@ -9,6 +9,7 @@ Rules of this file:
 - The answer tells of a partition only what is news: records, an error, another high watermark or log start, a
   divergence, a replica to read from. After an error the reader is told anew. Who has got records goes to the end of
   the line, so that the others are not left out for ever where the response has no room for all.
+- Of partitions that rest nothing is news, so they are not even looked at (`broker.replica.serving.resting`).
 - Room is divided among 8 shards, as in Kafka: a session's number tells its shard. A shard that is full makes room for
   a new session by closing one that nobody has used for two minutes; else one that is worth less than the new one,
   and not younger than two minutes where followers are not asked for. Worth more is a follower's, then a larger one.
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
+from broker.replica.serving.resting import Basis, CachedPartition, Resting
 from broker.replica.session_epochs import (
     EPOCH_MAX,
     FINAL_EPOCH,
@@ -30,18 +33,19 @@ from broker.replica.session_epochs import (
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages import FetchRequest, FetchResponse
 from kafka_ds.wire.messages.data import (
+    CONSUMER,
     FetchableTopicResponse,
     FetchPartition,
-    FetchPartitionData,
     FetchTopic,
     ForgottenTopic,
 )
 
+if TYPE_CHECKING:
+    from broker.replica.leader.hosted import HostedPartition
+
 SHARDS = 8
 SHARD_IDS = EPOCH_MAX // SHARDS
 EVICTION_MS = 120_000
-UNKNOWN_OFFSET = -1
-
 # A topic by name, or by id from version 13 on; with the partition's number.
 Topic = str | bytes
 Key = tuple[Topic, int]
@@ -49,33 +53,7 @@ Key = tuple[Topic, int]
 Draw = Callable[[int, int], int]
 
 
-class CachedPartition:
-    """A partition of a session: what the reader asks for, and what it was told last."""
-
-    __slots__ = ("high_watermark", "log_start_offset", "wanted")
-
-    def __init__(self, wanted: FetchPartition, told: FetchPartitionData | None = None) -> None:
-        self.wanted = wanted
-        self.high_watermark = UNKNOWN_OFFSET if told is None else told.high_watermark
-        self.log_start_offset = UNKNOWN_OFFSET if told is None else told.log_start_offset
-
-    def is_news(self, data: FetchPartitionData) -> bool:
-        """Whether this is news for the reader; remembers it as told."""
-        is_news = (
-            bool(data.records)
-            or data.high_watermark != self.high_watermark
-            or data.log_start_offset != self.log_start_offset
-            or data.error_code != ErrorCode.NONE
-            or data.diverging_epoch is not None
-            or data.preferred_read_replica >= 0
-        )
-        self.log_start_offset = data.log_start_offset
-        failed = data.error_code != ErrorCode.NONE
-        self.high_watermark = UNKNOWN_OFFSET if failed else data.high_watermark
-        return is_news
-
-
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Partitions of one topic that stand side by side in a session, as a request and as they are remembered."""
 
     topic: FetchTopic
@@ -86,13 +64,17 @@ class FetchSession:
     """What one reader wants."""
 
     __slots__ = (
+        "_awake",
         "_groups",
+        "_places",
         "created_ms",
         "epoch",
         "has_topic_ids",
+        "is_closed",
         "is_privileged",
         "last_used_ms",
         "partitions",
+        "resting",
         "session_id",
     )
 
@@ -105,8 +87,13 @@ class FetchSession:
         self.has_topic_ids = has_topic_ids
         self.created_ms = self.last_used_ms = now_ms
         self.epoch = next_epoch(INITIAL_EPOCH)
-        self.partitions: OrderedDict[Key, CachedPartition] = OrderedDict()
-        self._groups: list[_Group] | None = None
+        self.is_closed = False
+        self.partitions: dict[Key, CachedPartition] = {}
+        self.resting = Resting(self._roused)
+        # All others.
+        self._awake: dict[Key, CachedPartition] = {}
+        self._places = 0
+        self._groups: list[Group] | None = None
 
     def update(self, wanted: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
         """Take in what a request says."""
@@ -117,16 +104,30 @@ class FetchSession:
         for gone in forgotten:
             name = self._name(gone)
             for index in gone.partitions:
-                if self.partitions.pop((name, index), None) is not None:
-                    self._groups = None
+                self._forget((name, index))
 
     def _want(self, key: Key, wanted: FetchPartition) -> None:
         cached = self.partitions.get(key)
         if cached is None:
-            self.partitions[key] = CachedPartition(wanted)
+            self._add(CachedPartition(key, wanted, self._next_place()))
         else:
+            self.resting.rouse(cached)
             cached.wanted = wanted
         self._groups = None
+
+    def _forget(self, key: Key) -> None:
+        cached = self.partitions.get(key)
+        if cached is not None:
+            self.resting.rouse(cached)
+            del self.partitions[key], self._awake[key]
+            self._groups = None
+
+    def _add(self, cached: CachedPartition) -> None:
+        self.partitions[cached.key] = self._awake[cached.key] = cached
+
+    def _next_place(self) -> int:
+        self._places += 1
+        return self._places
 
     def remember(
         self, wanted: Sequence[FetchTopic], told: Sequence[FetchableTopicResponse]
@@ -135,35 +136,63 @@ class FetchSession:
         for topic, answer in zip(wanted, told, strict=True):
             name = self._name(topic)
             for partition, data in zip(topic.partitions, answer.partitions, strict=True):
-                self.partitions[name, partition.partition] = CachedPartition(partition, data)
+                key = name, partition.partition
+                known = self.partitions.get(key)
+                place = self._next_place() if known is None else known.place
+                self._add(CachedPartition(key, partition, place, data))
 
-    def groups(self) -> list[_Group]:
-        """All that is wanted, in the order of the line."""
+    def groups(self) -> list[Group]:
+        """All that is to be looked at, in the order of the line."""
         if self._groups is None:
-            self._groups = []
-            last: Topic | None = None
-            for (topic, _), cached in self.partitions.items():
-                if topic != last:
-                    self._groups.append(_Group(self._topic(topic), []))
-                    last = topic
-                group = self._groups[-1]
-                group.topic.partitions.append(cached.wanted)
-                group.cached.append(cached)
+            self._groups = self.in_line(self._awake.values())
         return self._groups
 
-    def to_the_end(self, served: Iterable[Key]) -> None:
+    def in_line(self, partitions: Iterable[CachedPartition]) -> list[Group]:
+        """Some partitions of the session, in the order of the line."""
+        groups: list[Group] = []
+        last: Topic | None = None
+        for cached in sorted(partitions, key=attrgetter("place")):
+            topic = cached.key[0]
+            if topic != last:
+                groups.append(Group(self._topic(topic), []))
+                last = topic
+            group = groups[-1]
+            group.topic.partitions.append(cached.wanted)
+            group.cached.append(cached)
+        return groups
+
+    def to_the_end(self, served: Iterable[CachedPartition]) -> None:
         """Let the others come first the next time."""
         if len(self.partitions) > 1:
-            for key in served:
-                self.partitions.move_to_end(key)
+            for cached in served:
+                cached.place = self._next_place()
                 self._groups = None
+
+    def rest(self, partitions: Iterable[tuple[CachedPartition, HostedPartition]]) -> None:
+        """Do not look at these until something happens to them."""
+        if self.is_closed:
+            return
+        for cached, partition in partitions:
+            self.resting.add(cached, partition)
+            del self._awake[cached.key]
+            self._groups = None
+
+    def _roused(self, cached: CachedPartition) -> None:
+        self._awake[cached.key] = cached
+        self._groups = None
+
+    def close(self) -> None:
+        """No request finds it any more."""
+        self.is_closed = True
+        self.resting.rouse_all()
 
     def forget_told(self, answer: FetchableTopicResponse) -> None:
         """Send everything again."""
         for data in answer.partitions:
             cached = self.partitions.get((self._name(answer), data.partition_index))
             if cached is not None:
-                cached.high_watermark = cached.log_start_offset = UNKNOWN_OFFSET
+                self.resting.rouse(cached)
+                cached.forget_told()
 
     def _name(self, topic: FetchTopic | ForgottenTopic | FetchableTopicResponse) -> Topic:
         return topic.topic_id if self.has_topic_ids else topic.topic
@@ -227,15 +256,24 @@ class FetchSessionCache:
         )
 
     def begin(
-        self, request: FetchRequest, *, has_topic_ids: bool, is_follower: bool, now_ms: int
+        self,
+        request: FetchRequest,
+        *,
+        has_topic_ids: bool,
+        replica_id: int,
+        now_ms: int,
+        basis: Basis = None,
     ) -> FetchContext:
-        """The context of a request: sessionless, the first of a new session, or within its session."""
+        """The context of a request: sessionless, the first of a new session, or within its session.
+
+        `replica_id` is the follower's, or `CONSUMER`; `basis` is what all looks of this fetch depend on.
+        """
         session_id, epoch = request.session_id, request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if session_id != NO_SESSION:
                 self._close(session_id)
             opens = epoch == INITIAL_EPOCH and bool(request.topics)
-            opening = _Opening(self, has_topic_ids, is_follower) if opens else None
+            opening = _Opening(self, has_topic_ids, replica_id > CONSUMER) if opens else None
             return FetchContext(topics=request.topics, opening=opening)
         session = self._get(session_id)
         if session is None:
@@ -248,6 +286,7 @@ class FetchSessionCache:
         if not session.partitions:
             self._close(session_id)
             return FetchContext(topics=request.topics)
+        session.resting.asked(replica_id, basis)
         session.last_used_ms = now_ms
         self._shard(session_id).sessions.move_to_end(session_id)
         session.epoch = next_epoch(epoch)
@@ -270,7 +309,7 @@ class FetchSessionCache:
             evicted = shard.evictable((is_privileged, size, 0), now_ms)
             if evicted is None:
                 return None
-            del shard.sessions[evicted.session_id]
+            shard.sessions.pop(evicted.session_id).close()
             self.evictions += 1
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in shard.sessions:
@@ -303,8 +342,10 @@ class FetchSessionCache:
         return self._shard(session_id).sessions.get(session_id) if session_id > 0 else None
 
     def _close(self, session_id: int) -> None:
-        if session_id > 0:
-            self._shard(session_id).sessions.pop(session_id, None)
+        session = self._get(session_id)
+        if session is not None:
+            del self._shard(session_id).sessions[session_id]
+            session.close()
 
 
 class _Opening(NamedTuple):
@@ -323,15 +364,28 @@ class FetchContext(NamedTuple):
     opening: _Opening | None = None
     session: FetchSession | None = None
     epoch: int = FINAL_EPOCH
-    groups: Sequence[_Group] = ()
+    groups: Sequence[Group] = ()
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether anything is asked for, be it at rest."""
+        return bool(self.topics) or self.session is not None
 
     @property
     def is_single(self) -> bool:
         """Whether the request has no session, so that its answer is complete by itself."""
         return self.opening is None and self.session is None
 
-    def finish(self, response: FetchResponse, now_ms: int) -> FetchResponse:
-        """The answer as its reader gets it; `response` tells of all `topics`, in their order."""
+    def finish(
+        self,
+        response: FetchResponse,
+        now_ms: int,
+        at_rest: Iterable[tuple[CachedPartition, HostedPartition]] = (),
+    ) -> FetchResponse:
+        """The answer as its reader gets it; `response` tells of all `topics`, in their order.
+
+        Those `at_rest` need not be looked at any more.
+        """
         if self.opening is not None:
             self._open(self.opening, response, now_ms)
         elif self.session is not None:
@@ -340,6 +394,7 @@ class FetchContext(NamedTuple):
                 return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
             response.session_id = self.session.session_id
             self._leave_out(self.session, response)
+            self.session.rest(at_rest)
         return response
 
     def _open(self, opening: _Opening, response: FetchResponse, now_ms: int) -> None:
@@ -355,16 +410,21 @@ class FetchContext(NamedTuple):
 
     def _leave_out(self, session: FetchSession, response: FetchResponse) -> None:
         """Drop partitions that have not changed."""
-        responses, served = [], []
+        responses: list[FetchableTopicResponse] = []
+        served = []
         for group, answer in zip(self.groups, response.responses, strict=True):
-            name = answer.topic_id if session.has_topic_ids else answer.topic
             kept = []
             for cached, data in zip(group.cached, answer.partitions, strict=True):
                 if cached.is_news(data):
                     kept.append(data)
                     if data.records:
-                        served.append((name, data.partition_index))
-            if kept:
+                        served.append(cached)
+            if not kept:
+                continue
+            last = responses[-1] if responses else None
+            if last is not None and (last.topic, last.topic_id) == (answer.topic, answer.topic_id):
+                last.partitions.extend(kept)  # What lay between them is left out.
+            else:
                 answer.partitions = kept
                 responses.append(answer)
         response.responses = responses

@@ -64,7 +64,9 @@ def begin(
     follower: bool = False,
     now_ms: int = T0,
 ) -> FetchContext:
-    return sessions.begin(request, has_topic_ids=by_id, is_follower=follower, now_ms=now_ms)
+    return sessions.begin(
+        request, has_topic_ids=by_id, replica_id=2 if follower else -1, now_ms=now_ms
+    )
 
 
 def data(index: int, high: int = 5, records: bytes = b"", **fields: object) -> FetchPartitionData:
