@@ -27,22 +27,12 @@ from kafka_ds.wire.compile import decode
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
 from kafka_ds.wire.messages import RESPONSES, FetchRequest
-from kafka_ds.wire.messages.cluster import MetadataRequest
-from kafka_ds.wire.messages.security import AlterUserScramCredentialsRequest
 from kafka_ds.wire.types import MISSING, api_key_of, fields_of
 
 if TYPE_CHECKING:
     from broker.parts import Parts
 
 log = logging.getLogger(__name__)
-
-# librdkafka leaves the count of "all topics" four bytes wide where a flexible Metadata request has one byte, so that
-# three bytes are left over; and it ends AlterUserScramCredentials with its tagged fields twice, so that one is. Kafka's
-# parser never looks at what is left; ours does, but for these.
-SPARE_BYTES_MAX = {
-    api_key_of(MetadataRequest): 3,
-    api_key_of(AlterUserScramCredentialsRequest): 1,
-}
 
 _FETCH = api_key_of(FetchRequest)
 
@@ -188,8 +178,9 @@ class Dispatcher:
 
 
 def _decoded(served: Served, frame: memoryview, version: int, position: int) -> Any:
-    spare_bytes_max = SPARE_BYTES_MAX.get(served.api_key, 0)
-    return decode(served.request, frame, version, position, spare_bytes_max=spare_bytes_max)
+    # Kafka's parser never looks at what is left behind a request, so clients' mistakes live there for years: librdkafka
+    # leaves three bytes in Metadata and one in AlterUserScramCredentials, kafka-go one in DescribeAcls.
+    return decode(served.request, frame, version, position, spare_bytes_max=len(frame))
 
 
 def _encoded(response: Any, header: RequestHeader) -> list[Any]:
