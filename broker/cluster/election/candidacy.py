@@ -7,8 +7,8 @@ Rules of this file:
 - The lease is written before the claim that it belongs to, and then again and again. At each write the controller
   checks that the log still ends with its own decisions: so one that was paused for long notices before it gets a
   request.
-- A controller whose commits fail for a session timeout lets its lease stand still, so that another one takes over: it
-  may have lost its rights on the log alone.
+- A controller whose commits fail, or do not end, for a session timeout lets its lease stand still, so that another one
+  takes over: it may have lost its rights on the log alone.
 - The lease is released when the controller stops, after its last decision, so that nobody has to wait for its end.
 """
 
@@ -93,9 +93,11 @@ class Candidacy:
         self._was_active = False
         # When the controller has last read and written the store.
         self._reached_ms = self._awake_ms
-        # How many commits had failed in a row when it was looked last, since when, and when the last of them did.
-        self._failures = 0
-        self._failing_from_ms = self._failed_ms = self._awake_ms
+        # As of the last look: how many commits had failed in a row, and up to where it was decided; since when nothing
+        # is, and when that was seen last.
+        self._failures, self._decided_version = 0, -1
+        self._failing_from_ms: int | None = None
+        self._failed_ms = self._awake_ms
         # Counted for the metrics.
         self.store_errors = 0
         image = driver.image
@@ -187,14 +189,19 @@ class Candidacy:
         return self._lease_due_ms
 
     def _cannot_decide(self) -> bool:
-        """Whether every commit has failed for a session timeout, and one has lately."""
-        now_ms, failures = self._clock.monotonic_ms(), self._driver.log.failures
-        if failures > self._failures:
+        """Whether nothing was decided for a session timeout, though it was tried: commits failed, or one has no end."""
+        driver, now_ms = self._driver, self._clock.monotonic_ms()
+        patience_ms, failures = self._settings.session_timeout_ms, driver.log.failures
+        if driver.image.version != self._decided_version:
+            self._failing_from_ms = None
+        if driver.is_at_store or failures > self._failures:
             self._failed_ms = now_ms
-        self._failures = failures
-        if not failures or now_ms - self._failed_ms >= self._settings.session_timeout_ms:
-            self._failing_from_ms = now_ms
-        return now_ms - self._failing_from_ms >= self._settings.session_timeout_ms
+            if self._failing_from_ms is None:
+                self._failing_from_ms = now_ms
+        elif now_ms - self._failed_ms >= patience_ms:
+            self._failing_from_ms = None  # Nobody tries any more.
+        self._failures, self._decided_version = failures, driver.image.version
+        return self._failing_from_ms is not None and now_ms - self._failing_from_ms >= patience_ms
 
     async def _write(self, controller_epoch: int, *, released: bool = False) -> None:
         self._sequence = self._sequence + 1 if controller_epoch == self._leased_epoch else 1
@@ -376,7 +383,7 @@ class Candidacy:
         self.election.claim_won(claim.controller_epoch + 1)
         # From here on, though it may be deposed before it is seen to be active.
         self._was_active = True
-        self._lease_due_ms = self._reached_ms = self._failing_from_ms = now_ms
+        self._lease_due_ms = self._reached_ms = now_ms
         _LOGGER.info(
             "broker %d is the controller of epoch %d",
             self._settings.node_id,

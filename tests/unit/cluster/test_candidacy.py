@@ -5,7 +5,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -237,44 +237,57 @@ async def test_who_stops_while_it_claims_leaves_nobody_waiting(
     await next_one.stop()
 
 
-@pytest.mark.parametrize("is_fate_known", [False, True])
+@pytest.mark.parametrize("what", ["fails", "may have failed", "hangs"])
 @in_loop
 async def test_a_controller_whose_commits_fail_lets_its_lease_stand_still(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_fate_known: bool
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """It may write the lease, and read the log, but not write there."""
     monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.001)
-    first = Standing(memory_path, 1)
+    first, is_back = Standing(memory_path, 1), threading.Event()
     await first.begin()
     driver, candidacy, log = first.broker.driver, first.candidacy, first.broker.log
+    commit = log._log.commit
+
+    def refuse(attempt: Attempt, **more: Any) -> int:
+        if what == "hangs":
+            is_back.wait()
+            return commit(attempt, **more)
+        kind = NotCommitted if what == "fails" else FateUnknown
+        raise kind("Access Denied", attempt)
+
+    async def try_again() -> None:
+        failures = log.failures
+        if what == "fails":
+            with pytest.raises(KafkaError):
+                await first.broker.create("t")
+        while not (driver.is_at_store if what == "hangs" else log.failures > failures):
+            await asyncio.sleep(0.001)
 
     async def sequences(*, is_tried: bool) -> list[int]:
-        """Those of its lease in the next 18 s."""
+        """Those of its lease in the next 20 s."""
         found = []
-        for _ in range(9):
-            failures = log.failures
-            if is_tried and is_fate_known:
-                with pytest.raises(KafkaError):
-                    await first.broker.create("t")
-            while is_tried and log.failures == failures:
-                await asyncio.sleep(0.001)
+        for _ in range(10):
+            if is_tried:
+                await try_again()
             first.clock.ms += 2_000
             await candidacy._hold()
             found.append(lease(memory_path).sequence)
         return found
 
-    def refuse(_: Attempt, **__: object) -> int:
-        kind = NotCommitted if is_fate_known else FateUnknown
-        raise kind("Access Denied", cast(Any, None))
-
     before = lease(memory_path).sequence
     with monkeypatch.context() as refusing:
         refusing.setattr(log._log, "commit", refuse)
-        creating = None if is_fate_known else asyncio.ensure_future(first.broker.create("t"))
+        if what == "fails":  # Once is no reason.
+            await try_again()
+            assert await sequences(is_tried=False) == [before + each for each in range(1, 11)]
+            before += 10
+        creating = None if what == "fails" else asyncio.ensure_future(first.broker.create("t"))
         found = await sequences(is_tried=True)
-        assert found == [before + each for each in (1, 2, 3, 4, 4, 4, 4, 4, 4)]
+        assert found == [before + each for each in (1, 2, 3, 4, 5, 5, 5, 5, 5, 5)]
         assert candidacy.has_lost_store and driver.is_active
+    is_back.set()
     await (creating or first.broker.create("t"))
-    assert await sequences(is_tried=False) == [before + 4 + each for each in range(1, 10)]
+    assert await sequences(is_tried=False) == [before + 5 + each for each in range(1, 11)]
     assert not candidacy.has_lost_store
     await first.stop()
