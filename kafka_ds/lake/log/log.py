@@ -9,7 +9,8 @@ Rules of this file (one instance is used by one thread at a time):
   again. So with the newest version that is known goes the time at which it was known, by a clock that counts sleep.
   After a quarter of the log's retention it is worth nothing, and the log is listed. A win that took so long counts
   only when no checkpoint at or above N is found, or the versions beside N are there.
-- The whole log is listed only where nothing newer is known: else the next version is probed for.
+- The whole log is listed only where nothing newer is known: else the next version is probed for, and the one before it,
+  without which nothing could be told from a log that others have cut.
 """
 
 from __future__ import annotations
@@ -139,8 +140,14 @@ class DeltaLog:
             version += 1
         if self._is_stale():
             return self._relist()
+        if version == self._latest and self._is_cut_at(version):
+            version = max(version, self._relist())
         self._note(version, began_ms)
         return version
+
+    def _is_cut_at(self, version: int) -> bool:
+        """Whether the newest version that is known is gone: somebody may have cleaned up more than the table allows."""
+        return version >= 0 and self.store.size(self.path(commit_file(version))) is None
 
     def read_version(self, version: int) -> list[Action] | None:
         """The actions of one version; None where its file is not there, or no longer."""

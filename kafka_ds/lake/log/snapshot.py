@@ -268,7 +268,8 @@ class TopicSnapshot(TableSnapshot):
         snapshot = cls(DeltaLog(store, topic_table(topic), clock=clock), topic, reader)
         if version is not None:
             newest = TableSnapshot(snapshot.log)
-            with contextlib.suppress(UnsupportedFile):  # No file of the newest version is looked at.
+            # No file of the newest version is looked at.
+            with contextlib.suppress(UnsupportedFile):
                 newest.read()
             snapshot._take_marks(newest.txns)
         snapshot.read(version)
