@@ -1,0 +1,77 @@
+"""What tests ask of a broker's settings."""
+
+from typing import Any
+
+from kafka_ds.wire.messages import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kafka_ds.wire.messages.configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
+)
+from tests.in_process import InProcess
+
+TOPIC, BROKER, GROUP = 2, 4, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, OF_GROUP = 2, 3, 4, 5, 8
+
+Change = tuple[str, int, str | None]
+
+
+def resource(kind: int, name: str, *changes: Change) -> IncrementalAlterConfigsResource:
+    return IncrementalAlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            IncrementalAlterableConfig(name=key, config_operation=operation, value=value)
+            for key, operation, value in changes
+        ],
+    )
+
+
+async def change(
+    broker: InProcess, kind: int, name: str, *changes: Change, only: bool = False, version: int = 1
+) -> Any:
+    request = IncrementalAlterConfigsRequest(
+        resources=[resource(kind, name, *changes)], validate_only=only
+    )
+    (answer,) = (await broker.ask(request, version)).responses
+    assert (answer.resource_type, answer.resource_name) == (kind, name)
+    return answer
+
+
+async def replace(broker: InProcess, name: str, version: int = 2, **configs: str) -> Any:
+    request = AlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=TOPIC,
+                resource_name=name,
+                configs=[
+                    AlterableConfig(name=key.replace("_", "."), value=value)
+                    for key, value in configs.items()
+                ],
+            )
+        ],
+        validate_only=False,
+    )
+    (answer,) = (await broker.ask(request, version)).responses
+    return answer
+
+
+async def described(broker: InProcess, kind: int, name: str, key: str) -> Any:
+    wanted = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=[key]
+    )
+    request = DescribeConfigsRequest(resources=[wanted], include_synonyms=True)
+    (result,) = (await broker.ask(request, 4)).results
+    (config,) = result.configs
+    return config
+
+
+def log_of(broker: InProcess, topic: str) -> Any:
+    return broker.node.replica_manager.get(topic, 0).log

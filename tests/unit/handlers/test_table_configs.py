@@ -1,0 +1,99 @@
+"""Settings by which a topic becomes a Delta table, remains one, or ceases to be one."""
+
+from pathlib import Path
+
+from kafka_ds.wire.errors import ErrorCode
+from tests.in_process import batch_of, in_process
+from tests.loops import in_loop
+from tests.unit.handlers.config_requests import DELETE, SET, TOPIC, change, log_of
+
+
+@in_loop
+async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
+    memory_path: Path,
+) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        topic_id = await broker.create("t", remote_storage_enable="false")
+        tier = broker.node.tier
+        assert tier is not None
+        assert tier.tiered_end(topic_id, 0) is None
+        assert log_of(broker, "t").on_roll is None
+        answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "true"))
+        assert answer.error_code == 0
+        assert log_of(broker, "t").on_roll is not None
+        answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "false"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "remote.log.delete.on.disable=true" in answer.error_message
+        compact = ("cleanup.policy", SET, "compact"), ("remote.storage.enable", SET, "false")
+        deleted = ("remote.log.delete.on.disable", SET, "true")
+        answer = await change(broker, TOPIC, "t", *compact, deleted)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "cannot be compacted" in answer.error_message
+
+
+@in_loop
+async def test_a_table_is_compacted_only_as_a_table(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t")
+        compact = ("cleanup.policy", SET, "compact")
+        enable, disable = "remote.storage.enable", "remote.log.copy.disable"
+        answer = await change(broker, TOPIC, "t", compact)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "set remote.storage.enable=true, too" in answer.error_message
+        answer = await change(broker, TOPIC, "t", compact, (enable, SET, "true"))
+        assert not answer.error_code
+        assert log_of(broker, "t").config.copies_to_lake
+        gone = ("remote.log.delete.on.disable", SET, "true")
+        answer = await change(broker, TOPIC, "t", (enable, SET, "false"), gone)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "a compacted topic that is a Delta table remains one" in answer.error_message
+        # From here on compaction waits for no copy: what it takes would be missing in the table.
+        assert not (await change(broker, TOPIC, "t", (disable, SET, "true"))).error_code
+        answer = await change(broker, TOPIC, "t", (disable, SET, "false"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "would lack what compaction has removed" in answer.error_message
+
+
+@in_loop
+async def test_internal_topics_are_no_tables(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        name = "__consumer_offsets"
+        await broker.create(name, cleanup_policy="compact", remote_storage_enable="true")
+        assert not log_of(broker, name).config.has_table
+        again = ("remote.storage.enable", SET, "true")
+        answer = await change(broker, TOPIC, name, again)
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert f"{name} is an internal topic" in answer.error_message
+
+
+@in_loop
+async def test_a_topic_ceases_to_be_a_table_if_its_rows_are_to_go(memory_path: Path) -> None:
+    """KIP-950: records that are only in the lake are given up; the lake is maintained until the rows are gone."""
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t")
+        await broker.produce("t", batch_of([b"a", b"b"]))
+        log = log_of(broker, "t")
+        log.roll()
+        await broker.produce("t", batch_of([b"c"]))
+        log.segments.discard_oldest(1, broker.node.clock.now_ms())
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
+        enable, delete = "remote.storage.enable", "remote.log.delete.on.disable"
+        off = (enable, SET, "false"), (delete, SET, "true")
+        assert not (await change(broker, TOPIC, "t", *off)).error_code
+        assert (log.log_start_offset, log.config.copies_to_lake, log.config.has_table) == (
+            2, False, True,
+        )  # fmt: skip
+        assert (await broker.fetch("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        # Rows may be there still: it is said until it is a table again.
+        answer = await change(broker, TOPIC, "t", (delete, SET, "false"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        answer = await change(broker, TOPIC, "t", (enable, SET, "true"), (delete, DELETE, None))
+        assert not answer.error_code
+        assert log.config.copies_to_lake
+        answer = await change(broker, TOPIC, "t", ("remote.log.copy.disable", SET, "true"))
+        assert not answer.error_code
+        assert (log.config.copies_to_lake, log.config.remote_storage_enable) == (False, True)
