@@ -11,7 +11,8 @@ Rules of this file:
 - Newer clients join a transaction by writing. Their writes wait until the record of that is committed. While the
   producer's transaction before is not complete, the coordinator is asked again for a short time (KAFKA-18575): a
   refused write comes again only after the client's own backoff, and in each transaction. A marker that comes meanwhile
-  may be that transaction's, so it makes nobody give up: the coordinator is asked once more, and knows.
+  may be that transaction's, so it makes nobody give up: the coordinator is asked once more, and knows. If there is no
+  time for that, the client writes again (CONCURRENT_TRANSACTIONS; Kafka Streams ends on TRANSACTION_ABORTABLE).
 - The coordinator's answer becomes an error on which the client's version retries or gives up, as appropriate.
 """
 
@@ -361,6 +362,9 @@ class Joins:
             return KafkaError(_told(error.code, writer.support), error.message)
         if partition.is_lost:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if asking.is_over and writer.support is Support.JOINS:
+            message = "a transaction has ended meanwhile, this one or the one before"
+            return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
         if asking.is_over:
             message = "the transaction has ended meanwhile"
             return KafkaError(_told(ErrorCode.TRANSACTION_ABORTABLE, writer.support), message)

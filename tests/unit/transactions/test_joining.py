@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,16 @@ from broker.transactions.joining import Asking, Joins, Support, Writer
 from broker.transactions.values import ProducerIdAndEpoch, TransactionSettings
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
+
+
+@dataclass(eq=False)
+class _Partition:
+    """What is asked of a partition."""
+
+    log: object
+    topic: str = "t"
+    index: int = 0
+    is_lost: bool = False
 
 
 @in_loop
@@ -43,3 +54,36 @@ async def test_a_mistake_of_ours_is_in_the_log_and_the_client_asks_again(
     refused = joins._judge(nowhere, writer, Asking(), answer)
     assert refused is not None and refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+@pytest.mark.parametrize(
+    ("support", "expected"),
+    [
+        (Support.JOINS, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (Support.ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+    ],
+)
+@in_loop
+async def test_a_marker_that_may_be_of_the_transaction_before_is_no_reason_to_give_up(
+    support: Support, expected: ErrorCode
+) -> None:
+    """The answer is so late that nobody has the patience to ask again: the client may, if it joins by writing."""
+    answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    elsewhere: Any = SimpleNamespace(
+        topic=SimpleNamespace(leader_of=lambda _: 2, leader_epoch_of=lambda _: 0)
+    )
+    outbox: Any = SimpleNamespace(send=lambda *_: answer)
+    log = SimpleNamespace(
+        producers=SimpleNamespace(is_in_transaction=lambda *_: False, get=lambda _: None)
+    )
+    partition: Any = _Partition(log)
+    settings = TransactionSettings(add_partitions_to_txn_retry_backoff_max_ms=0)
+    joins = Joins(elsewhere, outbox, 1, settings)
+    asking = joins.join(partition, "x", ProducerIdAndEpoch(1, 0), support)
+    assert asking is not None
+    write = asyncio.ensure_future(asking.before(lambda: "written"))
+    joins.marked(partition, 1)
+    answer.set_result(ErrorCode.NONE)
+    with pytest.raises(KafkaError) as refused:
+        await write
+    assert refused.value.code is expected
