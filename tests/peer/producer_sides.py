@@ -20,6 +20,7 @@ from kafka_ds.wire.messages import (
     CreateTopicsRequest,
     DescribeTransactionsRequest,
     FetchRequest,
+    FindCoordinatorRequest,
     ListOffsetsRequest,
 )
 from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
@@ -61,6 +62,8 @@ class ProducerSide(Side):
 
     def ready(self) -> None:
         """Wait for the coordinator of transactions."""
+        asked = FindCoordinatorRequest(key="walks", key_type=1)
+        wait_until("a coordinator", lambda: self.client.ask(asked, 2).error_code == 0)
         wait_until("a producer", lambda: self._init(1, "walks"))
 
     def create(self, topic: str, partitions: int) -> None:
