@@ -253,6 +253,7 @@ def test_every_api_answers_as_apache_kafka_does(pair: Pair) -> None:
 
 # Walks, in the quick run and in the long one, and how many requests each has.
 FEW_WALKS, MANY_WALKS = range(8), range(400)
+FEW_TRANSACTION_WALKS = range(24)
 WALK_STEPS = 60
 
 
@@ -320,7 +321,7 @@ def walk_transactions(sides: tuple[ProducerSide, ProducerSide], numbers: range) 
 def test_producers_are_told_what_apache_kafka_tells(
     producing: tuple[ProducerSide, ProducerSide],
 ) -> None:
-    walk_transactions(producing, FEW_WALKS)
+    walk_transactions(producing, FEW_TRANSACTION_WALKS)
 
 
 @pytest.mark.slow

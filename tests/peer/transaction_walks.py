@@ -36,7 +36,10 @@ from kafka_ds.wire.messages import (
     WriteTxnMarkersRequest,
 )
 from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.wire.messages.group_offsets import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
 from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from kafka_ds.wire.messages.transaction_admin import DescribeProducersTopicRequest
 from kafka_ds.wire.messages.transactions import (
@@ -394,7 +397,10 @@ class TransactionWalk:
         return request
 
     def _fetch_offsets(self) -> OffsetFetchRequest:
-        group = OffsetFetchRequestGroup(group_id=self._group, topics=None)
+        named = [OffsetFetchRequestTopics(name=self.topic, partition_indexes=[0, 1])]
+        group = OffsetFetchRequestGroup(
+            group_id=self._group, topics=self._random.choice((None, named))
+        )
         return OffsetFetchRequest(groups=[group], require_stable=self._is_rare(0.5))
 
     def _delete(self) -> OffsetCommitRequest | OffsetDeleteRequest | DeleteGroupsRequest:
