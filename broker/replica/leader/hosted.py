@@ -16,6 +16,8 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from itertools import chain
 from typing import Protocol, assert_never
 
 from broker.cluster.events import PartitionRegistration
@@ -53,8 +55,8 @@ class Session(Protocol):
     @property
     def last_fetch(self) -> LastFetch: ...
     @property
-    def parked_count(self) -> int:
-        """How many of its fetches wait."""
+    def parked(self) -> Iterable[object]:
+        """Its fetches that wait."""
 
     def stirred(self, partition: HostedPartition) -> None:
         """Something is about to happen to the partition, which rests no more."""
@@ -432,7 +434,8 @@ class HostedPartition:
     @property
     def watcher_count(self) -> int:
         """How many fetches wait for more."""
-        return len(self._watchers) + sum(each.parked_count for each in self._resting)
+        # One that watched before another fetch of its session let the partition rest is not two.
+        return len({*self._watchers, *chain.from_iterable(each.parked for each in self._resting)})
 
     @property
     def acknowledgement_count(self) -> int:

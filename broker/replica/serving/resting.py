@@ -18,7 +18,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from broker.replica.leader.replica_state import LastFetch
@@ -161,9 +161,9 @@ class Resting:
     # -- who waits ------------------------------------------------------------------------------
 
     @property
-    def parked_count(self) -> int:
-        """How many fetches of the session wait."""
-        return len(self._parked)
+    def parked(self) -> Iterable[Joined]:
+        """The fetches of the session that wait."""
+        return self._parked
 
     def park(self, fetch: Joined) -> None:
         """Tell this fetch of those that are roused."""

@@ -460,3 +460,21 @@ async def test_only_what_something_has_happened_to_is_looked_at(
     side.led["s", 1].log.on_start_moved()
     assert ("s", 1) in looks()
     assert ("s", 2) not in looks()
+
+
+@in_loop
+async def test_a_fetch_that_waits_is_counted_once() -> None:
+    """Also if its reader asks again, does not wait, and lets the partition rest, which the first one watches."""
+    side, reader = Side(rests=True), Reader(-1)
+    reader.want(KEYS[0])
+    reader.session_id = side.ask(reader.request(max_wait_ms=0, min_bytes=1), 18).session_id
+    reader.epoch = 1
+    waiting = side.ask(reader.request(max_wait_ms=10_000, min_bytes=1), 18)
+    assert side.led[KEYS[0]].watcher_count == 1
+    reader.epoch = 2
+    assert not side.ask(reader.request(max_wait_ms=0, min_bytes=1), 18).error_code
+    assert side.resting(is_follower=False) == 1
+    assert side.led[KEYS[0]].watcher_count == 1
+    waiting.cancel()
+    await turns()
+    assert side.led[KEYS[0]].watcher_count == 0
