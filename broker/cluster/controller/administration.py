@@ -27,7 +27,7 @@ from broker.cluster.controller.elections import elect_where_allowed
 from broker.cluster.events import ConfigChanged
 from broker.cluster.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.cluster.image import MetadataImage, TopicImage
-from broker.cluster.topic_names import INTERNAL_TOPICS, REMOTE_STORAGE_ENABLE, why_illegal
+from broker.cluster.topic_names import INTERNAL_TOPICS, REMOTE_STORAGE_ENABLE, in_force, why_illegal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 
@@ -111,8 +111,8 @@ def alter_configs(
             if draft.elr_enabled and wanted.resource_type == BROKER_RESOURCE:
                 _check_min_isr(wanted.resource_name, before, after)
             if wanted.resource_type == TOPIC_RESOURCE:
-                _check_internal(wanted.resource_name, after)
-                rules.check_topic(before, after)
+                _check_internal(wanted.resource_name, before, after)
+                rules.check_topic(in_force(wanted.resource_name, before), after)
             elif wanted.resource_type == GROUP_RESOURCE:
                 rules.check_group(after)
             else:
@@ -136,9 +136,10 @@ def alter_configs(
     return results
 
 
-def _check_internal(name: str, after: Overrides) -> None:
-    """What `in_force` would pass over."""
-    is_table = after.get(REMOTE_STORAGE_ENABLE, "").strip().lower() == "true"
+def _check_internal(name: str, before: Overrides, after: Overrides) -> None:
+    """What `in_force` would pass over. What such a topic was created with keeps nobody from changing the rest."""
+    own = after.get(REMOTE_STORAGE_ENABLE, "")
+    is_table = own.strip().lower() == "true" and own != before.get(REMOTE_STORAGE_ENABLE)
     if is_table and name in INTERNAL_TOPICS:
         message = f"{REMOTE_STORAGE_ENABLE}=true: {name} is an internal topic"
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)

@@ -24,6 +24,7 @@ from broker.config.group import check_group_config
 from broker.config.loading import BrokerConfig, topic_config, topic_settings
 from broker.config.settings import ConfigError, Kind, attribute_of
 from broker.handlers.configs.judging import check_settings, verdicts
+from broker.handlers.configs.tables import why_not_from
 from broker.registry import RequestContext
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages.configs import (
@@ -165,34 +166,9 @@ def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> N
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
     if not config.remote_log_storage_system_enable:
         return
-    present = topic_config(config, before)
-    is_compacted, was_compacted = ("compact" in each.cleanup_policy for each in (wanted, present))
-    ended = present.has_table and not present.copies_to_lake
-    if was_compacted and ended and wanted.copies_to_lake:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG,
-            "remote.log.copy.disable=false: the table of a compacted topic would lack what compaction has removed "
-            "since copies ended",
-        )
-    if wanted.has_table or not present.has_table:
-        return
-    if is_compacted and not was_compacted:
-        message = (
-            f"cleanup.policy={after.get('cleanup.policy', '')}: a topic that is a Delta table, or was, cannot be "
-            "compacted without it, for what is in the table may be nowhere else: set remote.storage.enable=true, too"
-        )
-    elif is_compacted:
-        message = (
-            f"remote.storage.enable={after.get('remote.storage.enable', '')}: a compacted topic that is a Delta table "
-            "remains one. To copy no more: remote.storage.enable=true, remote.log.copy.disable=true"
-        )
-    else:
-        message = (
-            f"remote.storage.enable={after.get('remote.storage.enable', '')}: what is in the table may be nowhere "
-            "else. To keep it and copy no more: remote.storage.enable=true, remote.log.copy.disable=true. To have it "
-            "deleted: remote.storage.enable=false, remote.log.delete.on.disable=true, which stay together"
-        )
-    raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+    why = why_not_from(topic_config(config, before), wanted)
+    if why is not None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, why)
 
 
 def _check_broker(

@@ -13,9 +13,11 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from broker.cluster.topic_names import in_force
 from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
+from broker.handlers.configs.tables import why_not_from
 from kafka_ds.wire.errors import KafkaError
 from kafka_ds.wire.messages import JudgeSettingsRequest
 from kafka_ds.wire.messages.brokers import JudgedResource, JudgedSetting
@@ -36,11 +38,18 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
     """What the configuration would be; ConfigError: not so, or not with the topics' own settings."""
     changed = with_changes(config, changes)
     for topic in image.topics.values():
+        own = in_force(topic.name, topic.configs)
         try:
-            if topic.configs:
-                topic_config(changed, topic.configs)
+            wanted = topic_config(changed, own)
+            why = (
+                None
+                if changed.topic == config.topic
+                else why_not_from(topic_config(config, own), wanted)
+            )
         except ConfigError as error:
-            raise ConfigError(f"topic {topic.name} would have {error}") from None
+            why = str(error)
+        if why is not None:
+            raise ConfigError(f"topic {topic.name} would have {why}")
     return changed
 
 

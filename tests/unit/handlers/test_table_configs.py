@@ -5,7 +5,7 @@ from pathlib import Path
 from kafka_ds.wire.errors import ErrorCode
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop
-from tests.unit.handlers.config_requests import DELETE, SET, TOPIC, change, log_of
+from tests.unit.handlers.config_requests import BROKER, DELETE, SET, TOPIC, change, log_of, replace
 
 
 @in_loop
@@ -49,6 +49,9 @@ async def test_a_table_is_compacted_only_as_a_table(memory_path: Path) -> None:
         answer = await change(broker, TOPIC, "t", (enable, SET, "false"), gone)
         assert answer.error_code == ErrorCode.INVALID_CONFIG
         assert "a compacted topic that is a Delta table remains one" in answer.error_message
+        answer = await change(broker, TOPIC, "t", (enable, DELETE, None))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert answer.error_message.startswith("remote.storage.enable=false, which")
         # From here on compaction waits for no copy: what it takes would be missing in the table.
         assert not (await change(broker, TOPIC, "t", (disable, SET, "true"))).error_code
         answer = await change(broker, TOPIC, "t", (disable, SET, "false"))
@@ -57,14 +60,61 @@ async def test_a_table_is_compacted_only_as_a_table(memory_path: Path) -> None:
 
 
 @in_loop
+async def test_a_compacted_table_remains_compacted(memory_path: Path) -> None:
+    """Else segments without the tombstones that compaction took would follow what the lake has of their keys."""
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        compact, enable = "cleanup.policy", "remote.storage.enable"
+        own = {"cleanup_policy": "compact", "remote_storage_enable": "true"}
+        await broker.create("t", **own)
+        disabled = ("remote.log.copy.disable", SET, "true")
+        leaving = (enable, SET, "false"), ("remote.log.delete.on.disable", SET, "true")
+        for others in ((), (disabled,), leaving):
+            answer = await change(broker, TOPIC, "t", (compact, SET, "delete"), *others)
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+            assert "remains compacted" in answer.error_message
+        # Nor in two steps, after which copies would go on behind what was compacted meanwhile.
+        assert not (await change(broker, TOPIC, "t", disabled)).error_code
+        answer = await change(broker, TOPIC, "t", (compact, DELETE, None))
+        assert "remains compacted" in answer.error_message
+        answer = await change(broker, TOPIC, "t", (compact, SET, "compact,delete"))
+        assert not answer.error_code
+
+
+@in_loop
+async def test_a_default_of_all_topics_does_not_end_a_table(memory_path: Path) -> None:
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    async with in_process(memory_path, **settings) as broker:
+        policy = "log.cleanup.policy"
+        await broker.create("t")
+        answer = await change(broker, BROKER, "", (policy, SET, "compact"))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "topic t would have cleanup.policy=compact: " in answer.error_message
+        assert log_of(broker, "t").config.copies_to_lake
+        own = {"cleanup_policy": "delete"}
+        assert not (await replace(broker, "t", **own)).error_code
+        assert not (await change(broker, BROKER, "", (policy, SET, "compact"))).error_code
+        await broker.create("state", remote_storage_enable="true")
+        assert log_of(broker, "state").config.is_compacted
+        answer = await change(broker, BROKER, "", (policy, DELETE, None))
+        assert answer.error_code == ErrorCode.INVALID_CONFIG
+        assert "topic state would have cleanup.policy=delete: " in answer.error_message
+        # Settings that topics do not inherit are no concern of theirs.
+        rate = ("leader.replication.throttled.rate", SET, "1000")
+        assert not (await change(broker, BROKER, "1", rate)).error_code
+
+
+@in_loop
 async def test_internal_topics_are_no_tables(memory_path: Path) -> None:
     settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
     async with in_process(memory_path, **settings) as broker:
-        name = "__consumer_offsets"
+        name, enable = "__consumer_offsets", "remote.storage.enable"
         await broker.create(name, cleanup_policy="compact", remote_storage_enable="true")
         assert not log_of(broker, name).config.has_table
-        again = ("remote.storage.enable", SET, "true")
-        answer = await change(broker, TOPIC, name, again)
+        # What it was created with hinders nobody, and can be taken back.
+        assert not (await change(broker, TOPIC, name, ("segment.ms", SET, "5000"))).error_code
+        assert not (await change(broker, TOPIC, name, (enable, DELETE, None))).error_code
+        answer = await change(broker, TOPIC, name, (enable, SET, "true"))
         assert answer.error_code == ErrorCode.INVALID_CONFIG
         assert f"{name} is an internal topic" in answer.error_message
 

@@ -1,0 +1,51 @@
+"""Pure: which changes of settings a topic that is a Delta table does not survive.
+
+Rules of this file (docs/decisions/0019-tables-of-compacted-topics.md, KIP-950):
+- What is in a table may be nowhere else, so a topic ceases to be one only if its rows are to go.
+- A compacted topic that is a table remains both. Compaction has taken deletions from its log. If the log's beginning
+  left for the lake now, readers would find there what had been deleted behind it.
+- Once its copies have ended they do not begin again: compaction has not waited for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broker.config.topic import TopicConfig
+
+
+def why_not_from(present: TopicConfig, wanted: TopicConfig) -> str | None:
+    """Why a topic cannot go from these settings to those; None if it can."""
+    if not present.has_table:
+        return None
+    is_compacted, was_compacted = ("compact" in each.cleanup_policy for each in (wanted, present))
+    policy = f"cleanup.policy={','.join(wanted.cleanup_policy)}"
+    if was_compacted and not is_compacted:
+        return (
+            f"{policy}: a compacted topic that is a Delta table remains compacted, for the lake has what compaction "
+            "has deleted from its log. Beside compact it may have delete"
+        )
+    if was_compacted and wanted.copies_to_lake and not present.copies_to_lake:
+        return (
+            "remote.log.copy.disable=false: the table of a compacted topic would lack what compaction has removed "
+            "since copies ended"
+        )
+    if wanted.has_table:
+        return None
+    if is_compacted and not was_compacted:
+        return (
+            f"{policy}: a topic that is a Delta table, or was, cannot be compacted without it, for what is in the "
+            "table may be nowhere else: set remote.storage.enable=true, too"
+        )
+    disabled = "remote.storage.enable=false"
+    if is_compacted:
+        return (
+            f"{disabled}, which compacted topics have unless they say otherwise: a compacted topic that is a Delta "
+            "table remains one. To copy no more: remote.storage.enable=true, remote.log.copy.disable=true"
+        )
+    return (
+        f"{disabled}: what is in the table may be nowhere else. To keep it and copy no more: "
+        "remote.storage.enable=true, remote.log.copy.disable=true. To have it deleted: remote.storage.enable=false, "
+        "remote.log.delete.on.disable=true, which stay together"
+    )
