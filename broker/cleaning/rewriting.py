@@ -32,8 +32,8 @@ from kafka_ds.wire.batch import CODEC_MASK, HEADER_BYTES, CorruptRecord, read_he
 from kafka_ds.wire.compression import compress
 
 FIRST_SLOTS = 1 << 14
-# A time before all horizons.
-NEVER_DUE = -1
+# A time before all horizons; as a horizon: none is set.
+NEVER = -1
 
 # Takes the number of bytes that were read or written; raises where the job is to end.
 Pace = Callable[[int], None]
@@ -58,9 +58,11 @@ class Cleaning:
         self._keys_max = settings.keys_max
         self._table = np.zeros((min(FIRST_SLOTS, self._slots_max), 3), np.uint64)
         self._known = np.array([0, job.first_dirty_offset - 1], np.int64)
-        horizon_ms = job.now_ms + job.delete_retention_ms
-        due_ms = NEVER_DUE if job.keeps_tombstones else job.now_ms
-        self._rules = fixed(np.array([0, due_ms, min(horizon_ms, 2**63 - 1)], np.int64))
+        due_ms, horizon_ms = job.now_ms, min(job.now_ms + job.delete_retention_ms, 2**63 - 1)
+        if job.keeps_tombstones:
+            # Nor does their time begin: readers may still be where the older values are when these go.
+            due_ms = horizon_ms = NEVER
+        self._rules = fixed(np.array([0, due_ms, horizon_ms], np.int64))
         self._transactions = CleanedTransactions(job.aborted)
         self._orders = Orders(
             self._transactions,
