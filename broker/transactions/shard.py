@@ -135,15 +135,18 @@ class TransactionShard:
         response: KafkaError | None,
         *,
         last_epoch: int = NO_EPOCH,
+        client_version: int = TRANSACTION_VERSION_0,
     ) -> Result:
-        """Abort an open transaction under an epoch that its producer does not have."""
+        """Abort an open transaction under an epoch that its producer does not have.
+
+        `client_version`: of the first protocol its producer is fenced; of the second it may say that it aborts, too.
+        """
         assert known.producer_epoch < EPOCH_MAX, "a producer id is changed before its last epoch"
         fenced = known.changed(
             TransactionState.PREPARE_EPOCH_FENCE,
             producer_epoch=known.producer_epoch + 1,
             last_producer_epoch=last_epoch,
-            # No request raised this epoch, so a request to end the transaction is not a repeat: its producer is fenced.
-            client_version=TRANSACTION_VERSION_0,
+            client_version=client_version,
         )
         return _decided(fenced, committed=False, now_ms=now_ms, response=response)
 
@@ -270,7 +273,16 @@ class TransactionShard:
         for transactional_id in sorted(self._ongoing):
             known = self._transactions[transactional_id]
             if known.started_ms + known.timeout_ms < now_ms:
-                yield self._fence(known, now_ms, None)
+                # Nobody has taken the producer's place: it may go on under the raised epoch (KIP-588, KIP-890), which
+                # it hears if it asks for it by its own, or aborts. The last epoch of all is only for fencing.
+                is_last = known.is_epoch_exhausted
+                yield self._fence(
+                    known,
+                    now_ms,
+                    None,
+                    last_epoch=known.producer_epoch,
+                    client_version=TRANSACTION_VERSION_0 if is_last else TRANSACTION_VERSION_2,
+                )
 
     def expired(self, now_ms: int) -> Iterator[Result]:
         """Forget transactional ids that nobody has used for long; others may change while this goes on."""
