@@ -40,7 +40,8 @@ class Checkpoints:
         self._placed = placed
         self._kept = kept
         self._gone: dict[LogDirectory, set[Key]] = {}
-        # Those of replication-offset-checkpoint as it was last to be written, or was found at the start.
+        # Those of replication-offset-checkpoint as it was last to be written, or was found at the start; none of a log
+        # that was made since.
         self.last_high_watermarks: Offsets = {}
         # The largest log starts that the files may hold; nothing is known of those that a start has found.
         self._starts: dict[LogDirectory, dict[Key, int]] = {}
@@ -54,6 +55,7 @@ class Checkpoints:
 
     def forget(self, directory: LogDirectory, key: Key) -> None:
         """Before a log is made: let the files name no earlier one of its name. Waits for the disk; raises OSError."""
+        self.last_high_watermarks.pop(key, None)
         gone = self._gone.get(directory, ())
         if key in gone or _ANY in gone:
             self.logs(directory, wait=True)
@@ -63,7 +65,7 @@ class Checkpoints:
 
     def high_watermarks(self, high_watermarks: Offsets) -> None:
         """Write replication-offset-checkpoint."""
-        self.last_high_watermarks = high_watermarks
+        self.last_high_watermarks = dict(high_watermarks)
         is_alone = len(self._directories.all) == 1
         for directory in self._directories.online:
             own = high_watermarks if is_alone else self._own(directory, high_watermarks)
