@@ -42,7 +42,7 @@ class Checkpoints:
         self._gone: dict[LogDirectory, set[Key]] = {}
         # Those of replication-offset-checkpoint as it was last to be written, or was found at the start; none of a log
         # that was made since.
-        self.last_high_watermarks: Offsets = {}
+        self.last_high_watermarks: dict[Key, int] = {}
         # The largest log starts that the files may hold; nothing is known of those that a start has found.
         self._starts: dict[LogDirectory, dict[Key, int]] = {}
         # How often log starts were to be written: after the last time alone it is known what the file holds.

@@ -476,3 +476,19 @@ def test_a_clean_stop_goes_on_vouching_for_a_damaged_log_that_was_left_cleanly()
     assert bench.manager.is_offline("t", 3)
     bench.stop()
     assert bench.disk.exists("/b/.kafka_cleanshutdown")
+
+
+def test_of_two_topics_that_are_created_again_neither_takes_a_high_watermark_for_its_own() -> None:
+    """What was last to be written is of the former topics until it is written anew."""
+    bench = Bench()
+    for topic in ("t", "u"):
+        bench.manager.create(topic, 0, TOPIC_ID)
+        bench.append(topic, count=10)
+    bench.manager.checkpoint_high_watermarks({("t", 0): 9, ("u", 0): 9})
+    for topic in ("t", "u"):
+        bench.manager.delete(topic, 0)
+        bench.manager.create(topic, 0, OTHER_ID)
+        bench.append(topic, count=3)
+    bench.disk.kill()
+    bench.start()
+    assert bench.manager.high_watermark_checkpoints() == {}

@@ -267,22 +267,6 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
     assert bench.manager.high_watermark_checkpoints() == {}
 
 
-def test_of_two_topics_that_are_created_again_neither_takes_a_high_watermark_for_its_own() -> None:
-    """What was last to be written is of the former topics until it is written anew."""
-    bench = Bench()
-    for topic in ("t", "u"):
-        bench.manager.create(topic, 0, TOPIC_ID)
-        bench.append(topic, count=10)
-    bench.manager.checkpoint_high_watermarks({("t", 0): 9, ("u", 0): 9})
-    for topic in ("t", "u"):
-        bench.manager.delete(topic, 0)
-        bench.manager.create(topic, 0, new_uuid())
-        bench.append(topic, count=3)
-    bench.disk.kill()
-    bench.start()
-    assert bench.manager.high_watermark_checkpoints() == {}
-
-
 def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
     bench = Bench()
     old = bench.manager.create("t", 0, TOPIC_ID)
