@@ -5,8 +5,8 @@ Rules of this file:
   never.
 - A batch of a later epoch than that of the fetch is not appended, nor anything after it: between request and answer the
   log may have been truncated for another leader (KAFKA-18723).
-- A partial batch at the end of an answer is dropped: only whole batches enter a log. So no segment gets larger than
-  segment.bytes, as on the leader.
+- A partial batch at the end of an answer is dropped: only whole batches enter a log, and no more of them at once than a
+  segment may hold.
 - A log that is truncated below its first segment begins anew there: nothing of it is left.
 """
 

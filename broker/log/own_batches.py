@@ -97,13 +97,14 @@ def _accept_own(
     records: memoryview, producers: Producers, config: LogConfig, place: Place
 ) -> list[OwnBatch]:
     """This broker's batches, stamped with their offsets and epoch."""
-    if len(records) > config.segment_bytes:
-        raise too_large_for_segment(len(records), config)
     accepted: list[OwnBatch] = []
     position = 0
     next_offset, leader_epoch, now_ms = place
     while position < len(records):
         header = check_own_batch(records, position, limit_bytes=config.max_message_bytes)
+        # Several stay together, as one decision of a coordinator: a segment may get larger by them.
+        if header.size_in_bytes > config.segment_bytes:
+            raise too_large_for_segment(header.size_in_bytes, config)
         if config.uses_log_append_time:
             header = set_log_append_time(records, position, header, now_ms)
         stamp(records, position, base_offset=next_offset, leader_epoch=leader_epoch)

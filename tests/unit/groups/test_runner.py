@@ -232,9 +232,13 @@ async def test_a_record_that_no_batch_may_hold_changes_nothing(tmp_path: Path) -
     assert bench.log.log_end_offset == 0
 
 
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 3_000])
 @in_loop
-async def test_very_many_records_go_into_several_batches(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_message_bytes=2_000)
+async def test_very_many_records_go_into_several_batches(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    """Also where all of them are larger than a segment."""
+    bench = Bench(tmp_path, max_message_bytes=2_000, segment_bytes=segment_bytes)
     runner = bench.runner()
     runner.submit(commit(5, partitions=100), CLIENT)
     assert bench.log.log_end_offset == 100
