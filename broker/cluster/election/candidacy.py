@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broker.cluster.election.election import AskPeers, Claim, Election, Wait
 from broker.cluster.election.lease import LEASE_PATH, Lease, decode_lease
+from broker.cluster.election.standstill import Standstill
 from broker.cluster.membership.channel import endpoint_of
 from broker.config.settings import ConfigError
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
@@ -93,11 +94,7 @@ class Candidacy:
         self._was_active = False
         # When the controller has last read and written the store.
         self._reached_ms = self._awake_ms
-        # As of the last look: how many commits had failed in a row, and up to where it was decided; since when nothing
-        # is, and when that was seen last.
-        self._failures, self._decided_version = 0, -1
-        self._failing_from_ms: int | None = None
-        self._failed_ms = self._awake_ms
+        self._standstill = Standstill(settings.session_timeout_ms, self._awake_ms)
         # Counted for the metrics.
         self.store_errors = 0
         image = driver.image
@@ -180,7 +177,7 @@ class Candidacy:
         if self._clock.monotonic_ms() >= self._lease_due_ms:
             self._lease_due_ms = self._clock.monotonic_ms() + self._settings.lease_interval_ms
             try:
-                if await self._driver.confirm() and not self._cannot_decide():
+                if await self._driver.confirm() and not self._stands_still():
                     await self._write(self._driver.image.controller_epoch)
                     self._reached_ms = self._clock.monotonic_ms()
             except OSError as error:
@@ -188,20 +185,14 @@ class Candidacy:
                 _LOGGER.warning("the controller's lease cannot be written: %s", error)
         return self._lease_due_ms
 
-    def _cannot_decide(self) -> bool:
-        """Whether nothing was decided for a session timeout, though it was tried: commits failed, or one has no end."""
-        driver, now_ms = self._driver, self._clock.monotonic_ms()
-        patience_ms, failures = self._settings.session_timeout_ms, driver.log.failures
-        if driver.image.version != self._decided_version:
-            self._failing_from_ms = None
-        if driver.is_at_store or failures > self._failures:
-            self._failed_ms = now_ms
-            if self._failing_from_ms is None:
-                self._failing_from_ms = now_ms
-        elif now_ms - self._failed_ms >= patience_ms:
-            self._failing_from_ms = None  # Nobody tries any more.
-        self._failures, self._decided_version = failures, driver.image.version
-        return self._failing_from_ms is not None and now_ms - self._failing_from_ms >= patience_ms
+    def _stands_still(self) -> bool:
+        driver = self._driver
+        return self._standstill.looked(
+            version=driver.image.version,
+            failures=driver.log.failures,
+            is_at_store=driver.is_at_store,
+            now_ms=self._clock.monotonic_ms(),
+        )
 
     async def _write(self, controller_epoch: int, *, released: bool = False) -> None:
         self._sequence = self._sequence + 1 if controller_epoch == self._leased_epoch else 1

@@ -59,17 +59,7 @@ async def test_who_has_no_controller_and_a_store_that_hangs_finds_the_next_one_b
         return read_after(version)
 
     monkeypatch.setattr(lost.log, "read_after", hang)
-    following = Following(
-        lost.driver,
-        cast(Any, OnlyNext(new)),
-        node_id=3,
-        listener="PLAINTEXT",
-        patience_ms=1,
-        heard=lambda _: None,
-        lost=lambda: None,
-        has_lost_store=lambda: False,
-    )
-    running = asyncio.ensure_future(following.run())
+    running = asyncio.ensure_future(following(lost, new, node_id=3).run())
     try:
         async with asyncio.timeout(60):
             while lost.image.controller_id != 2:
@@ -101,17 +91,7 @@ async def test_who_hears_the_controller_follows_it_though_its_own_store_hangs(
     hanging = asyncio.ensure_future(doing)
     await asyncio.get_running_loop().run_in_executor(None, begun.wait)
     await old.create("a")
-    following = Following(
-        late.driver,
-        cast(Any, OnlyNext(old)),
-        node_id=2,
-        listener="PLAINTEXT",
-        patience_ms=1,
-        heard=lambda _: None,
-        lost=lambda: None,
-        has_lost_store=lambda: False,
-    )
-    running = asyncio.ensure_future(following.run())
+    running = asyncio.ensure_future(following(late, old, node_id=2).run())
     try:
         async with asyncio.timeout(60):
             while "a" not in late.image.topics:
@@ -124,6 +104,20 @@ async def test_who_hears_the_controller_follows_it_though_its_own_store_hangs(
         running.cancel()
         await asyncio.wait((running,))
         await stop(late, old)
+
+
+def following(broker: Broker, controller: Broker, *, node_id: int) -> Following:
+    """How a broker follows this controller, which it finds by wire alone, and waits for no store."""
+    return Following(
+        broker.driver,
+        cast(Any, OnlyNext(controller)),
+        node_id=node_id,
+        listener="PLAINTEXT",
+        patience_ms=1,
+        heard=lambda _: None,
+        lost=lambda: None,
+        has_lost_store=lambda: False,
+    )
 
 
 async def stop(*brokers: Broker) -> None:
