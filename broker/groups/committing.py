@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from broker.groups.classic.group import Group
 from broker.groups.classic.rebalance import Rebalancing
 from broker.groups.classic.states import GroupState
-from broker.groups.consumer.committing import check_commit, check_fetch
 from broker.groups.consumer.group import ConsumerGroup
+from broker.groups.consumer.offset_checks import check_commit, check_fetch
 from broker.groups.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
 from broker.groups.records import group_tombstone, offset_tombstone
 from broker.groups.state import Count, ShardState

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.answers import answered
-from broker.handlers.groups.committing import Answers, merge
+from broker.handlers.groups.commit_answers import Answers, merge
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
 from kafka_ds.wire.errors import ErrorCode

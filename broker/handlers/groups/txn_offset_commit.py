@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 
 from broker.coordinating.placement import TOPIC
 from broker.handlers.answers import answered
-from broker.handlers.groups.committing import Answers, merge
+from broker.handlers.groups.commit_answers import Answers, merge
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
 from broker.transactions.joining import Asking, support_of
