@@ -95,9 +95,8 @@ def fetch(
 def _wants(request: FetchRequest, context: RequestContext) -> FetchContext:
     """All partitions that the request asks for, with those of its session."""
     if request.session_epoch == FINAL_EPOCH and not request.session_id:
-        return FetchContext(
-            topics=request.topics
-        )  # As most clients do that know nothing of sessions.
+        # As most clients do that know nothing of sessions.
+        return FetchContext(topics=request.topics)
     node = context.node
     version = context.header.api_version
     replica_id, broker_epoch = replica_of(request)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.cluster.events import NO_BROKER_EPOCH
 from broker.log.values import LogRead
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
@@ -14,7 +15,6 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 from kafka_ds.wire.messages import FetchRequest
 from kafka_ds.wire.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData
 
-NO_BROKER_EPOCH = -1
 NO_RECORDS = b""
 
 Replica = HostedPartition | FollowedPartition

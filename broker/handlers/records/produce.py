@@ -46,6 +46,7 @@ from broker.replica.manager import ReplicaManager
 from broker.transactions.joining import Asking, support_of
 from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.wire.batch import (
+    ATTRIBUTES_POSITION,
     CODEC_MASK,
     HEADER,
     HEADER_BYTES,
@@ -68,7 +69,7 @@ FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_THAT_JOINS = 12
 ADMIN_CLIENT = "__admin_client"
 # The low byte of the attributes, which holds codec and kind.
-_ATTRIBUTES_POSITION = 22
+_KIND_POSITION = ATTRIBUTES_POSITION + 1
 
 
 class Unacknowledged(NamedTuple):
@@ -170,7 +171,7 @@ class Appender:
             records = data.records
             if records is None or len(records) < HEADER_BYTES:
                 raise KafkaError(ErrorCode.INVALID_RECORD, _NO_BATCH)
-            kind = records[_ATTRIBUTES_POSITION]
+            kind = records[_KIND_POSITION]
             if kind & (TRANSACTIONAL_FLAG | CODEC_MASK) or topic in INTERNAL_TOPICS:
                 self._check_unusual(topic, kind)
             if self._preparer.takes(partition, records):
@@ -236,7 +237,7 @@ class Appender:
         self, partition: HostedPartition, records: memoryview, *, is_prepared: bool = False
     ) -> AppendInfo:
         """Append a batch that waits for nothing; raises KafkaError, or TakesLong."""
-        if records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
+        if records[_KIND_POSITION] & TRANSACTIONAL_FLAG:
             return self._append_in_transaction(partition, records, is_prepared=is_prepared)
         return partition.append(
             records, acks=self.acks, now_ms=self._now_ms, is_prepared=is_prepared
@@ -257,7 +258,7 @@ class Appender:
 
         None: it belongs to none, or may be appended now; else when this has been answered.
         """
-        if not records[_ATTRIBUTES_POSITION] & TRANSACTIONAL_FLAG:
+        if not records[_KIND_POSITION] & TRANSACTIONAL_FLAG:
             return None
         if self._transactional_id is None:
             message = "a transactional batch without a transactional id"

@@ -279,9 +279,8 @@ class Reading:
         )
         try:
             found.part = look(may_wait=False)
-        except (
-            OSError
-        ):  # It would have to wait, or the disk does not do its part: either is seen in a thread.
+        except OSError:
+            # It would have to wait, or the disk does not do its part: either is seen in a thread.
             found.look_again, found.cold_bytes, found.is_urgent = look, max_bytes, True
             return
         # A part that ends before the bound has more behind it than fits or than one segment holds.

@@ -53,7 +53,9 @@ class Session(Protocol):
         """The follower whose session it is; negative for a consumer's."""
 
     @property
-    def last_fetch(self) -> LastFetch: ...
+    def last_fetch(self) -> LastFetch:
+        """When the follower has fetched last in it."""
+
     @property
     def parked(self) -> Iterable[object]:
         """Its fetches that wait."""
@@ -376,7 +378,7 @@ class HostedPartition:
     # -- who has everything ---------------------------------------------------------------------
 
     def rest(self, session: Session) -> None:
-        """Nothing is told to this session until something happens; a follower's `may_rest` there."""
+        """Tell this session nothing until something happens; a follower's only where the leader says `may_rest`."""
         self._resting[session] = None
         if session.replica_id >= 0:
             self.leader.rests(session.replica_id, session.last_fetch)

@@ -26,7 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.cluster.events import RECOVERED, RECOVERING, PartitionRegistration
+from broker.cluster.events import (
+    NO_BROKER_EPOCH,
+    RECOVERED,
+    RECOVERING,
+    PartitionRegistration,
+)
 from broker.replica.leader.effects import (
     NOTHING,
     AdvanceHighWatermark,
@@ -47,7 +52,7 @@ from broker.replica.leader.isr import (
     Proposal,
     may_join,
 )
-from broker.replica.leader.replica_state import NO_BROKER_EPOCH, LastFetch, ReplicaState
+from broker.replica.leader.replica_state import LastFetch, ReplicaState
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1

@@ -28,9 +28,10 @@ from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 PREPARING_THREADS_MAX = 2
 WAITING_BYTES_MAX = 512 << 20
-# What is likely to hold no more than may be unpacked at once; where it turns out to hold more, a thread begins anew.
+# The size up to which a batch, as it comes, is prepared at once: what is likely to hold no more than may be unpacked at
+# once. Where it turns out to hold more, a thread begins anew.
 # How many blocks there are in gzip nobody knows before: each may be ten bits long, and takes half a microsecond.
-PACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
+PREPARED_AT_ONCE_BYTES_MAX: dict[int, int] = {
     Codec.NONE: UNLIMITED,
     Codec.GZIP: 16 << 10,
     Codec.SNAPPY: 320 << 10,
@@ -68,8 +69,8 @@ class BatchPreparer:
         if self._queues and partition in self._queues:
             return True
         codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
-        packed_max = PACKED_AT_ONCE_BYTES_MAX.get(codec, 0)
-        return len(records) > min(packed_max, at_once_bytes_max(partition.log.config, codec))
+        sent_max = PREPARED_AT_ONCE_BYTES_MAX.get(codec, 0)
+        return len(records) > min(sent_max, at_once_bytes_max(partition.log.config, codec))
 
     def submit(
         self,

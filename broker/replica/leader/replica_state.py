@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
+from broker.cluster.events import NO_BROKER_EPOCH
+
 UNKNOWN_OFFSET = -1
 # Before any time that a monotonic clock tells.
 NEVER_MS = -(1 << 62)
-# A fetch of a version without the follower's broker epoch: it is taken for right (KIP-903).
-NO_BROKER_EPOCH = -1
 
 
 class LastFetch:

@@ -21,15 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from broker.replica.leader.replica_state import LastFetch
+from broker.replica.leader.replica_state import UNKNOWN_OFFSET, LastFetch
 from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.wire.errors import ErrorCode
 from kafka_ds.wire.messages.data import CONSUMER, FetchPartition, FetchPartitionData
 
 if TYPE_CHECKING:
     from broker.replica.leader.hosted import HostedPartition
-
-UNKNOWN_OFFSET = -1
 
 # What the looks of a fetch depend on besides the partition and what is asked of it.
 Basis = Hashable
@@ -76,8 +74,8 @@ class CachedPartition:
         return is_news
 
 
-class Joined(Protocol):
-    """A fetch that waits."""
+class WaitingFetch(Protocol):
+    """A fetch of the session that waits; it is joined by what is roused."""
 
     def joined(self, cached: CachedPartition, partition: HostedPartition) -> None:
         """This one has rested when the fetch came, and does no more."""
@@ -104,7 +102,7 @@ class Resting:
         self._roused = roused
         self._partitions: dict[HostedPartition, CachedPartition] = {}
         self._counts: dict[TopicCounters, int] = {}
-        self._parked: dict[Joined, None] = {}
+        self._parked: dict[WaitingFetch, None] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -161,14 +159,14 @@ class Resting:
     # -- who waits ------------------------------------------------------------------------------
 
     @property
-    def parked(self) -> Iterable[Joined]:
+    def parked(self) -> Iterable[WaitingFetch]:
         """The fetches of the session that wait."""
         return self._parked
 
-    def park(self, fetch: Joined) -> None:
+    def park(self, fetch: WaitingFetch) -> None:
         """Tell this fetch of those that are roused."""
         self._parked[fetch] = None
 
-    def unpark(self, fetch: Joined) -> None:
+    def unpark(self, fetch: WaitingFetch) -> None:
         """It waits no more."""
         self._parked.pop(fetch, None)
