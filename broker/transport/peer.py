@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.transport.buffers import BufferPool
 from broker.transport.frames import FrameAssembler, Scratch
-from kafka_ds.version import VERSION
+from kafka_ds.version import CLIENT_SOFTWARE, VERSION
 from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLIENT_SOFTWARE = "kafka-ds"
 # More requests than a broker serves of one connection before it stops reading (broker.net.connection).
 UNANSWERED_MAX = 100
 # A frame's length is an int32. Memory is taken as bytes come, not as a length promises them.

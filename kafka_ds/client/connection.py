@@ -33,7 +33,7 @@ from kafka_ds.security.scram import ScramError
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context
 from kafka_ds.security.tls_settings import TlsSettings
-from kafka_ds.version import VERSION
+from kafka_ds.version import CLIENT_SOFTWARE, VERSION
 from kafka_ds.wire.errors import ErrorCode, MalformedFrame
 from kafka_ds.wire.frame import decode_response, encode_request
 from kafka_ds.wire.messages import (
@@ -46,7 +46,6 @@ from kafka_ds.wire.messages import (
 from kafka_ds.wire.types import Versions, message_info
 
 _LENGTH = struct.Struct(">i")
-CLIENT_SOFTWARE = "kafka-ds"
 ALLOCATED_BYTES_MAX = 64 * 1024 * 1024
 # A connection that was just made is not idle, whatever the option says.
 IDLE_MS_MIN = 1_000
