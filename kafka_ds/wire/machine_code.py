@@ -11,8 +11,8 @@ Rules of this file:
   or not at all, and never changed.
 - It is kept only after the process that made it has compared it with the loop as it is written. On a processor where
   it is wrong, or ends the process, that process is all that is lost: no broker ever loads it.
-- Only Linux on x86-64 and arm64 has such code. Elsewhere, and until it is made, `kafka_ds.wire.fitting` has no other:
-  it walks by the loop as it is written.
+- Only Linux on x86-64 and arm64 has such code. Elsewhere, and until it is made, `kafka_ds.wire.fitting` walks by the
+  loop as it is written.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DIGEST_BYTES = 32
 RESULT, EXCEPTION = -2, -1
 _Number: Final = ctypes.c_int64
 _SMALLEST_STATE: Final = _Number * (walking.STATE_NUMBERS + 2)
-# Zeros up to there; the rest follows in this order. (Given one by one, the numbers would take a microsecond more.)
+# Zeros up to COUNT, then what is given, in this order, and room for those two. (Number by number: a microsecond more.)
 _GIVEN: Final = struct.Struct(f"={8 * walking.COUNT}x{walking.STATE_NUMBERS - walking.COUNT}q16x")
 _LOGGER = logging.getLogger(__name__)
 
