@@ -1,4 +1,4 @@
-"""What a topic asks of the records themselves: a codec of its own, keys, an age."""
+"""What becomes of a producer's batch: packed anew in its topic's codec, with its records' greatest time, or refused."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_what_is_too_large_when_unpacked_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_records_that_cannot_be_read_are_refused(tmp_path: Path, codec: Codec) -> None:
-    """A broker that only stores batches accepts them; one that recompresses them must not."""
+    """Before they are packed anew."""
     good = build_batch(RECORDS, codec=codec)
     broken = seal(read_header(good), good[HEADER_BYTES:-7])
     target = "gzip" if codec != Codec.GZIP else "zstd"
