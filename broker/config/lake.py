@@ -215,7 +215,7 @@ class LakeConfig:
     )
     remote_log_storage_system_enable: bool = boolean(
         True,
-        "Whether this broker has a tier. If true, a topic is a Delta table unless it is compacted or sets "
-        "remote.storage.enable=false; if false, no topic can be one.",
+        "Whether this broker has a tier. If true, a topic is a Delta table unless it sets remote.storage.enable=false, "
+        "or is compacted and does not set it to true; if false, no topic can be one.",
         ours=True,
     )
