@@ -14,6 +14,7 @@ from kafka_ds.wire.compression import (
     ZSTD_LEVEL_DEFAULT,
     compress,
 )
+from kafka_ds.wire.crc import Buffer
 
 __all__ = ["CODECS", "pack", "packed_at_once_bytes_max", "packed_attributes", "wanted_codec"]
 
@@ -54,9 +55,9 @@ def packed_at_once_bytes_max(codec: Codec, config: LogConfig) -> int:
     return PACKED_SLOWLY_AT_ONCE_BYTES_MAX
 
 
-def pack(payload: bytes | memoryview, codec: Codec, config: LogConfig) -> bytes:
-    """These records, compressed with another codec."""
-    return compress(codec, payload, _level(codec, config))
+def pack(payload: Buffer, codec: Codec, config: LogConfig) -> Buffer:
+    """These records, compressed with another codec; the same bytes where that is none."""
+    return payload if codec == Codec.NONE else compress(codec, payload, _level(codec, config))
 
 
 def packed_attributes(attributes: int, codec: Codec) -> int:

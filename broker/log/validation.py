@@ -35,6 +35,7 @@ from kafka_ds.wire.batch import (
     crc_is_valid,
     seal_writable,
 )
+from kafka_ds.wire.crc import Buffer
 from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.wire.fitting import (
     LONG_MAX,
@@ -110,7 +111,7 @@ def prepare(
         raise TakesLong
     demands = _demands(config, now_ms)
     codec = wanted_codec(config, header.codec)
-    kept: list[bytes] | None = None if codec is None else []
+    kept = None if codec is None else bytearray()
     try:
         walked = walk_over(payload, header, demands, bytes_max=unpacked_max, kept=kept)
         if walked.refused:
@@ -121,7 +122,7 @@ def prepare(
     except CorruptRecord as error:
         raise _invalid(f"records that cannot be read: {error}") from error
     if codec is not None:
-        packed = pack(b"".join(kept) if kept else payload, codec, config)
+        packed = pack(kept or payload, codec, config)
         _check_size(HEADER_BYTES + len(packed), config.max_message_bytes)
         attributes = packed_attributes(header.attributes, codec)
         header = header._replace(attributes=attributes, max_timestamp=walked.newest_ms)
@@ -131,7 +132,7 @@ def prepare(
     return _sealed(header._replace(max_timestamp=walked.newest_ms), payload)
 
 
-def _sealed(header: BatchHeader, payload: bytes | memoryview) -> tuple[memoryview, BatchHeader]:
+def _sealed(header: BatchHeader, payload: Buffer) -> tuple[memoryview, BatchHeader]:
     records = memoryview(seal_writable(header, payload))
     return records, BatchHeader._make(HEADER.unpack_from(records))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -193,3 +194,24 @@ def test_a_refusal_says_what_is_wrong_with_each() -> None:
     assert f"{NOW_MS - 11}" in old
     assert f"[{NOW_MS - 10}, {NOW_MS + 20}]" in old
     assert f"{NOW_MS + 21}" in new
+
+
+@pytest.mark.parametrize("wanted", ["gzip", "uncompressed"])
+def test_what_is_packed_anew_is_in_memory_once(wanted: str) -> None:
+    """A small batch may unpack to very much."""
+    size = 8 << 20
+    batch = build_batch([Record(0, NOW_MS, b"k", bytes(size))], codec=Codec.ZSTD)
+    config = LogConfig(compression_type=wanted, max_message_bytes=1 << 20)
+    first = build_batch([Record(0, NOW_MS, b"k", b"v")], codec=Codec.ZSTD)
+    prepare(memoryview(bytearray(first)), config, NOW_MS)  # What is imported now is not counted.
+    tracemalloc.start()
+    try:
+        if wanted == "uncompressed":
+            with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
+                prepare(memoryview(bytearray(batch)), config, NOW_MS)
+        else:
+            prepare(memoryview(bytearray(batch)), config, NOW_MS)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * size
