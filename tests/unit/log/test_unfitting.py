@@ -15,7 +15,7 @@ from kafka_ds.wire import fitting, machine_code
 from kafka_ds.wire.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from kafka_ds.wire.errors import ErrorCode, KafkaError
 from tests import unfitting
-from tests.unit.log.test_records import NOW_MS, append, open_log, refusal, stored
+from tests.unit.log.test_packing import NOW_MS, append, open_log, refusal, stored
 
 WAYS = [pytest.param(True, id="machine code"), pytest.param(False, id="Python")]
 
