@@ -109,18 +109,9 @@ def prepare(
     unpacked_max = at_once_bytes_max(config, header.codec) if at_once else None
     if unpacked_max is not None and header.codec == Codec.NONE and len(payload) > unpacked_max:
         raise TakesLong
-    demands = _demands(config, now_ms)
     codec = wanted_codec(config, header.codec)
     kept = None if codec is None else bytearray()
-    try:
-        walked = walk_over(payload, header, demands, bytes_max=unpacked_max, kept=kept)
-        if walked.refused:
-            named = walk_over(payload, header, demands, named_max=REFUSED_RECORDS_MAX)
-            raise _refused(named, demands)
-    except UnpacksToMore as error:
-        raise TakesLong from error
-    except CorruptRecord as error:
-        raise _invalid(f"records that cannot be read: {error}") from error
+    walked = _walked(payload, header, _demands(config, now_ms), unpacked_max, kept)
     if codec is not None:
         packed = pack(kept or payload, codec, config)
         _check_size(HEADER_BYTES + len(packed), config.max_message_bytes)
@@ -130,6 +121,27 @@ def prepare(
     if config.uses_log_append_time or walked.newest_ms == header.max_timestamp:
         return records, header
     return _sealed(header._replace(max_timestamp=walked.newest_ms), payload)
+
+
+def _walked(
+    payload: memoryview,
+    header: BatchHeader,
+    demands: Demands,
+    unpacked_max: int | None,
+    kept: bytearray | None,
+) -> Walked:
+    """What is known of the records, of which none is wrong or refused."""
+    try:
+        walked = walk_over(payload, header, demands, bytes_max=unpacked_max, kept=kept)
+        if not walked.refused:
+            return walked
+        # Only a batch that is refused pays for the names of its records.
+        named = walk_over(payload, header, demands, named_max=REFUSED_RECORDS_MAX)
+    except UnpacksToMore as error:
+        raise TakesLong from error
+    except CorruptRecord as error:
+        raise _invalid(f"records that cannot be read: {error}") from error
+    raise _refused(named, demands)
 
 
 def _sealed(header: BatchHeader, payload: Buffer) -> tuple[memoryview, BatchHeader]:
