@@ -151,7 +151,7 @@ class LogCleaner:
         try:
             outcome = await run.clean(self._clock.now_ms())
         except CleaningAborted:
-            log.info("%s: cut or deleted while it was cleaned", dirty.name)
+            log.info("%s: cut, deleted or made a table while it was cleaned", dirty.name)
             return True
         except Exception as error:  # noqa: BLE001 - whatever it is, as in Kafka it concerns this log alone
             return self._failed(dirty, error)

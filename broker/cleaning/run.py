@@ -2,7 +2,8 @@
 
 Rules of this file:
 - Only the event loop's thread changes the log, so nothing comes between an answer and a swap: if the log was truncated
-  or deleted meanwhile it has reported so (`Compaction.cut`), and nothing more is swapped.
+  or deleted meanwhile it has reported so (`Compaction.cut`), and nothing more is swapped. Nor is it where the log has
+  become a table meanwhile: what is swapped now may be under way to the lake.
 - Segments are swapped as soon as they are written, and the folder is synced before the next one: a run that ends early
   has done no harm, and its work need not be done again.
 - The log counts as clean once everything is swapped.
@@ -41,7 +42,7 @@ InThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class CleaningAborted(Exception):
-    """The log was cut, deleted or closed while it was cleaned."""
+    """The log was cut, deleted, closed, or became a table while it was cleaned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ class Run:
         self._abort = abort
         self._clock = clock
         self._is_aborted = False
+        self._copies_to_lake = log.config.copies_to_lake
 
     async def clean(self, now_ms: int) -> Outcome:
         """Clean the log; raises CleaningAborted, WorkerLost, WorkerFailed or OSError."""
@@ -102,7 +104,7 @@ class Run:
         self._abort({"op": ABORT, "job": self._number})
 
     def _check(self) -> None:
-        if self._is_aborted:
+        if self._is_aborted or self._log.config.copies_to_lake is not self._copies_to_lake:
             raise CleaningAborted(self._log.name)
 
     async def _clean(self, now_ms: int) -> Outcome:

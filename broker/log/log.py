@@ -385,11 +385,11 @@ class Log:
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:
-        """Delete what retention allows; returns the base offsets of the deleted segments."""
+        """Delete what retention allows, while nothing is cleaned; returns the base offsets of the deleted segments."""
         tiered = self.highest_offset_in_remote_storage
         limits = Limits(self.log_start_offset, self.committed_offset, tiered)
         count = self.segments.count_deletable(self.config, limits, now_ms)
-        if not count:
+        if not count or self.compaction.is_running:
             return []
         if count == len(self.segments.all):
             self.roll()  # There is always an active segment.

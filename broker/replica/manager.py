@@ -237,6 +237,8 @@ class ReplicaManager:
         for followed in self._replicas.followed.values():
             if followed.topic == topic and followed.log.config != config:
                 followed.log.update_config(config)
+                if self.fetchers is not None:
+                    self.fetchers.configured(followed)
 
     # -- after an unclean stop ----------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from tests.integration.test_replication_nodes import (
 )
 from tests.integration.transactional_client import TransactionalClient
 from tests.loops import in_loop
+from tests.unit.handlers.config_requests import SET, TOPIC, change
 from tests.unit.replica.followed_logs import content
 
 RECORD_BYTES = 600_000
@@ -244,12 +245,18 @@ async def test_a_replica_begins_in_the_midst_of_a_segment_whose_producers_only_r
         assert [each[1:3] for each in theirs.aborted_transactions(0, end)] == [(3, end - 1)]
 
 
+@pytest.mark.parametrize("is_made_a_table_later", [False, True])
 @in_loop
 async def test_followers_keep_no_more_than_local_retention_and_serve_the_rest_out_of_the_lake(
-    tmp_path: Path,
+    tmp_path: Path, is_made_a_table_later: bool
 ) -> None:
     async with in_process_cluster(tmp_path, 2, **TIERED) as cluster:
-        await create(cluster, 1, 2, local_retention_bytes=1)
+        enable = "remote.storage.enable"
+        own = {enable.replace(".", "_"): "false"} if is_made_a_table_later else {}
+        await create(cluster, 1, 2, local_retention_bytes=1, **own)
+        if is_made_a_table_later:
+            answer = await change(cluster.controller, TOPIC, "t", (enable, SET, "true"))
+            assert answer.error_code == ErrorCode.NONE
         await produce(cluster, 6, node_id=1, size=RECORD_BYTES)
         theirs = log_of(cluster, 2)
         await cluster.until("deletion", lambda: theirs.local_log_start_offset == 5, 60)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker.cluster.topic_names import in_force
@@ -37,17 +38,23 @@ Changes = Mapping[str, Mapping[str, str]]
 def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage) -> BrokerConfig:
     """What the configuration would be; ConfigError: not so, or not with the topics' own settings."""
     changed = with_changes(config, changes)
+    is_inherited_as_before = changed.topic == config.topic
+    # Thousands of topics have the same few settings.
+    judged: set[frozenset[tuple[str, str]]] = set()
     for topic in image.topics.values():
         own = in_force(topic.name, topic.configs)
+        key = frozenset(own.items())
+        if key in judged or (is_inherited_as_before and not own):
+            continue
+        judged.add(key)
+        why = None
         try:
             wanted = topic_config(changed, own)
-            why = (
-                None
-                if changed.topic == config.topic
-                else why_not_from(topic_config(config, own), wanted)
-            )
         except ConfigError as error:
             why = str(error)
+        else:
+            with suppress(ConfigError):  # What was wrong before does not hinder its mending.
+                why = why_not_from(topic_config(config, own), wanted)
         if why is not None:
             raise ConfigError(f"topic {topic.name} would have {why}")
     return changed

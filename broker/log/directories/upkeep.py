@@ -110,7 +110,7 @@ class Upkeep:
         try:
             log.maybe_roll(now_ms)
             log.tick(now_ms)
-            if retain and not log.compaction.is_running:
+            if retain:
                 log.delete_local_segments(now_ms)
             until_ms = _next_ms(log)
         except (OSError, KafkaError) as error:

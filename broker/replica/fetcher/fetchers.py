@@ -64,10 +64,14 @@ class Fetchers:
                 fetcher.start()
             for partition in partitions:
                 self._homes[partition] = fetcher
-                if partition.log.config.remote_storage_enable:
-                    self._tiered_ends.start()
+                self.configured(partition)
             fetcher.add(partitions)
         self._end_idle()
+
+    def configured(self, partition: FollowedPartition) -> None:
+        """What its topic is set to may have changed."""
+        if partition.log.config.remote_storage_enable:
+            self._tiered_ends.start()
 
     def _remove(self, partition: FollowedPartition) -> None:
         self._failed.discard(partition.key)

@@ -146,7 +146,10 @@ class Led:
             min_one_batch=True,
         )
         if not read.slices:
-            return None
+            if view is None:
+                return None
+            # Of what is there yet, compaction has taken all that was left to copy.
+            return self._range(chosen, view, view.path, view.size_bytes, 0)
         first = read.slices[0]
         path = self.log.segments.path_of(first.file, chosen.start_offset)
         return self._range(chosen, view, path, first.position, first.size_bytes)

@@ -2,8 +2,9 @@
 
 Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in pieces
 that are cut between batches, so that memory is bounded by a piece and not by a segment. A segment that is missing,
-shorter, or ends cleanly before the range does raises `SourceGone`: nothing of such a range is committed. Bytes that are
-no batch of this range do not stop it: they become residue.
+shorter, or goes on where the batches end cleanly before the range does raises `SourceGone`: nothing of such a range is
+committed. Where the segment ends with them, there is no more: compaction leaves gaps in a log that becomes a table
+later, also at the ends of segments. Bytes that are no batch of this range do not stop it: they become residue.
 """
 
 import os
@@ -29,6 +30,7 @@ class RangeSource:
         self.residue: list[ResidueBatch] = []
         self.row_count = 0
         self.max_timestamp_ms = -1
+        self._goes_on = False
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the range, in offset order."""
@@ -51,8 +53,11 @@ class RangeSource:
             self.row_count += decoded.record_count
             self.max_timestamp_ms = max(self.max_timestamp_ms, decoded.max_timestamp_ms)
             yield from decoded.table_batches
-        if next_offset <= end and not any(each.kind == "undecodable" for each in self.residue):
+        if next_offset <= end and self._goes_on and not self._is_undecodable():
             raise SourceGone(f"{self._source.path} ends at offset {next_offset - 1}, not at {end}")
+
+    def _is_undecodable(self) -> bool:
+        return any(each.kind == "undecodable" for each in self.residue)
 
     def _pieces(self) -> Iterator[memoryview]:
         """The range's bytes, cut between batches."""
@@ -64,6 +69,7 @@ class RangeSource:
             raise SourceGone(f"{self._source.path} is not there") from error
         try:
             position = self._source.position
+            self._goes_on = os.fstat(descriptor).st_size > position + left
             wanted = PIECE_BYTES
             while left > 0:
                 fresh = os.pread(descriptor, min(left, wanted), position)

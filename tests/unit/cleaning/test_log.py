@@ -104,45 +104,6 @@ def test_tombstones_go_after_delete_retention_ms() -> None:
     assert bench.batches()[0][1][0].timestamp == bench.clock.ms - 1000
 
 
-def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:
-    """A reader from the beginning finds the older values there: without the tombstone, the key would be back."""
-    bench = Bench(compacted(remote_storage_enable=True))
-    bench.log.restart_at(10)
-    bench.append([(b"a", None)])
-    bench.log.roll()
-    bench.append([(b"z", b"1")])
-    for _ in range(2):
-        bench.log.highest_offset_in_remote_storage = bench.log.log_end_offset - 1
-        assert bench.clean()
-        bench.clock.ms += 2000
-        bench.append([(b"y", b"1")])
-        bench.log.roll()
-    assert (10, b"a", None) in bench.records()
-    bench.log.advance_log_start_offset(10)
-    # Until now readers could begin where the older values were: they have delete.retention.ms to come this far.
-    for stays in (True, True, False):
-        bench.log.highest_offset_in_remote_storage = bench.log.log_end_offset - 1
-        assert bench.clean()
-        assert ((10, b"a", None) in bench.records()) is stays
-        bench.clock.ms += 600
-        bench.append([(b"x", b"1")])
-        bench.log.roll()
-
-
-def test_a_log_waits_for_the_lake() -> None:
-    bench = Bench(compacted(remote_storage_enable=True))
-    for value in (b"1", b"2", b"3"):
-        bench.append([(b"a", value)])
-        bench.log.roll()
-    assert not bench.clean()
-    bench.log.highest_offset_in_remote_storage = 1
-    assert bench.clean()
-    assert bench.records() == [(1, b"a", b"2"), (2, b"a", b"3")]
-    bench.log.highest_offset_in_remote_storage = 2
-    assert bench.clean()
-    assert bench.records() == [(2, b"a", b"3")]
-
-
 def test_times_set_by_the_broker_stay() -> None:
     bench = Bench()
     bench.append([(b"a", b"1"), (b"b", None)], timestamp_type=TimestampType.LOG_APPEND_TIME)

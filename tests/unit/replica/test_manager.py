@@ -46,6 +46,7 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[tuple[list[FollowedPartition], list[FollowedPartition]]] = []
         self.woken: list[int] = []
+        self.set_anew: list[FollowedPartition] = []
         self.is_stopped = False
 
     def update(
@@ -57,6 +58,9 @@ class Recorder:
 
     def wake(self, broker_id: int) -> None:
         self.woken.append(broker_id)
+
+    def configured(self, partition: FollowedPartition) -> None:
+        self.set_anew.append(partition)
 
     def stop(self) -> None:
         self.is_stopped = True
@@ -399,6 +403,7 @@ async def test_settings_reach_the_logs_that_are_followed() -> None:
     bench.config = LogConfig(segment_bytes=54321)
     bench.manager.configure_all()
     assert bench.followed().log.config.segment_bytes == 54321
+    assert bench.fetchers.set_anew == 2 * [bench.followed()]
 
 
 @in_loop

@@ -214,10 +214,29 @@ def test_bytes_that_are_no_batches_are_kept_as_of_one(tmp_path: Path) -> None:
         assert kept == [("undecodable", 98, 104), ("aborted", 140, 146), ("undecodable", 196, 209)]
 
 
+def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_path: Path) -> None:
+    """The log was compacted before it became a table; of a segment in between nothing at all may be left."""
+    bounds = ((0, 21, 29), (30, 0, 39), (40, 200, 250))
+    ranges = [
+        copy_range(segment(tmp_path / f"{start}.log", start, count), start, end)
+        for start, count, end in bounds
+    ]
+    assert [each.size_bytes == 0 for each in ranges] == [False, True, False]
+    for threads in (1, 3):
+        store = MemoryStore()
+        done = written(store, ranges, threads)
+        assert sum(offsets_of(store, done), []) == [*range(21), *range(40, 240)]
+        assert [each.segment.row_count for each in done] == [21, 0, 200]
+        assert [each.segment.end_offset for each in done] == [29, 39, 250]
+
+
 def test_a_segment_that_is_gone_or_short_is_said_to_be(ranges: list[CopyRange]) -> None:
     long = replace(ranges[1], size_bytes=ranges[1].size_bytes + 5000)
     with pytest.raises(SourceGone, match="shorter"):
         written(MemoryStore(), [long], 3)
+    of_less = replace(ranges[1], size_bytes=len(build_batch(records(21, 7), leader_epoch=3)))
+    with pytest.raises(SourceGone, match="ends at offset 27, not at 220"):
+        written(MemoryStore(), [of_less], 1)
     Path(ranges[1].path).unlink()
     with pytest.raises(SourceGone, match="is not there"):
         written(MemoryStore(), ranges, 3)

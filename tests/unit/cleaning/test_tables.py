@@ -1,0 +1,99 @@
+"""What compaction leaves of a log that is a table: it follows the copies, and goes by what the lake alone has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.cleaning.messages import GROUP
+from broker.tier.copying.policy import CopyState
+from broker.tier.expiry.local_deletion import let_go
+from tests.unit.cleaning.cleaning_bench import Bench, compacted
+
+
+def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:
+    """A reader from the beginning finds the older values there: without the tombstone, the key would be back."""
+    bench = Bench(compacted(remote_storage_enable=True))
+    bench.log.restart_at(10)
+    bench.append([(b"a", None)])
+    bench.log.roll()
+    bench.append([(b"z", b"1")])
+    for _ in range(2):
+        bench.log.highest_offset_in_remote_storage = bench.log.log_end_offset - 1
+        assert bench.clean()
+        bench.clock.ms += 2000
+        bench.append([(b"y", b"1")])
+        bench.log.roll()
+    assert (10, b"a", None) in bench.records()
+    bench.log.advance_log_start_offset(10)
+    # Until now readers could begin where the older values were: they have delete.retention.ms to come this far.
+    for stays in (True, True, False):
+        bench.log.highest_offset_in_remote_storage = bench.log.log_end_offset - 1
+        assert bench.clean()
+        assert ((10, b"a", None) in bench.records()) is stays
+        bench.clock.ms += 600
+        bench.append([(b"x", b"1")])
+        bench.log.roll()
+
+
+def test_a_log_waits_for_the_lake() -> None:
+    bench = Bench(compacted(remote_storage_enable=True))
+    for value in (b"1", b"2", b"3"):
+        bench.append([(b"a", value)])
+        bench.log.roll()
+    assert not bench.clean()
+    bench.log.highest_offset_in_remote_storage = 1
+    assert bench.clean()
+    assert bench.records() == [(1, b"a", b"2"), (2, b"a", b"3")]
+    bench.log.highest_offset_in_remote_storage = 2
+    assert bench.clean()
+    assert bench.records() == [(2, b"a", b"3")]
+
+
+def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
+    """Its segments are on their way to the lake from that moment on."""
+    bench = Bench()
+    for value in (b"1", b"2", b"3"):
+        bench.append([(b"a", value)])
+        bench.log.roll()
+    before, ask = bench.records(), bench.cleaner._ask
+
+    async def becoming(request: dict[str, Any]) -> dict[str, Any]:
+        answer = await ask(request)
+        if request["op"] == GROUP:
+            bench.log.update_config(compacted(remote_storage_enable=True))
+        return answer
+
+    bench.cleaner._ask = becoming
+    assert bench.clean()
+    assert bench.records() == before
+    assert not bench.clean()
+    bench.log.highest_offset_in_remote_storage = 2
+    assert bench.clean()
+    assert bench.records() == [(2, b"a", b"3")]
+
+
+def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
+    """Else the cleaner would find others in the place of the segments that it replaces."""
+    policy = frozenset({"compact", "delete"})
+    config = compacted(remote_storage_enable=True, cleanup_policy=policy, retention_ms=1000)
+    bench = Bench(config)
+    for value in (b"1", b"2", b"3"):
+        bench.append([(b"a", value)])
+        bench.log.roll()
+    bench.log.highest_offset_in_remote_storage = 1
+    ask, copied = bench.cleaner._ask, CopyState()
+
+    async def copying(request: dict[str, Any]) -> dict[str, Any]:
+        answer = await ask(request)
+        if request["op"] == GROUP:
+            bench.clock.ms += 2000
+            copied.learnt(2, 0)
+            let_go(bench.log, copied, bench.clock, grace_ms=0)
+        return answer
+
+    bench.cleaner._ask = copying
+    assert bench.clean()
+    assert bench.cleaner.uncleanable() == {}
+    assert bench.records() == [(1, b"a", b"2"), (2, b"a", b"3")]
+    assert not bench.clean()
+    assert bench.log.log_start_offset == 3
