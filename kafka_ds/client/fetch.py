@@ -82,12 +82,14 @@ class Chunk:
 
     ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count; ``starts`` are
     where batches begin, if some are compressed: such a chunk may be hundreds of times as large when it is unpacked.
+    From ``gap`` on, if that is not None, an offset at least has no record: compaction took it, or the lake had no row.
     """
 
     records: memoryview
     start: int
     aborted: tuple[tuple[int, int, int], ...]
     starts: tuple[int, ...] = (0,)
+    gap: int | None = None
 
 
 def fetch_range(
@@ -236,7 +238,11 @@ class _RangeReader:
         is_compressed = any(header.attributes & CODEC_MASK for header in headers)
         starts = tuple(at for at, _ in batches) if is_compressed else (0,)
         return Chunk(
-            records=records, start=asked, aborted=aborted_ranges(headers, listed), starts=starts
+            records=records,
+            start=asked,
+            aborted=aborted_ranges(headers, listed),
+            starts=starts,
+            gap=first_gap(headers, asked),
         )
 
     def _send_ahead(self, *, is_chunk: bool) -> None:
@@ -289,6 +295,20 @@ class _RangeReader:
                 f"no record of {rest} came within kafkaConsumer.pollTimeoutMs={self._poll_timeout_ms}"
                 + (f"; last: {problem}" if problem is not None else "")
             )
+
+
+def first_gap(headers: Sequence[BatchHeader], start: int) -> int | None:
+    """The first offset from `start` on that has no record, or that of the batch which lacks one.
+
+    Leaders append records without a gap, and markers of transactions are records.
+    """
+    for header in headers:
+        if header.base_offset > start:
+            return start
+        if header.record_count <= header.last_offset_delta and not header.is_control:
+            return max(start, header.base_offset)
+        start = max(start, header.next_offset)
+    return None
 
 
 def aborted_ranges(

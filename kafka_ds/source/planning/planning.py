@@ -67,7 +67,8 @@ class PartitionView:
 
     ``start`` and ``end`` bound what is wanted. The brokers serve [log_start, log_end); a partition without brokers
     (``tiers`` = remote) has an empty range there. ``floor`` is where hot rows can begin to match the times asked for,
-    and ``epochs`` where they can have a leader epoch that is asked for.
+    and ``epochs`` where they can have a leader epoch that is asked for. ``reads_table``: what the topic's table holds
+    (``lake``) is read from there, which may be nothing yet.
     """
 
     topic: str
@@ -82,6 +83,7 @@ class PartitionView:
     floor: int = 0
     epochs: Intervals = ALL
     epoch_max: int | None = None
+    reads_table: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,8 @@ class HotPiece:
     start: int
     end: int
     leader_epoch: int
+    is_beside_table: bool = False
+    """Whether the plan reads the topic's table as well, which has what compaction takes from the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +300,12 @@ def _task(share: _Share, offsets: Intervals) -> Task:
         )
         pieces.append(piece)
     pieces += [
-        HotPiece(start=start, end=end, leader_epoch=share.view.leader_epoch)
+        HotPiece(
+            start=start,
+            end=end,
+            leader_epoch=share.view.leader_epoch,
+            is_beside_table=share.view.reads_table,
+        )
         for start, end in offsets.intersect(share.hot)
     ]
     # A hot range may lie below the table's (tiering that began late): a task reads in the order of offsets.

@@ -394,6 +394,7 @@ class Survey:
             log_end=bounds.end if brokers else 0,
             leader_epoch=bounds.leader_epoch,
             lake=lake,
+            reads_table=tp[0] in self._lakes,
             epoch_max=bounds.leader_epoch if self.options.pinned_to is not None else None,
         )
 

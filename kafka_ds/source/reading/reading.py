@@ -10,7 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
 from kafka_ds.source.planning.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
+from kafka_ds.source.reading.compacted import refuse_compacted
+from kafka_ds.source.reading.gone import PlanGone
 from kafka_ds.source.reading.removed import lost_below
 from kafka_ds.source.reading.touched import Touched
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
@@ -59,10 +61,6 @@ class DataLoss(RuntimeError):
 
 class CorruptBatch(RuntimeError):
     """A batch in the log whose checksum, compression or records are broken; the message holds its offsets."""
-
-
-class PlanGone(RuntimeError):
-    """A file of a pinned plan was removed since: the query must be planned anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +216,9 @@ def _read_hot(
                 leader_epoch=piece.leader_epoch,
             )
             try:
-                yield from _fetch(cluster, span, config, wanted, touched)
+                gap = yield from _fetch(cluster, span, config, wanted, touched)
+                if gap is not None and piece.is_beside_table:
+                    refuse_compacted(cluster, span, gap)
                 return
             except OffsetsGone as gone:
                 left = Intervals.of((gone.position, end))
@@ -246,9 +246,11 @@ def _read_hot(
 
 def _fetch(
     cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str], touched: Touched
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, int | None]:
+    """The rows; returns the first offset that the leader did not have, if any."""
     from kafka_ds.lake.batches.convert import decode_hot
 
+    gap: int | None = None
     committed = config.client.read_committed
     chunks = fetch_range(
         cluster, span, poll_timeout_ms=config.poll_timeout_ms, read_committed=committed
@@ -257,6 +259,7 @@ def _fetch(
     for chunk in chunks:
         touched.fetches += 1
         touched.fetched_bytes += chunk.records.nbytes
+        gap = chunk.gap if gap is None else gap
         done = 0
         while done < len(chunk.starts):
             ends = (*chunk.starts[done + at_once : done + at_once + 1], len(chunk.records))
@@ -275,6 +278,7 @@ def _fetch(
             done += count
             yield from found
             _refuse_broken(span, residue)
+    return gap
 
 
 def _next_at_once(before: int, count: int, size_bytes: int) -> int:

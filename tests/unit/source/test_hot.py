@@ -16,15 +16,31 @@ from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.lake.batches import convert
 from kafka_ds.lake.batches.convert import decode_hot
+from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.planning import HotPiece, Task
+from kafka_ds.source.planning.epochs import Bounds
+from kafka_ds.source.planning.planning import HotPiece, LakeView, Task, plan_scan
+from kafka_ds.source.planning.survey import Survey
 from kafka_ds.source.reading import reading
+from kafka_ds.source.reading.gone import PlanGone
 from kafka_ds.source.reading.reading import CorruptBatch, ReadConfig, read_task
-from kafka_ds.wire.batch import Codec, Record, build_batch
+from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.wire.crc import crc32c
 from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest, FetchResponse
+from kafka_ds.wire.messages import (
+    ApiVersionsRequest,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
 from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
+from kafka_ds.wire.messages.offsets import (
+    EARLIEST_LOCAL,
+    LATEST_TIERED,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
 from tests.unit.source.source_broker import TOPIC_ID, scripted
 
 # Where a batch of format v2 has its checksum, and its first record.
@@ -68,9 +84,11 @@ def _settings(port: int, **more: str) -> ClientSettings:
     return parse_options(given).client
 
 
-def _task_rows(port: int, end: int, **more: Any) -> Iterator[pa.RecordBatch]:
+def _task_rows(
+    port: int, end: int, *, is_beside_table: bool = False, **more: Any
+) -> Iterator[pa.RecordBatch]:
     """The rows of a task that reads [0, end)."""
-    piece = HotPiece(start=0, end=end, leader_epoch=0)
+    piece = HotPiece(start=0, end=end, leader_epoch=0, is_beside_table=is_beside_table)
     task = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(piece,))
     return read_task(task, ReadConfig(client=_settings(port), schema=SCHEMA, **more))
 
@@ -287,3 +305,91 @@ def test_a_batch_that_begins_below_what_has_come_brings_no_row_twice() -> None:
     with scripted(script) as broker:
         found = [n for rows in _task_rows(broker.port, 10) for n in rows["offset"].to_pylist()]
     assert found == list(range(10))
+
+
+# By the first offset that compaction has thinned out or taken, of ten.
+THINNED = bytes(
+    build_batch(
+        [Record(n, 1000, None, b"v%d" % n) for n in (3, 5, 9)], base_offset=3, leader_epoch=0
+    )
+)
+COMPACTED = {
+    0: bytes(batch(2, 8)),
+    3: bytes(batch(0, 3)) + THINNED,
+    4: bytes(batch(0, 4) + batch(6, 4)),
+}
+
+
+@pytest.mark.parametrize("gap", COMPACTED)
+@pytest.mark.parametrize(
+    ("tiered_end", "local_start", "is_beside_table", "is_gone"),
+    [
+        (9, 0, True, True),
+        (-1, 0, True, False),  # It was compacted before it became a table.
+        (9, 5, True, False),  # It is the lake that these batches come from.
+        (9, 0, False, False),  # The log alone is wanted.
+    ],
+)
+def test_what_compaction_takes_from_a_plan_is_no_smaller_answer(
+    gap: int, tiered_end: int, local_start: int, is_beside_table: bool, is_gone: bool
+) -> None:
+    """The table that was planned with did not have it yet; the log does not have it any more."""
+
+    def script(request: Any) -> Any:
+        if isinstance(request, FetchRequest):
+            return _fetched(COMPACTED[gap], 10)
+        if not isinstance(request, ListOffsetsRequest):
+            return None
+        asked = request.topics[0].partitions[0].timestamp
+        found = ListOffsetsPartitionResponse(
+            partition_index=0,
+            offset={EARLIEST_LOCAL: local_start, LATEST_TIERED: tiered_end}[asked],
+        )
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+
+    with scripted(script) as broker:
+
+        def offsets() -> list[int]:
+            rows = _task_rows(broker.port, 10, is_beside_table=is_beside_table)
+            return [n for each in rows for n in each["offset"].to_pylist()]
+
+        if is_gone:
+            with pytest.raises(PlanGone, match=f"from offset {gap} on the log was compacted since"):
+                offsets()
+        else:
+            assert offsets()[-1] == 9
+
+
+def test_who_lacks_nothing_is_asked_for_nothing_more() -> None:
+    """Markers of transactions are no gaps; nor is what lies behind the end of the plan."""
+    marker = end_transaction_marker(
+        ControlType.COMMIT,
+        offset=10,
+        timestamp=1000,
+        producer_id=7,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        leader_epoch=0,
+    )
+    records = bytes(batch(0, 4) + batch(4, 6)) + marker + bytes(batch(11, 1) + batch(14, 1))
+
+    def script(request: Any) -> Any:
+        assert not isinstance(request, ListOffsetsRequest)
+        return _fetched(records, 15) if isinstance(request, FetchRequest) else None
+
+    with scripted(script) as broker:
+        rows = _task_rows(broker.port, 12, is_beside_table=True)
+        assert sum(each.num_rows for each in rows) == 11
+
+
+@pytest.mark.parametrize("lakes", [{}, {"t": {}}])
+def test_a_plan_says_whether_it_reads_the_table_too(lakes: dict[str, dict[int, LakeView]]) -> None:
+    """Also where the table has nothing of the partition yet."""
+    survey = Survey(parse_options({"kafka.bootstrap.servers": "none:1", "subscribe": "t"}))
+    survey._lakes = dict(lakes)
+    bounds = Bounds(topic_id=TOPIC_ID, start=0, end=10, leader_epoch=0)
+    views = survey.views({("t", 0): (0, 10)}, {("t", 0): bounds}, Predicate())
+    (task,) = plan_scan(views, Predicate()).tasks
+    (piece,) = task.pieces
+    assert isinstance(piece, HotPiece)
+    assert piece.is_beside_table is bool(lakes)

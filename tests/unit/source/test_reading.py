@@ -25,10 +25,10 @@ from kafka_ds.source.options.options import OptionError, parse_options
 from kafka_ds.source.planning.planning import LostRange, Plan, plan_scan
 from kafka_ds.source.planning.survey import Survey
 from kafka_ds.source.planning.tables import LakeTables
+from kafka_ds.source.reading.gone import PlanGone
 from kafka_ds.source.reading.reading import (
     BATCH_BYTES,
     DataLoss,
-    PlanGone,
     ReadConfig,
     read_task,
     report_loss,

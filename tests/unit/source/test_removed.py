@@ -12,7 +12,8 @@ from kafka_ds.client.kept import close_kept
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.planning.planning import ColdPiece
-from kafka_ds.source.reading.reading import PlanGone, ReadConfig, read_task
+from kafka_ds.source.reading.gone import PlanGone
+from kafka_ds.source.reading.reading import ReadConfig, read_task
 from tests.unit.source.source_broker import TOPIC_ID
 from tests.unit.source.source_lake import Lake, Row, record_batch
 from tests.unit.source.test_reading import plan, schema
