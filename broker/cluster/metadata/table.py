@@ -33,13 +33,14 @@ _COLUMNS: dict[str, object] = {
     "payload": "string",
 }
 
+# An engine that writes a checkpoint would take all commits of before a week with it: the decisions since the last
+# snapshot, of a cluster in which little happens. Only the worker knows which commits have to stay.
+EXPIRED_LOG_CLEANUP = "delta.enableExpiredLogCleanup"
 PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.logRetentionDuration": "interval 7 days",
     "delta.checkpointInterval": "100",
-    # An engine that writes a checkpoint would take all commits of before a week with it: the decisions since the last
-    # snapshot, of a cluster in which little happens. Only the worker knows which commits have to stay.
-    "delta.enableExpiredLogCleanup": "false",
+    EXPIRED_LOG_CLEANUP: "false",
 }
 
 

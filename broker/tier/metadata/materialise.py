@@ -5,7 +5,8 @@ exactly once: the commit that adds them moves the table's number `materialised-t
 both move it from the same place. A row carries the version of the commit that decided and the event's place in it, not
 those of the commit that added the row. A topic's deletion is carried out before its event becomes a row, or the same
 commit marks it as left to be done (another `txn`): it is never forgotten, and holds up nothing else while it fails. A
-snapshot's pieces are rows of kind "snapshot".
+snapshot's pieces are rows of kind "snapshot". Where the table does not say who may clean up its log, as it did not at
+first, a commit says it.
 """
 
 import io
@@ -21,6 +22,7 @@ import pyarrow.parquet as pq
 
 from broker.cluster.events import NO_BROKER_EPOCH
 from broker.cluster.image import Position
+from broker.cluster.metadata.table import EXPIRED_LOG_CLEANUP, PROPERTIES
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.tier.copying.copier import STORE_ERRORS
@@ -231,10 +233,19 @@ class Materialiser:
             actions_out.append(txn_action(f"{LEFT}{uuid_text(topic_id)}-{topic}", mark, now_ms))
         if rows:
             actions_out.insert(0, self._write(rows, last, now_ms))
+        actions_out += self._forbid_cleanup()
         self._crash_points.at("before_materialise")
         change = PlainChange(OPERATION, actions=actions_out, check=_end_at_others)
         self._commit(self._log.begin(change), self._snapshot.version)
         self._crash_points.at("after_materialise")
+
+    def _forbid_cleanup(self) -> list[Action]:
+        """What keeps other engines from cleaning up the log, if nobody has said yet whether they may."""
+        said = self._snapshot.configuration
+        if EXPIRED_LOG_CLEANUP in said:
+            return []
+        configuration = {**said, EXPIRED_LOG_CLEANUP: PROPERTIES[EXPIRED_LOG_CLEANUP]}
+        return [{"metaData": {**self._snapshot.metadata, "configuration": configuration}}]
 
     def _rows(self, version: int, actions: Sequence[Action]) -> Iterator[dict[str, Any]]:
         ours = ours_of(actions) or {}
@@ -303,10 +314,12 @@ def _begins_with_snapshot(listed: object) -> bool:
 
 
 def _end_at_others(version: int, actions: Sequence[Action]) -> None:
-    """Commits of events do not conflict; another worker's move of the number does."""
+    """Commits of events do not conflict; another worker's move of the number does, and what may be set here as well."""
     for action in actions:
         if action.get("txn", {}).get("appId") == APP_ID:
             raise Conflict(f"version {version} made rows of the events", version=version)
+        if "metaData" in action:
+            raise Conflict(f"version {version} changed the table", version=version)
 
 
 def _row(

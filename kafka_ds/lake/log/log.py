@@ -9,8 +9,9 @@ Rules of this file (one instance is used by one thread at a time):
   again. So with the newest version that is known goes the time at which it was known, by a clock that counts sleep.
   After a quarter of the log's retention it is worth nothing, and the log is listed. A win that took so long counts
   only when no checkpoint at or above N is found, or the versions beside N are there.
-- The whole log is listed only where nothing newer is known: else the next version is probed for, and the one before it,
-  without which nothing could be told from a log that others have cut.
+- The whole log is listed only where nothing newer is known: else the next version is probed for. Others may have cut
+  the log behind a sleeper, below what came since: who has not seen the newest version that it knows for a minute sees
+  that it is still there, before it is taken for the newest, and before the next one is made.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ from kafka_ds.lake.store.store import NotWritten, Store
 # The pauses between tries of the same bytes at the same version: 1.5 s in all.
 RETRY_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 VERSIONS_TRIED_MAX = 1000
+# Whoever cuts a log leaves the versions of a minute at least.
+SEEN_MS = 60_000
 
 
 class ForeignTable(Exception):
@@ -117,6 +120,8 @@ class DeltaLog:
         self._latest: int | None = None
         self._latest_ms = 0
         """Every version above `_latest` was made after this moment: none of them is cleaned up for long."""
+        self._seen_ms = 0
+        """When `_latest` was last seen to be there."""
 
     def path(self, name: str) -> str:
         """A file of the table, relative to the lake."""
@@ -140,14 +145,20 @@ class DeltaLog:
             version += 1
         if self._is_stale():
             return self._relist()
-        if version == self._latest and self._is_cut_at(version):
-            version = max(version, self._relist())
+        if version == self._latest:
+            version = self._relist_if_cut(version)
         self._note(version, began_ms)
         return version
 
-    def _is_cut_at(self, version: int) -> bool:
-        """Whether the newest version that is known is gone: somebody may have cleaned up more than the table allows."""
-        return version >= 0 and self.store.size(self.path(commit_file(version))) is None
+    def _relist_if_cut(self, version: int) -> int:
+        """The newest version if nothing follows this one: somebody may have cleaned up more than the table allows."""
+        now_ms = self.clock.boot_ms()
+        if version < 0 or now_ms - self._seen_ms < SEEN_MS:
+            return version
+        if self.store.size(self.path(commit_file(version))) is None:
+            version = max(version, self._relist())
+        self._seen_ms = now_ms
+        return version
 
     def read_version(self, version: int) -> list[Action] | None:
         """The actions of one version; None where its file is not there, or no longer."""
@@ -241,6 +252,10 @@ class DeltaLog:
             return attempt.won_version
         version = read_version + 1
         if (unsettled := attempt.open_version) is not None:
+            try:
+                self._relist_if_cut(-1 if self._latest is None else self._latest)
+            except OSError as error:
+                raise FateUnknown(f"{self.table}: {error}", attempt) from error
             if self._won(attempt, unsettled):
                 return unsettled
             version = unsettled + 1
@@ -267,6 +282,8 @@ class DeltaLog:
                 continue
             if self._latest is None or self._is_stale():
                 self._relist()
+            elif version == self._latest + 1:
+                self._relist_if_cut(self._latest)
             assert self._latest is not None
             if version <= self._latest:
                 if self.store.size(self.path(commit_file(version))) is not None:
@@ -360,6 +377,8 @@ class DeltaLog:
         return self.is_long_past(self._latest_ms)
 
     def _note(self, version: int, seen_ms: int) -> None:
+        if version != self._latest:
+            self._seen_ms = seen_ms
         self._latest, self._latest_ms = version, seen_ms
 
     def _relist(self) -> int:

@@ -10,13 +10,15 @@ import pytest
 from broker.cluster.events import TopicCreated, TopicDeleted
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata import log as metadata_log
+from broker.cluster.metadata import table
 from broker.cluster.metadata.log import MetadataLog, replay_commit
 from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.tier.metadata import materialise
 from broker.tier.metadata.materialise import Materialiser
 from broker.tier.settings import TierSettings
 from broker.tier.spi import StorageError
-from kafka_ds.lake.log.attempt import FateUnknown
+from kafka_ds.lake.actions import KIND_KEY
+from kafka_ds.lake.log.attempt import FateUnknown, PlainChange
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.maintenance import vacuum, write_checkpoint
 from kafka_ds.lake.log.snapshot import TableSnapshot
@@ -145,6 +147,54 @@ def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
         first.materialise(cluster.image.version)
     assert deleted[2:] == [("a", bytes([1]) * 16)]
     assert len(rows_at(store)) == 7
+
+
+@pytest.mark.parametrize("said", [None, "true"])
+def test_a_table_of_before_is_told_once_that_only_the_worker_cleans_up_its_log(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, said: str | None
+) -> None:
+    """Else one checkpoint by Spark takes the commits that brokers start from."""
+    name = table.EXPIRED_LOG_CLEANUP
+    with monkeypatch.context() as before:
+        before.delitem(table.PROPERTIES, name)
+        if said is not None:
+            before.setitem(table.PROPERTIES, name, said)
+        cluster = Cluster(store)
+    log = log_of(store)
+
+    def metadata() -> list[dict[str, Any]]:
+        return [
+            a["metaData"]
+            for _, actions in log.versions_after(-1)
+            for a in actions
+            if "metaData" in a
+        ]
+
+    def change() -> None:
+        """Somebody says something else of the table meanwhile."""
+        store.before_put = lambda path: None
+        (made,) = metadata()
+        others = {**made, "configuration": {**made["configuration"], "other": "x"}}
+        change = PlainChange("SET TBLPROPERTIES", actions=[{"metaData": others}])
+        log.commit(log.begin(change), read_version=log.latest_version())
+
+    cluster.commit(1)
+    store.before_put = times(1, change)
+    cluster.worker.materialise(cluster.image.version)
+    cluster.decide(2, 5)
+    assert len(rows_at(store)) == 9
+    first, *_, last = metadata()
+    assert len(metadata()) == (2 if said else 3)
+    assert last == {
+        **first,
+        "configuration": {
+            **table.PROPERTIES,
+            KIND_KEY: table.KIND,
+            name: said or "false",
+            "other": "x",
+        },
+    }
+    assert state(MetadataLog(store).load()) == state(cluster.image)
 
 
 def test_where_many_deletions_fail_each_is_tried_in_its_turn(store: MemoryStore) -> None:

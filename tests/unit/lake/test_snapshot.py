@@ -139,23 +139,6 @@ def test_a_reader_left_behind_reads_anew_after_the_store_was_away(
     assert snapshot.version == 5 and "x" not in snapshot.txns
 
 
-def test_a_log_that_others_have_cut_behind_a_sleeper_is_read_anew(store, table):
-    """Spark's DROP FEATURE … TRUNCATE HISTORY leaves no version of more than a day ago, whatever the retention."""
-    copies(table, 2)
-    reader = TopicSnapshot.load(store, "orders")
-    awake = TopicTable(store, "orders")
-    awake.open(TOPIC_ID)
-    commit(awake, copy_of(awake, 0, 20, 29, attempt="2"))
-    cut = write_checkpoint(DeltaLog(store, "topics/orders"))
-    for each in range(cut + 1):
-        store.delete(table.log.path(commit_file(each)))
-    assert reader.refresh()
-    assert (reader.version, ranges(reader)) == (cut, [(0, 9), (10, 19), (20, 29)])
-    done = commit(table, copy_of(table, 0, 30, 39, attempt="3"))
-    assert done.version == cut + 1
-    assert ranges(TopicSnapshot.load(store, "orders")) == [*ranges(reader), (30, 39)]
-
-
 def test_a_torn_checkpoint_is_passed_over(store, table):
     copies(table, 2)
     write_checkpoint(table.log)
