@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -373,6 +374,9 @@ class _Files:
         self._last += 1
         self._open[self._last] = bytes(host.disk.contents(path))
         return self._last
+
+    def fstat(self, descriptor: int) -> os.stat_result:
+        return os.stat_result((0, 0, 0, 0, 0, 0, len(self._open[descriptor]), 0, 0, 0))
 
     def pread(self, descriptor: int, size: int, position: int) -> bytes:
         return self._open[descriptor][position : position + size]
