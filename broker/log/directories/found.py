@@ -67,10 +67,11 @@ class Found:
         topic_id = self._topic_id_for(log.topic)
         if first.topic_id == log.topic_id != NO_UUID:
             return self._replaces(first, home, log, directory)
-        if first.topic_id == log.topic_id and log.log_end_offset == 0:
+        # Nobody's and empty: it was being made when there was no more room, or power, and then was made elsewhere.
+        if log.topic_id == NO_UUID and log.log_end_offset == 0:
             self._keeper.discard(directory, log)
             return False
-        if first.topic_id == log.topic_id and first.log_end_offset == 0:
+        if first.topic_id == NO_UUID and first.log_end_offset == 0:
             self._keeper.discard(home, first)
             return True
         if first.topic_id == log.topic_id or topic_id not in (first.topic_id, log.topic_id):

@@ -15,7 +15,6 @@ from broker.log.directories.manager import LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.names import RECOVERY_POINT_CHECKPOINT
 from broker.system import new_uuid
-from kafka_ds.wire.errors import KafkaError
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
@@ -180,33 +179,6 @@ def test_logs_are_spread_over_the_directories() -> None:
     log = bench.manager.get("t", 1)
     assert log is not None
     assert log.directory == "/b/t-1"
-
-
-def test_a_log_in_two_directories_is_an_error() -> None:
-    bench = Bench("/a", "/b")
-    bench.manager.create("t", 0, TOPIC_ID)
-    bench.stop()
-    bench.disk.make_directory("/b/t-0")
-    bench.disk.plant("/b/t-0/00000000000000000000.log", b"")
-    with pytest.raises(LogDirectoryError, match="t-0 is in /a and in /b"):
-        bench.start()
-
-
-def test_what_full_disks_left_of_a_new_log_keeps_no_broker_from_starting() -> None:
-    """Each directory was tried, and has the folder, but not whose it is."""
-    bench = Bench("/a", "/b")
-    bench.disk.capacity_bytes = 0
-    with pytest.raises(KafkaError):
-        bench.manager.create("t", 0, TOPIC_ID)
-    assert bench.disk.exists("/a/t-0") and bench.disk.exists("/b/t-0")
-    bench.disk.capacity_bytes = None
-    bench.stop()
-    bench.start()
-    log = bench.manager.create("t", 0, TOPIC_ID)
-    assert [each.directory for each in bench.manager.logs()] == [log.directory]
-    bench.stop()
-    bench.start()
-    assert bench.manager.get("t", 0) is not None
 
 
 def test_creating_what_is_there_gives_it() -> None:
