@@ -32,6 +32,8 @@ class CopyRange:
     """Hex of the producers at the end of the range, in Kafka's snapshot format."""
     compression: str = ZSTD
     """Of the Parquet file, by Kafka's name; what is not zstd is compressed anew when it is merged."""
+    may_have_gaps: bool = False
+    """Whether compaction may have taken batches of it, also the last ones; else what is missing is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -146,7 +146,7 @@ class Led:
             min_one_batch=True,
         )
         if not read.slices:
-            if view is None:
+            if view is None or not self.log.config.is_compacted:
                 return None
             # Of what is there yet, compaction has taken all that was left to copy.
             return self._range(chosen, view, view.path, view.size_bytes, 0)
@@ -175,6 +175,7 @@ class Led:
             size_bytes=size,
             aborted=[list(each[:3]) for each in self.log.aborted_transactions(start, end + 1)],
             producer_snapshot=snapshot.hex(),
+            may_have_gaps=self.log.config.is_compacted,
         )
 
     def _epochs(self, start: int, end: int) -> list[list[int]]:

@@ -3,8 +3,9 @@
 Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in pieces
 that are cut between batches, so that memory is bounded by a piece and not by a segment. A segment that is missing,
 shorter, or goes on where the batches end cleanly before the range does raises `SourceGone`: nothing of such a range is
-committed. Where the segment ends with them, there is no more: compaction leaves gaps in a log that becomes a table
-later, also at the ends of segments. Bytes that are no batch of this range do not stop it: they become residue.
+committed. Of a compacted log there is no more where the segment ends with them: compaction leaves gaps in a log that
+becomes a table later, also at the ends of segments. Bytes that are no batch of this range do not stop it: they become
+residue.
 """
 
 import os
@@ -30,7 +31,7 @@ class RangeSource:
         self.residue: list[ResidueBatch] = []
         self.row_count = 0
         self.max_timestamp_ms = -1
-        self._goes_on = False
+        self._may_end_early = False
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the range, in offset order."""
@@ -53,7 +54,7 @@ class RangeSource:
             self.row_count += decoded.record_count
             self.max_timestamp_ms = max(self.max_timestamp_ms, decoded.max_timestamp_ms)
             yield from decoded.table_batches
-        if next_offset <= end and self._goes_on and not self._is_undecodable():
+        if next_offset <= end and not self._may_end_early and not self._is_undecodable():
             raise SourceGone(f"{self._source.path} ends at offset {next_offset - 1}, not at {end}")
 
     def _is_undecodable(self) -> bool:
@@ -69,7 +70,8 @@ class RangeSource:
             raise SourceGone(f"{self._source.path} is not there") from error
         try:
             position = self._source.position
-            self._goes_on = os.fstat(descriptor).st_size > position + left
+            goes_on = os.fstat(descriptor).st_size > position + left
+            self._may_end_early = self._source.may_have_gaps and not goes_on
             wanted = PIECE_BYTES
             while left > 0:
                 fresh = os.pread(descriptor, min(left, wanted), position)

@@ -218,7 +218,10 @@ def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_p
     """The log was compacted before it became a table; of a segment in between nothing at all may be left."""
     bounds = ((0, 21, 29), (30, 0, 39), (40, 200, 250))
     ranges = [
-        copy_range(segment(tmp_path / f"{start}.log", start, count), start, end)
+        replace(
+            copy_range(segment(tmp_path / f"{start}.log", start, count), start, end),
+            may_have_gaps=True,
+        )
         for start, count, end in bounds
     ]
     assert [each.size_bytes == 0 for each in ranges] == [False, True, False]
@@ -228,6 +231,10 @@ def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_p
         assert sum(offsets_of(store, done), []) == [*range(21), *range(40, 240)]
         assert [each.segment.row_count for each in done] == [21, 0, 200]
         assert [each.segment.end_offset for each in done] == [29, 39, 250]
+    # Of a log that is not compacted, what is missing is not there yet, or lost.
+    for each in ranges:
+        with pytest.raises(SourceGone, match="ends at offset"):
+            written(MemoryStore(), [replace(each, may_have_gaps=False)], 1)
 
 
 def test_a_segment_that_is_gone_or_short_is_said_to_be(ranges: list[CopyRange]) -> None:
