@@ -351,7 +351,7 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
             raise ConfigError(f"{name} is no setting of a topic{_nearest(name, topic_settings())}")
         parsed[attribute_of(name)] = setting.parse(text)
     topic = replace(config.topic, **parsed)
-    if "compact" in topic.cleanup_policy and "remote_storage_enable" not in parsed:
+    if topic.is_compacted and "remote_storage_enable" not in parsed:
         # Such a table holds every record for good, and compaction waits for it: whoever wants that says so.
         topic = replace(topic, remote_storage_enable=False)
     if topic.remote_storage_enable and not config.remote_log_storage_system_enable:

@@ -241,6 +241,11 @@ class TopicConfig:
     )
 
     @property
+    def is_compacted(self) -> bool:
+        """As of `LogConfig`."""
+        return "compact" in self.cleanup_policy
+
+    @property
     def copies_to_lake(self) -> bool:
         """As of `LogConfig`."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
@@ -248,5 +253,5 @@ class TopicConfig:
     @property
     def has_table(self) -> bool:
         """As of `LogConfig`."""
-        is_leaving = self.remote_log_delete_on_disable and "compact" not in self.cleanup_policy
+        is_leaving = self.remote_log_delete_on_disable and not self.is_compacted
         return self.remote_storage_enable or is_leaving

@@ -19,7 +19,7 @@ def why_not_from(present: TopicConfig, wanted: TopicConfig) -> str | None:
     """Why a topic cannot go from these settings to those; None if it can."""
     if not present.has_table:
         return None
-    is_compacted, was_compacted = ("compact" in each.cleanup_policy for each in (wanted, present))
+    is_compacted, was_compacted = wanted.is_compacted, present.is_compacted
     policy = f"cleanup.policy={','.join(wanted.cleanup_policy)}"
     if was_compacted and not is_compacted:
         return (
