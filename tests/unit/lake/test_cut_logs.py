@@ -10,24 +10,9 @@ from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
-from tests.fakes.lake_store import FakeLogClock, MemoryStore, new_log, raise_timeout, times
+from tests.fakes.lake_store import FakeLogClock, raise_timeout, times
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def clock():
-    return FakeLogClock()
-
-
-@pytest.fixture
-def store(clock):
-    return MemoryStore(clock)
-
-
-@pytest.fixture
-def log(store, clock):
-    return new_log(store, clock)
 
 
 def go_on_and_cut(store, clock):

@@ -16,8 +16,6 @@ from kafka_ds.lake.log.log import RETRY_PAUSES_SECONDS, DeltaLog, ForeignTable
 from kafka_ds.lake.names import commit_file
 from tests.fakes.lake_store import (
     SCHEMA_JSON,
-    FakeLogClock,
-    MemoryStore,
     new_log,
     raise_not_written,
     raise_timeout,
@@ -25,21 +23,6 @@ from tests.fakes.lake_store import (
 )
 
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def clock():
-    return FakeLogClock()
-
-
-@pytest.fixture
-def store(clock):
-    return MemoryStore(clock)
-
-
-@pytest.fixture
-def log(store, clock):
-    return new_log(store, clock)
 
 
 def commit(log, read_version, **info):
