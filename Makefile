@@ -8,6 +8,7 @@ SEEDS  ?= 200
 SECONDS ?= 60
 MINUTES ?= 60
 SUITES ?= librdkafka franz-go
+SPARKS ?= 4.1.4 4.0.5
 # Tests of one file run one after the other, so many files at once: on two cores three, since most of them wait for a
 # process of theirs. What takes long comes first, many short ones fill the rest. Those of Spark have a process of their
 # own beside them: one session for all of them, and PySpark changes py4j, by which others run Kafka's tools.
@@ -18,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim fuzz soak client-suites lint collect format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions lint collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -30,6 +31,7 @@ help:
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
 	@echo "make client-suites  librdkafka's and franz-go's own tests; wants git, gcc, g++, make and Go: SUITES='$(SUITES)'"
+	@echo "make spark-versions  source and sink with earlier PySparks, in environments of their own below .cache: SPARKS='$(SPARKS)'"
 	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
 
 # Bytecode is made of what is imported, when it is.
@@ -48,8 +50,8 @@ $(STAMP): requirements.txt pyproject.toml
 
 $(KERNELS): $(STAMP)
 	@echo "compiling the record kernels, once (some seconds)"
-	$(BIN)/python -c 'from broker.cleaning.loops import loops; from kafka_ds.lake.files import pages; from kafka_ds.sink import loops as sink; from kafka_ds.wire import kernel; kernel.warm_up(); loops(); pages.loops(); sink.loops()'
-	$(BIN)/python -m kafka_ds.wire.machine_code || echo "no machine code for produced records: the broker will check them slowly"
+	$(BIN)/python -c 'from broker.cleaner.loops import loops; from kafka_ds.lake.files import pages; from kafka_ds.sink import loops as sink; from kafka_ds.records import kernel; kernel.warm_up(); loops(); pages.loops(); sink.loops()'
+	$(BIN)/python -m kafka_ds.records.machine_code || echo "no machine code for produced records: the broker will check them slowly"
 	@touch $@
 
 .PHONY: .venv
@@ -96,6 +98,9 @@ soak: $(KERNELS)
 
 client-suites: jars $(KERNELS)
 	@for suite in $(SUITES); do JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.clients.suites $$suite || exit 1; done
+
+spark-versions: jars $(KERNELS)
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.spark.versions $(SPARKS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -143,14 +143,18 @@ def _loop_factory() -> Callable[[], Any] | None:
 
 async def _serve(config: BrokerConfig) -> None:
     # Here, not above: a wrong setting is told without waiting for the imports.
+    from broker.loop_stalls import LoopStalls
     from broker.node import Node
-    from kafka_ds.wire import machine_code
+    from kafka_ds.records import machine_code
 
     raise_open_files_limit()
     machine_code.build_beside()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
+    stalls = LoopStalls()
+    node.metrics.add_source(stalls.samples)
+    looking = loop.create_task(stalls.run(), name="loop stalls")
 
     def stop(number: int) -> None:
         log.info("stopping: %s", signal.Signals(number).name)
@@ -172,6 +176,7 @@ async def _serve(config: BrokerConfig) -> None:
     sys.stdout.flush()
     why = await _ended(node, stopping)
     await node.stop()
+    looking.cancel()
     log.info("stopped")
     if why is not None:
         raise why

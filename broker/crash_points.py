@@ -37,13 +37,22 @@ SWEEP_POINTS = (
 )
 TOPIC_POINTS = ("after_topic_delete_started", "after_topic_retired", "after_topic_deleted")
 LAYOUT_POINTS = ("after_layout_files", "before_layout_commit", "after_layout_commit")
+REPAIR_POINTS = ("after_repair_file", "after_repair_commit", "after_repair_residue")
 EVENTS_POINTS = ("after_events_file", "after_events_commit")
 WORKER_POINTS = (
-    COPY_POINTS + UPKEEP_POINTS + SWEEP_POINTS + TOPIC_POINTS + LAYOUT_POINTS + EVENTS_POINTS
+    COPY_POINTS
+    + UPKEEP_POINTS
+    + SWEEP_POINTS
+    + TOPIC_POINTS
+    + LAYOUT_POINTS
+    + REPAIR_POINTS
+    + EVENTS_POINTS
 )
 TRANSACTION_POINTS = ("after_prepare", "after_marker", "after_markers")
 EXPIRY_POINTS = ("broker_before_log_start", "broker_after_log_start", "broker_before_sweep")
 BROKER_POINTS = ("broker_before_copy", "broker_after_copy", "broker_after_advance")
+CHECK_POINTS = ("broker_before_check", "broker_after_check", "broker_after_repair")
+ALL_BROKER_POINTS = BROKER_POINTS + EXPIRY_POINTS + CHECK_POINTS
 
 
 class CrashPoints:
@@ -82,7 +91,7 @@ def armed_from_environment(points: Sequence[str]) -> CrashPoints:
     armed: dict[str, int] = {}
     for text in filter(None, os.environ.get("KAFKA_DS_CRASH_AT", "").split(",")):
         point, _, nth = text.partition(":")
-        if point not in WORKER_POINTS + BROKER_POINTS + EXPIRY_POINTS + TRANSACTION_POINTS:
+        if point not in WORKER_POINTS + TRANSACTION_POINTS + ALL_BROKER_POINTS:
             raise ValueError(f"KAFKA_DS_CRASH_AT: no crash point is called {point!r}")
         if point in points:
             armed[point] = int(nth or 1)

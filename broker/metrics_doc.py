@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 
-import broker.node  # noqa: F401 - imports everything that declares
+import broker.loop_stalls
+import broker.node  # noqa: F401 - these import everything that declares
 from broker.metrics.names import Kind, Metric, declared
 
 _HEAD = """# Metrics

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_taken_over
-from broker.cleaning.manager import LogCleaner
-from broker.cleaning.settings import CleanerSettings
+from broker.cleaner.settings import CleanerSettings
 from broker.cluster.controller.controller import Controller, Defaults
 from broker.cluster.events import NO_BROKER_EPOCH, ConfigChanged, Event
 from broker.cluster.features import supported_features
@@ -34,44 +33,45 @@ from broker.cluster.metadata.event_lines import Told, lines_of
 from broker.cluster.metadata.log import MetadataLog
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import in_force
+from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
 from broker.groups.coordinator import GroupCoordinator
 from broker.groups.lake.noting import OffsetNotes
 from broker.groups.settings import group_settings
+from broker.ipc.channel import AskWorker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.directories.directories import are_empty, disown, unowned
 from broker.log.directories.manager import LogManager
 from broker.log.directories.metrics import log_samples
-from broker.net.answering import answer_here
-from broker.net.dispatch import Dispatcher
-from broker.net.metrics import Metrics
-from broker.net.metrics_server import MetricsServer
-from broker.net.server import Server, own_host
 from broker.node_metrics import node_samples
 from broker.node_replicas import known_home, moves_of, surroundings_of
 from broker.parts import Parts
 from broker.registry import REGISTRY
+from broker.remote.manager import TierManager
 from broker.replica.leader.alter_partition import IsrProposals
 from broker.replica.leader.preparing import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetching import Fetching
 from broker.seams import Clock, Disk, Network
 from broker.security.wiring import Security
+from broker.server.dispatch import Dispatcher
+from broker.server.local_request import handle_locally
+from broker.server.metrics import Metrics
+from broker.server.metrics_server import MetricsServer
+from broker.server.server import Server, own_host
 from broker.system import ThreadBackground, halt, new_uuid
-from broker.tier.manager import TierManager
-from broker.tier.settings import TierSettings
 from broker.transactions.coordinator import TransactionCoordinator
 from broker.transactions.settings import transaction_settings
 from broker.transport.secure_network import between_brokers
-from broker.workers.channel import AskWorker
+from broker.worker.settings import TierSettings
 from kafka_ds.lake.log.log import DeltaLog, LogClock
 from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
+from kafka_ds.protocol.types import uuid_text
 
 if TYPE_CHECKING:
     from kafka_ds.lake.store.store import Store
@@ -126,7 +126,9 @@ class Node(Parts):
         self._ticking: asyncio.Task[None] | None = None
         self.failed = None
         self._told: Told = {}
+        self._lost_its_disks = False
         self._halt = halt
+        self._notes: OffsetNotes | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetching = Fetching(
             lambda: self.config,
@@ -182,6 +184,7 @@ class Node(Parts):
 
     async def _begin(self) -> None:
         await self.member.join(self._identity(), lambda: self.log_manager.directory_ids.values())
+        self._warn_of_empty_disks()
         if self.tier is not None:
             await self.tier.start()
         await self.controller.begin_applying(self._begin_applying, self._apply)
@@ -198,7 +201,8 @@ class Node(Parts):
 
     def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
         led, begun = (lambda: self.replica_manager), self.groups.topic.begun
-        return OffsetNotes(ask, led, begun, interval_ms).run()
+        self._notes = OffsetNotes(ask, led, begun, interval_ms)
+        return self._notes.run()
 
     async def _begin_applying(self) -> None:
         # ConfigError where a later process has this number: in that one's epoch nothing is fetched from here.
@@ -217,13 +221,18 @@ class Node(Parts):
             metadata_log.found(uuid_text(new_uuid()))
             self.metadata = metadata_log.load()
         elif self._serves_clients:
-            self._warn_of_empty_disks()
+            self._lost_its_disks = (
+                self.config.node_id in self.metadata.brokers and self._has_empty_disks()
+            )
             check_taken_over(self.disk, self.metadata, self.config)
         return metadata_log
 
     def _warn_of_empty_disks(self) -> None:
-        """Groups begin anew on them, and the lake is told so soon: the last moment to think of a restore."""
-        if self.config.node_id in self.metadata.brokers and self._has_empty_disks():
+        """Groups begin anew on them, and the lake is told so soon: the last moment to think of a restore.
+
+        But not before it is known that no other process has this number, and its disks.
+        """
+        if self._lost_its_disks:
             log.warning(
                 "log.dirs are empty, though this broker was in the cluster before: if no other broker has what was "
                 "in them, stop it now and run `python -m broker restore`, or groups are lost"
@@ -283,7 +292,7 @@ class Node(Parts):
         self._wire_coordinators()
         config = self.config
         self.cleaner = LogCleaner(
-            CleanerSettings.of(config.values()),
+            CleanerSettings.of(config.values_in_force()),
             self.log_manager,
             clock=self.clock,
             disk=self.disk,
@@ -314,7 +323,7 @@ class Node(Parts):
             lease_thread=self._threads(1, "lease"),
             clock=self.clock,
             network=self.network,
-            answer_here=partial(answer_here, self, self._dispatcher),
+            handle_locally=partial(handle_locally, self, self._dispatcher),
             failed=self._fail,
         )
         self.security = Security(
@@ -410,6 +419,7 @@ class Node(Parts):
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
             self.config = with_committed(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
+            self.cleaner.configure(CleanerSettings.of(self.config.values_in_force()))
             await self.server.configure(self.config)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
@@ -476,11 +486,16 @@ class Node(Parts):
         """End cleanly: nothing that was acknowledged needs a recovery at the next start."""
         if self._ticking is not None:
             self._ticking.cancel()
+        # Before others coordinate the groups, and once more what comes until they do.
+        notes = self._notes if self._serves_clients else None
+        has_published = notes is not None and await notes.publish()
         await self.member.leave()
         await self.server.stop_accepting()
         await self._metrics_server.stop()
         await self.cleaner.stop()
         await self.moves.stop()
+        if notes is not None and has_published:
+            await notes.publish()
         self.groups.stop()
         self.transactions.stop()
         self.isr_proposals.stop()

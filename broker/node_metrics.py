@@ -192,7 +192,7 @@ def node_samples(node: Parts) -> Iterator[Sample]:
     yield from node.fetching.samples()
     yield from node.isr_proposals.samples()
     yield from group_samples(list(node.groups.shards()), node.groups.counts)
-    yield from transaction_samples(node.transactions.topic.begun())
+    yield from transaction_samples(node.transactions)
     now_ms = node.clock.monotonic_ms()
     yield from GROUP_LOADS.samples(node.groups.loads, node.groups.states(), now_ms)
     yield from TRANSACTION_LOADS.samples(

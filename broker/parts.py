@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from broker.cleaning.manager import LogCleaner
     from broker.cluster.image import MetadataImage
     from broker.cluster.member import ClusterMember
     from broker.cluster.metadata.driver import ClusterDriver
     from broker.cluster.producer_ids import ProducerIds
+    from broker.compaction.manager import LogCleaner
     from broker.config.loading import BrokerConfig
     from broker.groups.coordinator import GroupCoordinator
     from broker.log.directories.manager import LogManager
+    from broker.remote.manager import TierManager
     from broker.replica.leader.alter_partition import IsrProposals
     from broker.replica.leader.preparing import BatchPreparer
     from broker.replica.manager import ReplicaManager
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from broker.seams import Clock, Disk, Network
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.wiring import Security
-    from broker.tier.manager import TierManager
     from broker.transactions.coordinator import TransactionCoordinator
 
 

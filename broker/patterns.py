@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import re2
 
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from kafka_ds.wire.compile import Buffer, decode
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.numbered import NUMBER_BYTES, encode_numbered, read_number
-from kafka_ds.wire.types import boolean, message, string
+from kafka_ds.protocol.codec import Buffer, decode
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.types import boolean, message, string
+from kafka_ds.protocol.versioned import NUMBER_BYTES, encode_numbered, read_number
 
 USER = "User"
 

@@ -14,12 +14,12 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from broker.principal import ANONYMOUS, Principal
-from kafka_ds.wire.types import api_key_of
+from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.parts import Parts
-    from kafka_ds.wire.errors import ErrorCode
-    from kafka_ds.wire.frame import RequestHeader
+    from kafka_ds.protocol.errors import ErrorCode
+    from kafka_ds.protocol.frame import RequestHeader
 
 Result: TypeAlias = Any | None | Awaitable[Any | None]
 Handler: TypeAlias = Callable[[Any, "RequestContext"], Result]
@@ -30,7 +30,7 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
 class Authenticating(Protocol):
-    """What a connection with SASL hands to the handlers of its two requests (`broker.net.authentication`)."""
+    """What a connection with SASL hands to the handlers of its two requests (`broker.server.authentication`)."""
 
     def handshake(self, request: Any, version: int) -> Any:
         """Answer a SaslHandshake, or promise to."""
@@ -40,7 +40,7 @@ class Authenticating(Protocol):
 
 
 class Dispatching(Protocol):
-    """What serves a request that lies in another one (`broker.net.dispatch`)."""
+    """What serves a request that lies in another one (`broker.server.dispatch`)."""
 
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /

@@ -25,7 +25,7 @@ from broker.cluster.metadata.log import MetadataLog
 from broker.cluster.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError
-from broker.coordinating.placement import TOPIC
+from broker.coordinator.placement import TOPIC
 from broker.groups.lake.restored import RestoredGroups, restored_groups
 from broker.groups.records import encode_record
 from broker.groups.values import CoordinatorRecord
@@ -37,11 +37,11 @@ from broker.seams import Disk
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store.store import Store
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.messages import ElectLeadersRequest
-from kafka_ds.wire.messages.replicas import TopicPartitions
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.messages import ElectLeadersRequest
+from kafka_ds.protocol.messages.replicas import TopicPartitions
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records.batch import Record, build_batch
 
 log = logging.getLogger(__name__)
 

@@ -35,5 +35,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
+        from kafka_ds.source.pyspark_version import check_pyspark
+
+        check_pyspark()
         return getattr(import_module(_MODULES.get(name, "kafka_ds.source.datasource")), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

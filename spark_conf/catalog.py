@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import parse_settings
+from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.source.options.limits import OptionError
+from kafka_ds.source.pyspark_version import check_pyspark
 from kafka_ds.source.session.janino import compiled
-from kafka_ds.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -268,7 +269,9 @@ def topic_catalog(
         ClientOptionError: the brokers' address is none, or a ``kafka.*`` option is wrong.
         OptionError: an option that names topics.
         RuntimeError: a session of Spark Connect, which has no catalogs of its own to give.
+        ImportError: a PySpark that is too old.
     """
+    check_pyspark()
     session = getattr(spark, "_jsparkSession", None)
     jvm = getattr(spark, "_jvm", None)
     if session is None or jvm is None:

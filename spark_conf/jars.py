@@ -106,12 +106,18 @@ def _aws(name: str) -> Artifact:
     )
 
 
-# Delta's two jars are enough: their dependencies are in Spark's own distribution already.
+def _delta(spark: str) -> tuple[Artifact, ...]:
+    """Delta's two jars are enough: their dependencies are in Spark's own distribution already."""
+    wanted = (f"delta-spark_{spark}_2.13", "delta-storage")
+    return tuple(
+        Artifact(organisation="io.delta", name=name, revision=DELTA_VERSION) for name in wanted
+    )
+
+
 SETS: dict[str, tuple[Artifact, ...]] = {
-    "delta": (
-        Artifact(organisation="io.delta", name="delta-spark_4.2_2.13", revision=DELTA_VERSION),
-        Artifact(organisation="io.delta", name="delta-storage", revision=DELTA_VERSION),
-    ),
+    "delta": _delta(".".join(SPARK_VERSION.split(".")[:2])),
+    # Of the same Delta for the earlier Spark that is supported; `fetch` knows which of the two is meant.
+    "delta-4.1": _delta("4.1"),
     # The message definitions that tests/wire compares our declarations with.
     "kafka-clients": (_kafka("kafka-clients", transitive=False),),
     # Apache Kafka itself, broker and tools: what we are measured against and checked by.
@@ -225,11 +231,13 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
 
 
 def fetch(name: str) -> Path:
-    """The folder of the set ``name``, fetched when it is not there yet.
+    """The folder of the set ``name``, fetched when it is not there yet; ``delta`` is that of the PySpark in use.
 
     Raises:
         JarsUnavailable: unknown set, no Java, or Ivy could not bring all of it.
     """
+    if name == "delta":
+        name = _delta_of_pyspark()
     if name not in SETS:
         raise JarsUnavailable(f"no set of jars is called {name!r}; there are {', '.join(SETS)}")
     target = cache_folder() / name
@@ -239,6 +247,14 @@ def fetch(name: str) -> Path:
     with _alone(target.parent / f".{name}.lock"):
         # Another process may have fetched it meanwhile.
         return target if target.is_dir() else _bring(name, target)
+
+
+def _delta_of_pyspark() -> str:
+    """Delta is built for each minor version of Spark."""
+    import pyspark
+
+    made_for = f"delta-{'.'.join(pyspark.__version__.split('.')[:2])}"
+    return made_for if made_for in SETS else "delta"
 
 
 @contextlib.contextmanager

@@ -10,20 +10,19 @@ from time import perf_counter
 from typing import Any
 
 from broker.config.loading import from_given
-from broker.net.dispatch import Waiting
 from broker.node import Node
 from broker.principal import ANONYMOUS, Principal
+from broker.server.dispatch import Waiting
 from broker.system import SystemClock, SystemDisk, SystemNetwork
-from kafka_ds.wire.batch import Codec, Record, build_batch, iterate_headers, read_records
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import (
     RESPONSES,
     CreateTopicsRequest,
     FetchRequest,
     ProduceRequest,
 )
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.messages.data import (
     FetchPartition,
     FetchPartitionData,
     FetchTopic,
@@ -31,8 +30,9 @@ from kafka_ds.wire.messages.data import (
     PartitionProduceResponse,
     TopicProduceData,
 )
-from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
+from kafka_ds.protocol.types import message_info
+from kafka_ds.records.batch import Codec, Record, build_batch, iterate_headers, read_records
 
 LISTENER = "PLAINTEXT"
 NOW_MS = 1_700_000_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka_ds.wire.batch import (
+from kafka_ds.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     Codec,
@@ -12,7 +12,7 @@ from kafka_ds.wire.batch import (
     seal,
     varint,
 )
-from kafka_ds.wire.compression import compress
+from kafka_ds.records.compression import compress
 
 NOW_MS = 1_700_000_000_000
 COUNT = 3

@@ -33,7 +33,7 @@ from broker.seams import Disk
 from broker.system import new_uuid
 from kafka_ds.lake.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
 from kafka_ds.lake.store.store import Store
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 COMMITS_MAX = 3
 TABLES_SHOWN_MAX = 10

@@ -28,10 +28,10 @@ from broker.log.files import read_or_none
 from broker.log.producers import CorruptSnapshot, Producers
 from broker.log.segment.scan import valid_batches
 from broker.seams import Disk
-from kafka_ds.wire.batch import CorruptRecord, Record, read_records
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.messages.persisted_metadata import decode_record
-from kafka_ds.wire.messages.persisted_transactions import decode_value
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.persisted_metadata import decode_record
+from kafka_ds.protocol.messages.persisted_transactions import decode_value
+from kafka_ds.records.batch import CorruptRecord, Record, read_records
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
 # In 2.8, whose records have frames of version 0: no later Kafka reads it either.

@@ -15,7 +15,7 @@ from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.files import read_or_none, replace
 from broker.seams import Disk
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 
 def mark_taken_over(disk: Disk, log_dirs: Sequence[str], lake_uri: str) -> None:

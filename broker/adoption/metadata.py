@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from broker.cluster.events import AclCreated, PartitionRegistration, QuotaComponent
 from broker.cluster.security_image import QuotaEntity, in_order
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
-from kafka_ds.wire.messages.persisted_metadata import (
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.persisted_metadata import (
     NO_LEADER_CHANGE,
     AbortTransactionRecord,
     AccessControlEntryRecord,

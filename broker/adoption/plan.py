@@ -41,8 +41,8 @@ from broker.cluster.topic_names import (
     why_illegal,
 )
 from broker.config.settings import ConfigError
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
-from kafka_ds.wire.types import NO_UUID, uuid_text
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 ALL_OTHERS = "*"
 CLEANUP_POLICY = "cleanup.policy"

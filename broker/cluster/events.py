@@ -10,12 +10,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
-from kafka_ds.wire.types import uuid_from_text, uuid_text
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 NO_LEADER = -1
 NO_BROKER_EPOCH = -1
@@ -356,3 +357,21 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
         return value
 
     return checked
+
+
+def encode_events(events: Sequence[Event]) -> bytes:
+    """Events as they go over the wire."""
+    return encode_listed([to_json(event) for event in events])
+
+
+def encode_listed(listed: Sequence[Mapping[str, Any]]) -> bytes:
+    """The same, of events that are JSON objects already."""
+    return json.dumps(listed, separators=(",", ":")).encode()
+
+
+def decode_events(data: bytes | bytearray | memoryview) -> list[Event]:
+    """Events as they came over the wire; ValueError where they cannot be understood."""
+    listed = json.loads(bytes(data))
+    if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed):
+        raise ValueError("a commit is a list of events")
+    return [from_json(each) for each in listed]

@@ -40,7 +40,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.security_image import SECURITY_EVENTS, SecurityImage
 from broker.cluster.topic_names import INTERNAL_TOPICS, collision_key
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 
 # An epoch is a version and a place within its commit in one number that only grows.
 COMMIT_EVENTS_MAX = 1 << 20

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from broker.cluster.controller.controller import NewTopic, TopicResult
 from broker.cluster.image import MetadataImage
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 

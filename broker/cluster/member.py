@@ -34,12 +34,11 @@ from broker.cluster.metadata.duties import Duties
 from broker.cluster.others import OtherBrokers
 from broker.config.settings import ConfigError
 from broker.transport.peers import Peers
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.cluster.controller.controller import Controller
-    from broker.cluster.metadata.claiming import Claiming
-    from broker.cluster.metadata.driver import ClusterDriver
+    from broker.cluster.metadata.driver import ClusterDriver, ControllerClaim
     from broker.config.loading import BrokerConfig
     from broker.seams import Clock, Network
     from kafka_ds.lake.store.store import Store
@@ -60,7 +59,7 @@ class ClusterMember:
         lease_thread: Executor,
         clock: Clock,
         network: Network,
-        answer_here: Callable[[Any], Awaitable[Any]],
+        handle_locally: Callable[[Any], Awaitable[Any]],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._config = config
@@ -68,7 +67,7 @@ class ClusterMember:
         self._clock = clock
         self._network = network
         self._lease_thread = lease_thread
-        self._answer_here = answer_here
+        self._handle_locally = handle_locally
         self._failed = driver.on_failed = failed
         self._peers: list[Peers] = []
         self._asking = self._new_peers()
@@ -152,7 +151,7 @@ class ClusterMember:
             self._driver,
             self._new_peers(),
             listener=self._config.inter_broker_listener,
-            answer_here=self._answer_here,
+            handle_locally=self._handle_locally,
         )
 
     def _new_duties(self) -> Duties:
@@ -232,7 +231,7 @@ class ClusterMember:
 
     # -- all along ------------------------------------------------------------------------------
 
-    def _decide_claim(self, claiming: Claiming, dead: int | None) -> None:
+    def _decide_claim(self, claiming: ControllerClaim, dead: int | None) -> None:
         # ConfigError where a later process has this number: the claim would take its place away from it.
         _ = self.lifecycle.registration
         decide_claim(claiming, self.lifecycle.identity, dead)
@@ -284,7 +283,7 @@ class ClusterMember:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def decide_claim(claiming: Claiming, identity: BrokerIdentity, dead: int | None) -> None:
+def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int | None) -> None:
     """The decisions in the commit with which a broker becomes the controller.
 
     Raises ConfigError where the metadata are another cluster's, or want what this broker is not.

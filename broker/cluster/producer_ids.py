@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.protocol.errors import KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 PREFETCH_SHARE = 10

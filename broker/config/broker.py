@@ -40,6 +40,13 @@ ALL_BROKERS = ""
 CHANGEABLE = (
     "follower.replication.throttled.rate",
     "leader.replication.throttled.rate",
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.cleaner.io.buffer.load.factor",
+    "log.cleaner.io.buffer.size",
+    "log.cleaner.io.max.bytes.per.second",
+    "log.cleaner.threads",
+    "producer.id.expiration.ms",
     "replica.alter.log.dirs.io.max.bytes.per.second",
     "remote.fetch.max.wait.ms",
     "remote.list.offsets.request.timeout.ms",
@@ -179,12 +186,16 @@ class BrokerConfig(ListenerConfig):
         15_000, "How long a log cleaner waits if there is nothing to compact.", low=0
     )
     log_cleaner_dedupe_buffer_size: int = i64(
-        128 * _MIB, "The memory for the keys of logs being compacted, shared by all cleaners."
+        128 * _MIB,
+        "The memory for the keys of logs being compacted, shared by all cleaners; more than 1 MiB for each.",
+        low=0,
     )
     log_cleaner_enable: bool = boolean(True, "Whether logs of compacted topics are compacted.")
     log_cleaner_io_buffer_load_factor: float = double(
         0.9,
         "How full the memory for keys may get: the fuller, the more keys fit in a run, and the slower it is.",
+        low=0,
+        high=1,
     )
     log_cleaner_io_buffer_size: int = i32(
         512 << 10, "The memory for reading and writing, shared by all cleaners.", low=0
@@ -480,6 +491,10 @@ class BrokerConfig(ListenerConfig):
                 return settings_of(BrokerConfig)[name].parse(text)
         value: Value = getattr(self, attribute_of(name))
         return value
+
+    def values_in_force(self) -> Mapping[str, Value]:
+        """All broker-wide settings, with what was changed while it runs."""
+        return {name: self.in_force(name) for name in settings_of(BrokerConfig)}
 
     def values(self) -> Mapping[str, Value]:
         """All broker-wide settings by Kafka's name."""

@@ -15,6 +15,7 @@ from broker.config.broker import ALL_BROKERS, CHANGEABLE
 from broker.config.group import group_settings, inherited
 from broker.config.listeners import listener_key
 from broker.config.settings import Kind, Setting, attribute_of, settings_of
+from broker.config.topic import REMOTE_STORAGE_KEPT
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig
@@ -119,7 +120,8 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
     policy = overrides.get("cleanup.policy", ",".join(config.topic.cleanup_policy))
     for name, setting in settings_of(type(config.topic)).items():
         inherited = setting.text(getattr(config.topic, attribute_of(name)))
-        if name == "remote.storage.enable" and "compact" in policy:
+        is_kept = REMOTE_STORAGE_KEPT in overrides
+        if name == "remote.storage.enable" and "compact" in policy and not is_kept:
             inherited = "false"  # Compacted topics are tables only if they say so.
         synonyms: tuple[Synonym, ...] = ()
         if setting.synonyms:

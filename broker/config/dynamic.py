@@ -22,6 +22,7 @@ from broker.config.broker import ALL_BROKERS, CHANGEABLE
 from broker.config.listeners import check_listener_value, listener_key
 from broker.config.loading import (
     broker_settings,
+    check_cleaner,
     known_names,
     no_setting,
     topic_config,
@@ -71,6 +72,7 @@ def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]])
         started_topic=started.topic,
         changes={name: dict(own) for name, own in changes.items() if own},
     )
+    check_cleaner(changed)
     topic_config(changed, {})
     return changed
 

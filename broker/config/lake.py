@@ -101,7 +101,7 @@ class LakeConfig:
     lake_maintenance_interval_ms: int = i64(
         300_000,
         "How often tables are checked for small files, badly sorted files and files with expired rows; -1 means "
-        "never.",
+        "never. Rows below a log start that has moved are looked for every five seconds, if this is not less.",
         low=-1,
         ours=True,
     )
@@ -120,8 +120,9 @@ class LakeConfig:
     )
     lake_maintenance_expired_ratio: float = double(
         0.5,
-        "The share of a file's offsets that must lie below the log start before the file is rewritten without them; "
-        "0 means that one is enough.",
+        "The share of a file's offsets that must lie below the log start before the file is rewritten without them, "
+        "if a file was rewritten for that lately; 0 means that one is enough. It delays only what retention expired, "
+        "and by an hour at most.",
         low=0,
         ours=True,
     )

@@ -32,7 +32,7 @@ from broker.config.settings import (
     broker_synonyms,
     settings_of,
 )
-from broker.config.topic import TopicConfig
+from broker.config.topic import REMOTE_STORAGE_KEPT, TopicConfig
 
 if TYPE_CHECKING:
     from broker.log.config import LogConfig
@@ -199,6 +199,7 @@ def _check_whole(config: BrokerConfig) -> None:
     _ = config.super_principals
     _check_cluster(config)
     _check_groups(config)
+    check_cleaner(config)
     _check_topic(config.topic)
 
 
@@ -259,6 +260,18 @@ def _check_cluster(config: BrokerConfig) -> None:
     for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         if wait_ms > (most_ms := getattr(config, attribute_of(name))):
             raise ConfigError(f"replica.fetch.wait.max.ms={wait_ms} is above {name}={most_ms}")
+
+
+def check_cleaner(config: BrokerConfig) -> None:
+    """As Kafka does."""
+    size, threads = (
+        int(str(config.in_force(name)))
+        for name in ("log.cleaner.dedupe.buffer.size", "log.cleaner.threads")
+    )
+    if size // threads <= 1 << 20:
+        raise ConfigError(
+            f"log.cleaner.dedupe.buffer.size={size} must be more than 1 MiB for each of log.cleaner.threads={threads}"
+        )
 
 
 def _check_groups(config: BrokerConfig) -> None:
@@ -346,12 +359,15 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
     """The settings of a topic with these texts of its own; ConfigError names the one that is wrong."""
     parsed: dict[str, Any] = {}
     for name, text in overrides.items():
+        if name == REMOTE_STORAGE_KEPT:
+            continue
         setting = topic_settings().get(name)
         if setting is None:
             raise ConfigError(f"{name} is no setting of a topic{_nearest(name, topic_settings())}")
         parsed[attribute_of(name)] = setting.parse(text)
     topic = replace(config.topic, **parsed)
-    if topic.is_compacted and "remote_storage_enable" not in parsed:
+    is_said = "remote_storage_enable" in parsed or REMOTE_STORAGE_KEPT in overrides
+    if topic.is_compacted and not is_said:
         # Such a table holds every record for good, and compaction waits for it: whoever wants that says so.
         topic = replace(topic, remote_storage_enable=False)
     if topic.remote_storage_enable and not config.remote_log_storage_system_enable:
@@ -372,7 +388,7 @@ def log_config(config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         if hasattr(topic, declared.name):
             taken[declared.name] = getattr(topic, declared.name)
     taken["cleanup_policy"] = frozenset(topic.cleanup_policy)
-    taken["producer_id_expiration_ms"] = config.producer_id_expiration_ms
+    taken["producer_id_expiration_ms"] = config.in_force("producer.id.expiration.ms")
     return LogConfig(**taken)
 
 
@@ -404,8 +420,8 @@ class LogConfigs:
 
         While brokers are upgraded one after the other, or go back, the settings are those of whoever allowed them.
         """
-        known = topic_settings()
-        unknown = topic_overrides.keys() - known.keys()
+        known = {*topic_settings(), REMOTE_STORAGE_KEPT}
+        unknown = topic_overrides.keys() - known
         if not unknown:
             return self.of(config, topic_overrides)
         if not unknown <= self._unknown:

@@ -13,6 +13,9 @@ from broker.config.settings import MAX_LONG, boolean, double, i32, i64, string, 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
+# Beside a topic's own settings: it was a table when it became compacted, and remains one. The controller notes it;
+# to clients it is no setting.
+REMOTE_STORAGE_KEPT = "remote.storage.kept"
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from broker.coordinator.result import Instant, Producer
 from broker.groups.classic.group import Group
 from broker.groups.classic.rebalance import Rebalancing
 from broker.groups.classic.states import GroupState
@@ -26,17 +27,9 @@ from broker.groups.consumer.offset_checks import check_commit, check_fetch
 from broker.groups.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
 from broker.groups.records import group_tombstone, offset_tombstone
 from broker.groups.state import Count, ShardState
-from broker.groups.values import (
-    NO_MEMBER_ID,
-    Client,
-    CoordinatorRecord,
-    Instant,
-    Producer,
-    RemovingGroups,
-    Step,
-)
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from broker.groups.values import NO_MEMBER_ID, Client, CoordinatorRecord, RemovingGroups, Step
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
@@ -44,7 +37,7 @@ from kafka_ds.wire.messages import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponsePartition,
@@ -56,14 +49,14 @@ from kafka_ds.wire.messages.group_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kafka_ds.wire.messages.persisted import OffsetCommitKey, OffsetCommitValue
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
+from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from kafka_ds.wire.types import MAX_I64, NO_UUID, same_topic
+from kafka_ds.protocol.types import MAX_I64, NO_UUID, same_topic
 
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
 DEFAULT_RETENTION = -1

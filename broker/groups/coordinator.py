@@ -1,11 +1,12 @@
 """Shell: the groups of this broker: which partition holds a group, and which broker coordinates it.
 
-Rules of this file: `broker.coordinating.topic` finds the coordinator of a request. When a topic is deleted, all
+Rules of this file: `broker.coordinator.runtime` finds the coordinator of a request. When a topic is deleted, all
 coordinators are told, because of its offsets.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,16 +15,18 @@ from uuid import uuid4
 from broker.cluster.events import Event, PartitionChanged, TopicDeleted
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
-from broker.coordinating.loads import Loads, State
-from broker.coordinating.placement import TOPIC
-from broker.coordinating.topic import CoordinatedTopic, Partitions
+from broker.coordinator.loads import Loads, State
+from broker.coordinator.placement import TOPIC
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
 from broker.groups.consumer.topology import ImageTopology
-from broker.groups.runner import ShardRunner
-from broker.groups.shard import GroupShard, Request
+from broker.groups.shard import GroupShard, Request, TopicsDeleted
 from broker.groups.state import Count
 from broker.groups.values import Client, GroupSettings
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
+
+_LOGGER = logging.getLogger(__name__)
+_OURSELVES = Client("", "", 0)
 
 
 class GroupCoordinator:
@@ -45,18 +48,17 @@ class GroupCoordinator:
         self.counts: Counter[Count] = Counter()
         self._topology = ImageTopology(image)
 
-        def begin(partition: HostedPartition) -> ShardRunner:
-            return ShardRunner(
+        def begin(partition: HostedPartition) -> CoordinatorContext[GroupShard]:
+            return CoordinatorContext(
                 partition,
-                settings,
+                GroupShard(settings, new_id, self._topology, self.counts),
                 clock=clock,
                 loads=self.loads,
-                new_id=new_id,
-                topology=self._topology,
-                counts=self.counts,
+                load_bytes=settings.offsets_load_buffer_size,
+                commit_timeout_ms=settings.offsets_commit_timeout_ms,
             )
 
-        self.topic = CoordinatedTopic(
+        self.topic = CoordinatorRuntime(
             InternalTopicSettings(
                 name=TOPIC,
                 num_partitions=settings.offsets_topic_num_partitions,
@@ -87,33 +89,39 @@ class GroupCoordinator:
             (event.topic, event.topic_id) for event in events if isinstance(event, TopicDeleted)
         )
         if deleted:
-            for runner in self.topic.led_here():
-                runner.topics_deleted(deleted)
+            for context in self.topic.led_here():
+                error = context.run(TopicsDeleted(topics=deleted), _OURSELVES)
+                if error is not None:
+                    names = ", ".join(topic for topic, _ in deleted)
+                    _LOGGER.warning("Offsets of deleted topics %s stay: %s", names, error)
 
     # -- requests -----------------------------------------------------------------------------------
 
     def submit(self, group_id: str, request: Request, client: Client) -> Any:
         """The response of the group's coordinator, or a future that will have it; raises KafkaError."""
-        return self.topic.runner_of(group_id).submit(request, client)
+        return self.topic.context_of(group_id).submit(request, client)
 
     def submit_to_all(self, request: Request, client: Client) -> list[Any]:
         """The same request to every coordinator of this broker; raises KafkaError for what the first refuses."""
-        return [runner.submit(request, client) for runner in self.topic.led_here()]
+        return [context.submit(request, client) for context in self.topic.led_here()]
 
     def end_transaction(self, index: int, producer_id: int, *, committed: bool) -> None:
         """A marker was appended to this partition of `__consumer_offsets`."""
-        runner = self.topic.runner(index)
-        if runner is not None:
-            runner.end_transaction(producer_id, committed=committed)
+        context = self.topic.context(index)
+        if (
+            context is not None and context.is_active
+        ):  # While the log is being read, reading will find it.
+            context.appended_by_others()
+            context.shard.replay_end_of_transaction(producer_id, committed=committed)
 
     # -- what is to be seen -------------------------------------------------------------------------
 
     def shards(self) -> Iterator[GroupShard]:
         """The machines of all partitions whose log has been read."""
-        for runner in self.topic.begun():
-            if runner.is_active:
-                yield runner.shard
+        for context in self.topic.begun():
+            if context.is_active:
+                yield context.shard
 
     def states(self) -> Iterator[State]:
         """How far the coordinator of each partition is."""
-        return (runner.lead.state for runner in self.topic.begun())
+        return (context.state for context in self.topic.begun())

@@ -17,8 +17,8 @@ from broker.groups.classic.subscription import CONSUMER_PROTOCOL
 from broker.groups.records import group_tombstone, offset_tombstone
 from broker.groups.state import ShardState
 from broker.groups.values import CoordinatorRecord, RemovingGroups, Step
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.group_admin import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.group_admin import (
     DeletableGroupResult,
     DescribedGroup,
     DescribedGroupMember,

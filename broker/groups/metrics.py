@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from broker.coordinating.loads import LoadMetrics
+from broker.coordinator.loads import LoadMetrics
 from broker.groups.classic.states import GroupState
 from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.shard import GroupShard

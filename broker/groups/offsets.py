@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple, TypeAlias
 
 from broker.groups.values import NO_PRODUCER_ID
-from kafka_ds.wire.messages.persisted import OffsetCommitKey, OffsetCommitValue
+from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from broker.groups.classic.group import Group
 from broker.groups.offsets import NO_TIMESTAMP
 from broker.groups.values import EMPTY_ASSIGNMENT, CoordinatorRecord
-from kafka_ds.wire.messages.persisted import (
+from kafka_ds.protocol.messages.persisted import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,

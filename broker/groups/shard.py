@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
+from broker.coordinator.result import CoordinatorResult, Instant, Reply, Ticket
 from broker.groups.classic.group import Group
 from broker.groups.classic.joining import Joining
 from broker.groups.classic.membership import Membership
@@ -28,26 +29,24 @@ from broker.groups.consumer.consumers import ConsumerGroups
 from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.consumer.topology import Topology
 from broker.groups.listing import Listing
+from broker.groups.records import encode_record
 from broker.groups.state import Count, ShardState
 from broker.groups.timers import TimerKey, TimerKind
 from broker.groups.values import (
     NO_PRODUCER_ID,
     Client,
+    CoordinatorRecord,
     Downgrading,
     GroupSettings,
-    Instant,
     JoiningClassic,
     RemovingGroups,
     ReplacingStatic,
-    Reply,
-    Result,
     Step,
     StoringAssignment,
-    Ticket,
     Upgrading,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
@@ -64,8 +63,8 @@ from kafka_ds.wire.messages import (
     SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
-from kafka_ds.wire.messages.persisted import (
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.persisted import (
     ConsumerGroupValue,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -73,7 +72,10 @@ from kafka_ds.wire.messages.persisted import (
     OffsetCommitKey,
     OffsetCommitValue,
     Value,
+    decode_key,
+    decode_value,
 )
+from kafka_ds.records.batch import BatchHeader, ControlType, Record, control_type, read_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +132,47 @@ class GroupShard:
         self._listing = Listing(self.state)
         self._consumers = ConsumerGroups(self.state, self._rebalancing)
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether there is a group, or an offset of one."""
+        state = self.state
+        return bool(state.metadata or state.consumers or state.offsets.committed)
+
     # -- the log ------------------------------------------------------------------------------------
+
+    def replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
+        """Replay a batch of the log; how many records it had. Raises CorruptRecord or MalformedFrame.
+
+        A value that cannot be understood (of a later Kafka, say) is an error, because the offsets loaded without it
+        might be old. A key that cannot be understood concerns nothing that this version knows, and is skipped.
+        """
+        records = read_records(data, position, header)
+        if header.is_control:
+            for record in records:
+                control = control_type(record)
+                if control in (ControlType.COMMIT, ControlType.ABORT):
+                    committed = control == ControlType.COMMIT
+                    self.replay_end_of_transaction(header.producer_id, committed=committed)
+        else:
+            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+            for record in records:
+                self._replay_record(record, producer_id)
+        return len(records)
+
+    def _replay_record(self, record: Record, producer_id: int) -> None:
+        try:
+            key = decode_key(record.key or b"")
+        except MalformedFrame:
+            return
+        if key is not None:
+            value = None if record.value is None else decode_value(key, record.value)
+            if isinstance(value, GroupMetadataValue):
+                _check_members(value)
+            self.replay(key, value, record_offset=record.offset, producer_id=producer_id)
+
+    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        """Key and value of a record."""
+        return encode_record(record)
 
     def replay(
         self,
@@ -160,7 +202,7 @@ class GroupShard:
         """Take the marker in that ends a producer's transaction."""
         self.state.offsets.replay_end_of_transaction(producer_id, committed=committed)
 
-    def loaded(self, now: Instant) -> Result:
+    def loaded(self, now: Instant) -> CoordinatorResult:
         """The whole log has been replayed: the groups continue, and every session restarts."""
         step = Step()
         for group_id, value in self.state.metadata.items():
@@ -174,7 +216,15 @@ class GroupShard:
         self._expect_expiry(now)
         return step.result()
 
-    def stored(self, result: Result, now: Instant) -> Result:
+    def written(
+        self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
+    ) -> CoordinatorResult | None:
+        """The records are in the log and were replayed, or (with a code) could not be appended: what follows."""
+        if result.storing is None:
+            return None
+        return self.stored(result, now) if code is None else self.not_stored(result, code, now)
+
+    def stored(self, result: CoordinatorResult, now: Instant) -> CoordinatorResult:
         """The records of a result are in the log and have been replayed."""
         step = Step()
         match result.storing:
@@ -198,7 +248,9 @@ class GroupShard:
                 assert_never(unreachable)
         return step.result()
 
-    def not_stored(self, result: Result, code: ErrorCode, now: Instant) -> Result:
+    def not_stored(
+        self, result: CoordinatorResult, code: ErrorCode, now: Instant
+    ) -> CoordinatorResult:
         """The records of a result could not be appended; `code` is for those who wait."""
         step = Step()
         match result.storing:
@@ -218,7 +270,9 @@ class GroupShard:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def handle(self, request: Request, client: Client, ticket: Ticket, now: Instant) -> Result:
+    def handle(
+        self, request: Request, client: Client, ticket: Ticket, now: Instant
+    ) -> CoordinatorResult:
         """Decide what a request comes to."""
         # The request may be an operator's, who may not describe the topics that the others' expressions match.
         self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
@@ -227,7 +281,9 @@ class GroupShard:
         finally:
             self.state.sees = None
 
-    def _handle(self, request: Request, client: Client, ticket: Ticket, now: Instant) -> Result:
+    def _handle(
+        self, request: Request, client: Client, ticket: Ticket, now: Instant
+    ) -> CoordinatorResult:
         step = Step()
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._let_in(request, client, ticket, now, step)
@@ -235,7 +291,7 @@ class GroupShard:
             try:
                 response = self._respond(request, client, now, step)
             except KafkaError as error:
-                return Result(replies=(Reply(ticket, error),))
+                return CoordinatorResult(replies=(Reply(ticket, error),))
             step.reply(ticket, response)
         return step.result()
 
@@ -340,7 +396,7 @@ class GroupShard:
         """When, by the monotonic clock, `tick` has something to do."""
         return self.state.timers.next_due_ms()
 
-    def tick(self, now: Instant) -> Result | None:
+    def tick(self, now: Instant) -> CoordinatorResult | None:
         """Do the first thing that is due; None if nothing is."""
         key = self.state.timers.pop_due(now.monotonic_ms)
         if key is None:
@@ -388,3 +444,11 @@ class GroupShard:
     def count_consumer_groups(self) -> Counter[ConsumerGroupState]:
         """How many groups of the consumer protocol there are in each state."""
         return Counter(group.state for group in self.state.consumers.values())
+
+
+def _check_members(value: GroupMetadataValue) -> None:
+    """No member, and no instance, is in a group twice: what says so was not written by a coordinator."""
+    names = [member.member_id for member in value.members]
+    instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
+    if len({*names}) < len(names) or len({*instances}) < len(instances):
+        raise MalformedFrame("a group has a member twice")

@@ -22,7 +22,7 @@ from broker.groups.consumer.topology import Matches, NoTopics, Topology
 from broker.groups.offsets import Offsets
 from broker.groups.timers import TimerKey, TimerKind, Timers
 from broker.groups.values import GroupSettings
-from kafka_ds.wire.messages.persisted import GroupMetadataValue
+from kafka_ds.protocol.messages.persisted import GroupMetadataValue
 
 
 class Count(Enum):

@@ -1,8 +1,6 @@
 """Pure: inputs and outputs of the machine of groups.
 
-Rules of this file: values only. A request comes with a ticket, a number chosen by the caller; its answer goes out under
-the same number, at once or much later. Answers go out when the records of their event, and of all events before, are
-committed, so that nothing in them can be lost.
+Rules of this file: values only; `broker.coordinator.result` has those of every coordinator.
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from kafka_ds.wire.messages import JoinGroupRequest
-from kafka_ds.wire.messages.persisted import Key, Value
+from broker.coordinator.result import CoordinatorResult, Producer, Reply, Ticket
+from kafka_ds.protocol.messages import JoinGroupRequest
+from kafka_ds.protocol.messages.persisted import Key, Value
 
-Ticket: TypeAlias = int
 # (name, metadata), the preferred one first.
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 
@@ -23,13 +21,6 @@ NO_MEMBER_ID = ""
 NO_PRODUCER_ID = -1
 # A new member that waits in a rebalance cannot send heartbeats yet, so its end is not noticed: this is its session.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-
-
-class Instant(NamedTuple):
-    """A moment: `now_ms` goes into records, `monotonic_ms` decides what is due (setting the clock expires nobody)."""
-
-    now_ms: int
-    monotonic_ms: int
 
 
 def sees_all(topic: str) -> bool:
@@ -51,20 +42,6 @@ class CoordinatorRecord(NamedTuple):
 
     key: Key
     value: Value | None
-
-
-class Producer(NamedTuple):
-    """The producer in whose transaction records are written."""
-
-    producer_id: int
-    producer_epoch: int
-
-
-class Reply(NamedTuple):
-    """The answer to the request of this ticket: a response, or a KafkaError that stands for one."""
-
-    ticket: Ticket
-    response: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,16 +104,6 @@ Storing: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What one event comes to: append the records, replay them, say so (`stored`, `not_stored`), then answer."""
-
-    records: tuple[CoordinatorRecord, ...] = ()
-    replies: tuple[Reply, ...] = ()
-    storing: Storing | None = None
-    producer: Producer | None = None
-
-
 class Step:
     """A result while it is being made."""
 
@@ -157,15 +124,33 @@ class Step:
         assert self.storing is None
         self.storing = storing
 
-    def result(self) -> Result:
+    def result(self) -> CoordinatorResult:
         """What it has come to."""
         assert self.storing is None or self.records, "what is stored is stored by records"
-        return Result(
+        return CoordinatorResult(
             records=tuple(self.records),
             replies=tuple(self.replies),
             storing=self.storing,
             producer=self.producer,
+            info=_info(self.storing),
         )
+
+
+def _info(storing: Storing | None) -> tuple[str, dict[str, object]] | None:
+    """One line for the log where a group has begun a generation, or is gone."""
+    match storing:
+        case StoringAssignment(group_id=group_id, generation_id=generation_id):
+            members = len(storing.assignments)
+            line = f"Stabilized group {group_id} generation {generation_id} with {members} members"
+            return line, {"group": group_id, "generation": generation_id}
+        case RemovingGroups(group_ids=group_ids):
+            return f"Deleted groups: {', '.join(group_ids)}", {"group": group_ids[0]}
+        case Upgrading(group_id=group_id):
+            return f"Converted group {group_id} to the consumer protocol", {"group": group_id}
+        case Downgrading(group_id=group_id):
+            return f"Converted group {group_id} to the classic protocol", {"group": group_id}
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

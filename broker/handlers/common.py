@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.cluster.image import BrokerRegistration, MetadataImage
 from broker.security.authorization.asking import may, operations_for
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.data import LeaderIdAndEpoch, NodeEndpoint
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.data import LeaderIdAndEpoch, NodeEndpoint
 
 if TYPE_CHECKING:
     from broker.registry import RequestContext

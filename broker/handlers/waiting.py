@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 Result = TypeVar("Result")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from kafka_ds.wire.types import uuid_from_text, uuid_text
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 VERSION = 0
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

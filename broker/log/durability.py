@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from broker.seams import Background
 from broker.system import InlineBackground
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 Outcome = Callable[[BaseException | None], None]
 

@@ -18,6 +18,8 @@ class Ending:
 
     producer_snapshot: bytes = b""
     leader_epochs: tuple[tuple[int, int], ...] = ()
+    epochs_known_to: int | None = None
+    """The last offset whose epoch is known, where that is not the end; -1 where none is though records are there."""
     has_markers_to_come: bool = False
     """Whether the records behind are still to be had: those of a leader."""
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from broker.log.ending import UNKNOWN, Ending
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
-from kafka_ds.wire.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader
 
 
 def append_as_follower(log: Log, records: memoryview, *, leader_epoch: int, now_ms: int) -> int:

@@ -39,9 +39,9 @@ from broker.log.values import (
 )
 from broker.seams import Background, Clock, Disk
 from broker.system import InlineBackground
-from kafka_ds.wire.batch import BatchHeader, set_log_append_time, stamp
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.records.batch import BatchHeader, set_log_append_time, stamp
 
 
 class Log:
@@ -63,6 +63,8 @@ class Log:
         self.config = config
         self.leader_epochs, self.producers = loaded.epochs, loaded.producers
         self.log_start_offset, self.log_end_offset = loaded.log_start_offset, loaded.log_end_offset
+        # What its recovery has dropped, and up to where it is known to have reached before.
+        self.dropped, self.known_end_offset = loaded.dropped, loaded.known_end_offset
         self._high_watermark: int | None = None
         self.highest_offset_in_remote_storage = -1
         self.on_roll: Callable[[Log], None] | None = None

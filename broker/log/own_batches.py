@@ -14,7 +14,8 @@ from broker.log.config import LogConfig
 from broker.log.producers import Producers
 from broker.log.validation import check_own_batch, too_large_for_segment
 from broker.log.values import AbortedTransaction, AppendOrigin
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import (
     BatchHeader,
     ControlType,
     CorruptRecord,
@@ -23,7 +24,6 @@ from kafka_ds.wire.batch import (
     set_log_append_time,
     stamp,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 _MARKER_VALUE = struct.Struct(">hi")
 

@@ -7,14 +7,14 @@ the records' bytes stay. Of the attributes only those stay that mean something i
 from __future__ import annotations
 
 from broker.log.config import LogConfig
-from kafka_ds.wire.batch import TRANSACTIONAL_FLAG, Codec
-from kafka_ds.wire.compression import (
+from kafka_ds.records.batch import TRANSACTIONAL_FLAG, Codec
+from kafka_ds.records.compression import (
     GZIP_LEVEL_DEFAULT,
     LZ4_LEVEL_DEFAULT,
     ZSTD_LEVEL_DEFAULT,
     compress,
 )
-from kafka_ds.wire.crc import Buffer
+from kafka_ds.records.crc import Buffer
 
 __all__ = ["CODECS", "pack", "packed_at_once_bytes_max", "packed_attributes", "wanted_codec"]
 

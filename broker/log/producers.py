@@ -27,10 +27,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.log.values import AbortedTransaction, AppendOrigin
-from kafka_ds.wire.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
-from kafka_ds.wire.crc import crc32c
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.sequences import sequence_after
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
+from kafka_ds.records.crc import crc32c
+from kafka_ds.records.sequences import sequence_after
 
 BATCHES_REMEMBERED = 5
 NO_OFFSET = -1

@@ -15,8 +15,8 @@ from typing import TypeAlias
 
 from broker.log.log import Log
 from broker.log.values import FileSlice
-from kafka_ds.wire.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
-from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
 
 LOAD_BYTES = 5 * 1024 * 1024
 RECORDS_AT_ONCE = 500
@@ -53,7 +53,10 @@ async def replay_log(
         if not read.slices:
             offset = end_offset  # compaction has left nothing up to there
         for part in read.slices:
-            offset = await _replay_slice(log, replay, await _read(part), offset)
+            try:
+                offset = await _replay_slice(log, replay, await _read(part), offset)
+            except CorruptRecord as error:  # Where the next batch begins nobody can say.
+                raise LoadFailed(f"{log.name} behind offset {offset}: {error}") from error
         on_progress(offset)
 
 

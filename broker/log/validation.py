@@ -3,7 +3,7 @@
 Rules of this file:
 - Exactly one batch of magic 2 (Produce 3 and later), whose records fit its header: as many as it says, one after the
   other, at the offsets 0, 1, 2 and so on, none of them cut, and nothing behind the last. Machine code walks over them
-  (`kafka_ds.wire.fitting`); what is compressed is unpacked for it. So what reaches a log can be read.
+  (`kafka_ds.records.validation`); what is compressed is unpacked for it. So what reaches a log can be read.
 - The same walk sees which records their topic refuses: without a key where it is compacted, or too far from the
   broker's clock (`message.timestamp.before.max.ms` and `.after.max.ms`, KIP-937). As in Kafka one such record has its
   whole batch refused, and the refusal names each of them (KIP-467), or the first thousand.
@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from broker.log.config import UNLIMITED, LogConfig
 from broker.log.packing import pack, packed_at_once_bytes_max, packed_attributes, wanted_codec
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
+from kafka_ds.records.batch import (
     CONTROL_FLAG,
     HEADER,
     HEADER_BYTES,
@@ -35,9 +36,8 @@ from kafka_ds.wire.batch import (
     crc_is_valid,
     seal_writable,
 )
-from kafka_ds.wire.crc import Buffer
-from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
-from kafka_ds.wire.fitting import (
+from kafka_ds.records.crc import Buffer
+from kafka_ds.records.validation import (
     LONG_MAX,
     LONG_MIN,
     Demands,

@@ -6,6 +6,7 @@ Rules of this file:
 - If another broker may have led, a fence is committed first: whatever an earlier leader has not committed to the table
   by then it never will, however long it was paused. So the end that is read after the fence is final.
 - If the log has another leader epoch at the lake's end than the lake, the two diverged below it: the whole log goes.
+  If the lake cannot say whose records it has there, the partition waits: which of the two is right nobody knows.
 - A leader that waits for the lake serves neither writes nor reads; other partitions go on. If the lake cannot answer,
   or the disk refuses, it is tried again.
 - Where that lowers the recovery point, it is written down before the log leads: what comes there is not durable.
@@ -23,10 +24,10 @@ from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.tier.manager import TierManager
+    from broker.remote.manager import TierManager
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -164,8 +165,16 @@ class LakeRecovery:
             return False
         if partition.is_lost or partition.leader.leader_epoch != epoch:
             return False
-        if end < log.log_end_offset and not _parts(log, end, ended):
-            return True
+        if end < log.log_end_offset:
+            if ended.epochs_known_to == -1:
+                self._say(
+                    partition,
+                    f"cannot lead: whose records the lake has up to offset {end} nobody can say, "
+                    "its residue there is lost and it has no rows",
+                )
+                return False
+            if not _parts(log, end, ended):
+                return True
         _LOGGER.warning(
             "%s ends at %d, the lake at %d%s: going on behind the lake",
             log.name, log.log_end_offset, end,
@@ -226,12 +235,12 @@ def _parts(log: Log, end: int, ended: Ending) -> bool:
     Two logs that have the same epoch at an offset have the same records up to there (KIP-101).
     """
     if not ended.leader_epochs:
-        _LOGGER.warning("%s: the lake does not know its leader epochs at %d", log.name, end)
-        return False
+        return False  # Nothing is left there.
+    at = end if ended.epochs_known_to is None else ended.epochs_known_to
     owner = ended.leader_epochs[-1][0]
     known = log.leader_epochs.entries
-    if known and end < known[0][1]:
+    if known and at < known[0][1]:
         # What the log had there is given up, and its epoch forgotten, while a kill may have taken the log start back.
         # Along a log epochs never go down.
         return known[0][0] < owner
-    return log.leader_epochs.epoch_for_offset(end) != owner
+    return log.leader_epochs.epoch_for_offset(at) != owner

@@ -42,11 +42,11 @@ from broker.replica.strays import set_strays_aside
 from broker.replica.topic_metrics import topic_metrics
 from broker.replica.transitions import Transitions
 from broker.seams import Clock
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 
 if TYPE_CHECKING:
-    from broker.tier.manager import TierManager
+    from broker.remote.manager import TierManager
 
 _LOGGER = logging.getLogger(__name__)
 

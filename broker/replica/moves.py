@@ -34,7 +34,7 @@ from broker.log.log import Log
 from broker.log.segment import lookup
 from broker.log.values import LogRead
 from broker.seams import Clock
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 

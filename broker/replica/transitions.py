@@ -35,11 +35,11 @@ from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS, LeaderParti
 from broker.replica.replicas import Replicas
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.metrics.topics import PerTopic
-    from broker.tier.manager import TierManager
+    from broker.remote.manager import TierManager
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -248,22 +248,34 @@ class Transitions:
         self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
     ) -> bool:
         """Whether a log that may be in the lake holds less than it is known to have held."""
-        if self._host.tier is None or not log.config.has_table:
+        known_end = max(checkpoint, log.known_end_offset)
+        is_shorter = log.log_end_offset < known_end
+        has_lake = self._host.tier is not None and log.config.has_table
+        if is_shorter:
+            _LOGGER.error(
+                "%s ends at offset %d, but had records up to offset %d: acknowledged records are no longer here; %s",
+                log.name, log.log_end_offset, known_end - 1, self._rescue(registration, has_lake),
+            )  # fmt: skip
+        if not has_lake:
             return False
         is_new = registration.leader_epoch == 0
-        lost = log.log_end_offset < checkpoint or not (existed or is_new)
-        if lost and (existed or checkpoint):
-            _LOGGER.error(
-                "%s ends at %d, but was led before up to %d at least: asking the lake",
-                log.name, log.log_end_offset, checkpoint,
-            )  # fmt: skip
-        elif lost:
+        lost = is_shorter or not (existed or is_new)
+        if lost and not is_shorter:
             # A new disk or a restore, which an operator means, or a replica that was added.
             _LOGGER.info(
                 "%s begins empty here, though it was led before: the lake is asked before it leads",
                 log.name,
             )
         return lost
+
+    def _rescue(self, registration: PartitionRegistration, has_lake: bool) -> str:
+        """Where a partition gets records again that its log has lost."""
+        others = sorted(set(registration.replicas) - {self._node_id})
+        if not others and not has_lake:
+            return "there is no other replica, nor a lake, to fetch them from"
+        who = f"what the other replicas ({', '.join(map(str, others))}) have is fetched again"
+        lake = "the lake is asked before it leads, and serves what it has"
+        return "; ".join([who] * bool(others) + [lake] * has_lake)
 
     def elected(self, partition: HostedPartition) -> None:
         """Nothing keeps it from leading any more."""
@@ -285,6 +297,7 @@ class Transitions:
             partition.log,
             leader_epoch=partition.leader.leader_epoch,
             last_stable_offset=partition.last_stable_offset,
+            lake_reaches=partition.lake_reaches,
         )
 
     def directory_failed(self, partitions: Sequence[tuple[str, int]]) -> None:
@@ -368,6 +381,8 @@ class Transitions:
         elif not self._logs.is_damaged(topic, index, event.topic_id):
             return
         _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
+        # It says nothing of a log that is made here later.
+        self._replicas.checkpointed.pop((topic, index), None)
         self._logs.delete(topic, index)
 
     def _keep_metrics(self) -> None:

@@ -28,8 +28,8 @@ from broker.security.authorization.access import (
     Whole,
 )
 from broker.security.quotas.throttling import Throttling, is_exempt
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import RESPONSES
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import RESPONSES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,11 +1,10 @@
 """Shell: the transactions of this broker: which partition holds a transactional id, and which broker coordinates it.
 
 Rules of this file:
-- `broker.coordinating.topic` finds the coordinator of a request. A partition is read as soon as this broker leads it,
+- `broker.coordinator.runtime` finds the coordinator of a request. A partition is read as soon as this broker leads it,
   because decided transactions must be completed even if no client asks.
-- Time-outs are checked at intervals, as in Kafka: a transaction stays open slightly longer than its producer said.
 - The partitions of a transaction may have any leader. Their markers, and questions whether a write belongs to a
-  transaction of another coordinator, go through one queue per broker (`broker.coordinating.outbox`).
+  transaction of another coordinator, go through one queue per broker (`broker.coordinator.request_sender`).
 """
 
 from __future__ import annotations
@@ -20,29 +19,28 @@ from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
 from broker.cluster.others import OtherBrokers
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import TRANSACTION_STATE
-from broker.coordinating.loads import Loads, State
-from broker.coordinating.outbox import Outbox
-from broker.coordinating.topic import CoordinatedTopic, Partitions
+from broker.coordinator.loads import Loads, State
+from broker.coordinator.request_sender import RequestSender
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
 from broker.crash_points import TRANSACTION_POINTS, armed_from_environment
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from broker.transactions.joining import JoiningQuestions, Joins
+from broker.transactions.marker_channel import TransactionMarkerChannel
 from broker.transactions.markers import (
     MarkerQuestions,
     MarkerSender,
     MarkerWriter,
     OffsetsMarked,
 )
-from broker.transactions.runner import TransactionRunner
-from broker.transactions.shard import NeedsProducerId
+from broker.transactions.shard import NeedsProducerId, TransactionShard
 from broker.transactions.values import (
     ProducerIdAndEpoch,
-    Result,
     TopicPartition,
     Transaction,
     TransactionSettings,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 TOPIC = TRANSACTION_STATE
 
@@ -63,29 +61,29 @@ class TransactionCoordinator:
         others: OtherBrokers,
     ) -> None:
         """`image` is the published one; `offsets_marked` hears of markers in `__consumer_offsets`."""
-        self._settings = settings
-        self._clock = clock
         self._producer_ids = producer_ids
         self.loads = Loads()
-        self._marker_outbox = Outbox(others, MarkerQuestions())
-        self._join_outbox = Outbox(others, JoiningQuestions())
-        self.joins = Joins(self, self._join_outbox, others.node_id, settings)
+        self._marker_sender = RequestSender(others, MarkerQuestions())
+        self._join_sender = RequestSender(others, JoiningQuestions())
+        self.joins = Joins(self, self._join_sender, others.node_id, settings)
         self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
-        markers = MarkerSender(self.markers, self._marker_outbox, image, others.node_id)
-        crash_points = armed_from_environment(TRANSACTION_POINTS)
+        markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
+        self.marker_channel = TransactionMarkerChannel(
+            markers, armed_from_environment(TRANSACTION_POINTS)
+        )
 
-        def begin(partition: HostedPartition) -> TransactionRunner:
-            return TransactionRunner(
+        def begin(partition: HostedPartition) -> CoordinatorContext[TransactionShard]:
+            return CoordinatorContext(
                 partition,
-                settings,
-                markers,
-                timeout_ms=others.timeout_ms,
+                TransactionShard(settings),
                 clock=clock,
                 loads=self.loads,
-                crash_points=crash_points,
+                load_bytes=settings.transaction_state_log_load_buffer_size,
+                commit_timeout_ms=others.timeout_ms,
+                perform=self.marker_channel.perform,
             )
 
-        self.topic = CoordinatedTopic(
+        self.topic = CoordinatorRuntime(
             InternalTopicSettings(
                 name=TOPIC,
                 num_partitions=settings.transaction_state_log_num_partitions,
@@ -99,48 +97,26 @@ class TransactionCoordinator:
             create_topics=create_topics,
             begin=begin,
         )
-        self._timer: asyncio.TimerHandle | None = None
-        self._expire_due_ms = 0
 
     # -- beginning and ending -----------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to read what this broker leads; requests are refused per partition until that is done."""
         self.topic.start()
-        self._expire_due_ms = self._clock.monotonic_ms() + self._expire_interval_ms
-        self._arm()
 
     def stop(self) -> None:
         """Take nothing more."""
         self.topic.stop()
-        self._marker_outbox.stop()
-        self._join_outbox.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._marker_sender.stop()
+        self._join_sender.stop()
+        self.marker_channel.stop()
 
     def apply(self, events: Sequence[Event]) -> None:
         """Begin to read the partitions that are led here now; stop waiting for brokers that are gone."""
-        self._marker_outbox.apply(events)
-        self._join_outbox.apply(events)
+        self._marker_sender.apply(events)
+        self._join_sender.apply(events)
         if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
             self.topic.start()
-
-    @property
-    def _expire_interval_ms(self) -> int:
-        return self._settings.transaction_remove_expired_transaction_cleanup_interval_ms
-
-    def _arm(self) -> None:
-        interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        self._timer = asyncio.get_running_loop().call_later(interval_ms / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._arm()
-        monotonic_ms = self._clock.monotonic_ms()
-        expire = monotonic_ms >= self._expire_due_ms
-        if expire:
-            self._expire_due_ms = monotonic_ms + self._expire_interval_ms
-        for runner in self.topic.led_here():
-            runner.tick(self._clock.now_ms(), expire=expire)
 
     # -- requests: each gives the answer or a future of it, or raises KafkaError ------------------------
 
@@ -148,10 +124,10 @@ class TransactionCoordinator:
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> Any:
         """The next producer of the transactional id: ProducerIdAndEpoch."""
-        runner = self.topic.runner_of(transactional_id)
+        context = self.topic.context_of(transactional_id)
 
         def ask(spare_producer_id: int | None) -> Any:
-            return runner.submit(
+            return context.submit(
                 lambda shard, now_ms: shard.init_producer_id(
                     transactional_id,
                     timeout_ms,
@@ -174,19 +150,19 @@ class TransactionCoordinator:
         """Take partitions into the transaction: None."""
         listed = tuple(partitions)
 
-        def event_of(shard: Any, now_ms: int) -> Result:
-            result: Result = shard.add_partitions(
+        return self.topic.context_of(transactional_id).submit(
+            lambda shard, now_ms: shard.add_partitions(
                 transactional_id, producer, listed, now_ms=now_ms, client_version=client_version
             )
-            return result
-
-        return self.topic.runner_of(transactional_id).submit(event_of)
+        )
 
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
     ) -> None:
         """Refuse a write to a partition that does not belong to the open transaction."""
-        self.topic.runner_of(transactional_id).look().verify(transactional_id, producer, partition)
+        self.topic.context_of(transactional_id).check().verify(
+            transactional_id, producer, partition
+        )
 
     def end(
         self,
@@ -197,10 +173,10 @@ class TransactionCoordinator:
         client_version: int,
     ) -> Any:
         """Decide the transaction; who goes on afterwards: ProducerIdAndEpoch."""
-        runner = self.topic.runner_of(transactional_id)
+        context = self.topic.context_of(transactional_id)
 
         def ask(spare_producer_id: int | None) -> Any:
-            return runner.submit(
+            return context.submit(
                 lambda shard, now_ms: shard.end(
                     transactional_id,
                     producer,
@@ -233,13 +209,13 @@ class TransactionCoordinator:
 
     def find(self, transactional_id: str) -> Transaction | None:
         """What is known of a transactional id; raises KafkaError where that is not here."""
-        return self.topic.runner_of(transactional_id).look().find(transactional_id)
+        return self.topic.context_of(transactional_id).check().find(transactional_id)
 
     def all(self) -> Iterator[Transaction]:
         """Everything that is coordinated here; raises COORDINATOR_LOAD_IN_PROGRESS while not all is known."""
-        for runner in self.topic.led_here():
-            yield from runner.look()
+        for context in self.topic.led_here():
+            yield from context.check()
 
     def states(self) -> Iterator[State]:
         """How far the coordinator of each partition is."""
-        return (runner.lead.state for runner in self.topic.begun())
+        return (context.state for context in self.topic.begun())

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from broker.cluster.events import NO_LEADER
-from broker.coordinating.outbox import Outbox, found_in
+from broker.coordinator.request_sender import RequestSender, found_in
 from broker.replica.leader.hosted import HostedPartition
 from broker.transactions.sequences import FirstSequences
 from broker.transactions.values import (
@@ -36,15 +36,15 @@ from broker.transactions.values import (
     TopicPartition,
     TransactionSettings,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
 
 if TYPE_CHECKING:
-    from broker.coordinating.topic import CoordinatedTopic
+    from broker.coordinator.runtime import CoordinatorRuntime
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Asking:
 class Coordinating(Protocol):
     """This broker's transactions, as far as they are asked here (`broker.transactions.coordinator`)."""
 
-    topic: CoordinatedTopic[Any]
+    topic: CoordinatorRuntime[Any]
 
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
@@ -228,12 +228,12 @@ class Joins:
     def __init__(
         self,
         transactions: Coordinating,
-        outbox: Outbox[Joining],
+        sender: RequestSender[Joining],
         node_id: int,
         settings: TransactionSettings,
     ) -> None:
         self._transactions = transactions
-        self._outbox = outbox
+        self._sender = sender
         self._node_id = node_id
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
@@ -315,7 +315,7 @@ class Joins:
         where = TopicPartition(partition.topic, partition.index)
         leader = self._transactions.topic.leader_of(writer.transactional_id)
         if leader not in (self._node_id, NO_LEADER):
-            return self._outbox.send(leader, Joining(writer, where))
+            return self._sender.send(leader, Joining(writer, where))
         if writer.support is not Support.JOINS:
             self._transactions.verify(writer.transactional_id, writer.producer, where)
             return None

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from broker.cluster.events import NO_LEADER
 from broker.cluster.image import MetadataImage
-from broker.coordinating.outbox import Outbox, found_in
-from broker.coordinating.placement import TOPIC as OFFSETS_TOPIC
-from broker.coordinating.topic import Partitions
+from broker.coordinator.placement import TOPIC as OFFSETS_TOPIC
+from broker.coordinator.request_sender import RequestSender, found_in
+from broker.coordinator.runtime import Partitions
 from broker.log.values import AppendOrigin
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
@@ -31,10 +31,10 @@ from broker.transactions.values import (
     TopicPartition,
     Transaction,
 )
-from kafka_ds.wire.batch import ControlType, end_transaction_marker
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from kafka_ds.wire.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.records.batch import ControlType, end_transaction_marker
 
 # A newer epoch of the producer has been there: this transaction is over.
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
@@ -185,11 +185,15 @@ class MarkerSender:
     """Writes markers wherever their partitions are led now."""
 
     def __init__(
-        self, here: MarkerWriter, outbox: Outbox[MarkerFor], image: MetadataImage, node_id: int
+        self,
+        here: MarkerWriter,
+        sender: RequestSender[MarkerFor],
+        image: MetadataImage,
+        node_id: int,
     ) -> None:
         """`image` is the published one."""
         self._here = here
-        self._outbox = outbox
+        self._sender = sender
         self._image = image
         self._node_id = node_id
 
@@ -203,7 +207,7 @@ class MarkerSender:
         if partition.leader == NO_LEADER:
             return ErrorCode.LEADER_NOT_AVAILABLE
         return self._written_elsewhere(
-            self._outbox.send(partition.leader, MarkerFor(marker, where))
+            self._sender.send(partition.leader, MarkerFor(marker, where))
         )
 
     async def _written_elsewhere(self, answer: Awaitable[ErrorCode]) -> ErrorCode:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.coordinating.loads import LoadMetrics
+from broker.coordinator.loads import LoadMetrics
 from broker.metrics.names import Sample, gauge
 from broker.transactions.states import TransactionState
 
 if TYPE_CHECKING:
     from broker.replica.leader.hosted import HostedPartition
-    from broker.transactions.runner import TransactionRunner
+    from broker.transactions.coordinator import TransactionCoordinator
 
 LOADS = LoadMetrics(
     "kafka.server:type=transaction-coordinator-metrics", "transactions", states_are_ours=True
@@ -42,16 +42,13 @@ LATE = gauge(
 LATE_AFTER_MS = 5 * 60_000
 
 
-def transaction_samples(runners: Iterable[TransactionRunner]) -> Iterator[Sample]:
+def transaction_samples(transactions: TransactionCoordinator) -> Iterator[Sample]:
     """Transactional ids by state, and what is left to do for decided transactions."""
     states: Counter[TransactionState] = Counter()
-    markers_left = ends_left = 0
-    for runner in runners:
-        markers_left += runner.markers_left
-        ends_left += runner.ends_left
-        states.update(each.state for each in runner.shard)
-    yield MARKERS_LEFT, (), markers_left
-    yield ENDS_LEFT, (), ends_left
+    for context in transactions.topic.begun():
+        states.update(each.state for each in context.shard)
+    yield MARKERS_LEFT, (), transactions.marker_channel.markers_left
+    yield ENDS_LEFT, (), transactions.marker_channel.ends_left
     for state in TransactionState:
         if state.is_in_log:
             yield TRANSACTIONS, (state.shown,), states[state]

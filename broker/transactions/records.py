@@ -10,8 +10,8 @@ from collections import defaultdict
 
 from broker.transactions.states import BY_NUMBER, TransactionState
 from broker.transactions.values import TopicPartition, Transaction
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.messages.persisted_transactions import (
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.persisted_transactions import (
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,

@@ -18,8 +18,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
 
+from broker.coordinator.result import CoordinatorResult, Instant, Ticket
+from broker.transactions.records import decode_record, encode_record
 from broker.transactions.states import TransactionState
 from broker.transactions.values import (
     EPOCH_MAX,
@@ -29,18 +33,23 @@ from broker.transactions.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
-    Result,
     TopicPartition,
     Transaction,
+    TransactionRecord,
     TransactionSettings,
     WriteMarkers,
     is_epoch_exhausted,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import BatchHeader, read_records
 
 
 class NeedsProducerId(Exception):
     """The event needs a new producer id: call again with one."""
+
+
+# A request: a method of the machine, called with the time.
+Event = Callable[["TransactionShard", int], CoordinatorResult]
 
 
 class TransactionShard:
@@ -50,10 +59,36 @@ class TransactionShard:
         self._settings = settings
         self._transactions: dict[str, Transaction] = {}
         self._ongoing: set[str] = set()
+        # What is left of the last look for time-outs, and when the next ones are due.
+        self._round: Iterator[CoordinatorResult] = iter(())
+        self._is_round_open = False
+        self._abort_due_ms = self._expire_due_ms = 0
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
+        """Replay a batch of the log; how many records it had. Raises CorruptRecord or MalformedFrame."""
+        records = [] if header.is_control else read_records(data, position, header)
+        for record in records:
+            known = decode_record(record.key or b"", record.value)
+            if known is not None:
+                self.replay(*known)
+        return len(records)
+
+    def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
+        """Key and value of a record."""
+        return encode_record(*record)
 
     # -- state --------------------------------------------------------------------------------------
 
-    def replay(self, transactional_id: str, transaction: Transaction | None) -> None:
+    def replay(
+        self,
+        transactional_id: str,
+        transaction: Transaction | None,
+        *,
+        record_offset: int = -1,
+        producer_id: int = NO_PRODUCER_ID,
+    ) -> None:
         """A record is in the log; without a transaction it is a tombstone."""
         self._ongoing.discard(transactional_id)
         if transaction is None:
@@ -63,11 +98,29 @@ class TransactionShard:
         if transaction.state is TransactionState.ONGOING:
             self._ongoing.add(transactional_id)
 
-    def loaded(self) -> Iterator[WriteMarkers]:
-        """Transactions that were decided but not completed when the log ended."""
-        for transaction in self._transactions.values():
-            if transaction.state.is_decided:
-                yield WriteMarkers(transaction=transaction)
+    def loaded(self, now: Instant) -> CoordinatorResult:
+        """The whole log has been replayed: transactions that were decided but not completed go on."""
+        self._expect_time_outs(now)
+        self._expect_expiry(now)
+        return CoordinatorResult(
+            effects=tuple(
+                WriteMarkers(transaction=transaction)
+                for transaction in self._transactions.values()
+                if transaction.state.is_decided
+            )
+        )
+
+    def handle(self, event: Event, ticket: Ticket, now: Instant) -> CoordinatorResult:
+        """Decide what a request comes to; raises KafkaError, or NeedsProducerId."""
+        return event(self, now.now_ms)
+
+    def written(
+        self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
+    ) -> CoordinatorResult | None:
+        """A record could not be appended, if there is a code: what else is due waits for the next look."""
+        if code is not None:
+            self._round, self._is_round_open = iter(()), False
+        return None
 
     def find(self, transactional_id: str) -> Transaction | None:
         """What is known of a transactional id."""
@@ -89,7 +142,7 @@ class TransactionShard:
         *,
         now_ms: int,
         spare_producer_id: int | None = None,
-    ) -> Result:
+    ) -> CoordinatorResult:
         """The producer that goes on under this transactional id; raises KafkaError."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -136,7 +189,7 @@ class TransactionShard:
         *,
         last_epoch: int = NO_EPOCH,
         client_version: int = TRANSACTION_VERSION_0,
-    ) -> Result:
+    ) -> CoordinatorResult:
         """Abort an open transaction under an epoch that its producer does not have.
 
         `client_version`: of the first protocol its producer is fenced; of the second it may say that it aborts, too.
@@ -160,7 +213,7 @@ class TransactionShard:
         *,
         now_ms: int,
         client_version: int,
-    ) -> Result:
+    ) -> CoordinatorResult:
         """Take partitions into the transaction, which begins with the first; raises KafkaError."""
         known = self._speaking(transactional_id, producer)
         added = frozenset(partitions)
@@ -210,7 +263,7 @@ class TransactionShard:
         client_version: int,
         now_ms: int,
         spare_producer_id: int | None = None,
-    ) -> Result:
+    ) -> CoordinatorResult:
         """Decide the transaction, or say again what was decided; raises KafkaError."""
         bumps_epoch = client_version >= TRANSACTION_VERSION_2
         known, is_repeat = self._ending(transactional_id, producer, bumps_epoch=bumps_epoch)
@@ -253,11 +306,11 @@ class TransactionShard:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         return known, False
 
-    def markers_written(self, decided: Transaction, now_ms: int) -> Result:
+    def markers_written(self, decided: Transaction, now_ms: int) -> CoordinatorResult:
         """Each partition of a decided transaction has its marker: it is complete."""
         known = self._transactions.get(decided.transactional_id)
         if known != decided:
-            return Result()
+            return CoordinatorResult()
         complete = (
             TransactionState.COMPLETE_COMMIT if known.is_commit else TransactionState.COMPLETE_ABORT
         )
@@ -268,23 +321,57 @@ class TransactionShard:
 
     # -- time ---------------------------------------------------------------------------------------
 
-    def timed_out(self, now_ms: int) -> Iterator[Result]:
+    def next_due_ms(self) -> int:
+        """When, by the monotonic clock, `tick` has something to do."""
+        return 0 if self._is_round_open else min(self._abort_due_ms, self._expire_due_ms)
+
+    def tick(self, now: Instant) -> CoordinatorResult | None:
+        """The next transaction that has timed out, or transactional id that is forgotten; None if there is none.
+
+        They are looked for at intervals, as in Kafka: a transaction stays open slightly longer than its producer said.
+        """
+        if not self._is_round_open:
+            looks = []
+            if now.monotonic_ms >= self._abort_due_ms:
+                looks.append(self.timed_out(now.now_ms))
+                self._expect_time_outs(now)
+            if now.monotonic_ms >= self._expire_due_ms:
+                looks.append(self.expired(now.now_ms))
+                self._expect_expiry(now)
+            self._round = chain.from_iterable(looks)
+        result = next(self._round, None)
+        self._is_round_open = result is not None
+        return result
+
+    def _expect_time_outs(self, now: Instant) -> None:
+        interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._abort_due_ms = now.monotonic_ms + interval_ms
+
+    def _expect_expiry(self, now: Instant) -> None:
+        interval_ms = self._settings.transaction_remove_expired_transaction_cleanup_interval_ms
+        self._expire_due_ms = now.monotonic_ms + interval_ms
+
+    def timed_out(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Abort transactions that have exceeded their timeout."""
         for transactional_id in sorted(self._ongoing):
-            known = self._transactions[transactional_id]
+            known = self._transactions.get(transactional_id)
+            if known is None or known.state is not TransactionState.ONGOING:
+                continue  # Others may change while this goes on.
             if known.started_ms + known.timeout_ms < now_ms:
                 # Nobody has taken the producer's place: it may go on under the raised epoch (KIP-588, KIP-890), which
                 # it hears if it asks for it by its own, or aborts. The last epoch of all is only for fencing.
                 is_last = known.is_epoch_exhausted
-                yield self._fence(
+                fenced = self._fence(
                     known,
                     now_ms,
                     None,
                     last_epoch=known.producer_epoch,
                     client_version=TRANSACTION_VERSION_0 if is_last else TRANSACTION_VERSION_2,
                 )
+                line = f"Transaction {transactional_id} has timed out: aborting it"
+                yield replace(fenced, info=(line, {"transactional_id": transactional_id}))
 
-    def expired(self, now_ms: int) -> Iterator[Result]:
+    def expired(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Forget transactional ids that nobody has used for long; others may change while this goes on."""
         for known in self:
             if self._transactions.get(known.transactional_id) is not known:
@@ -292,7 +379,7 @@ class TransactionShard:
             age_ms = now_ms - known.updated_ms
             if known.state.may_expire and age_ms >= self._settings.transactional_id_expiration_ms:
                 dead = known.changed(TransactionState.DEAD)
-                yield Result(transactional_id=dead.transactional_id, stored=None)
+                yield CoordinatorResult(records=(TransactionRecord(dead.transactional_id, None),))
 
 
 def _needed(spare_producer_id: int | None) -> int:
@@ -305,9 +392,9 @@ def _producer_of(transaction: Transaction) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
 
 
-def _stored(transaction: Transaction, response: object) -> Result:
-    return Result(
-        transactional_id=transaction.transactional_id, stored=transaction, response=response
+def _stored(transaction: Transaction, response: object) -> CoordinatorResult:
+    return CoordinatorResult(
+        records=(TransactionRecord(transaction.transactional_id, transaction),), response=response
     )
 
 
@@ -351,7 +438,7 @@ def _has_been_bumped(known: Transaction, producer: ProducerIdAndEpoch) -> bool:
     )
 
 
-def _said_again(known: Transaction, *, committed: bool, is_answerable: bool) -> Result:
+def _said_again(known: Transaction, *, committed: bool, is_answerable: bool) -> CoordinatorResult:
     if known.state is TransactionState.EMPTY or not is_answerable or known.is_commit != committed:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     return _stored(known, _producer_of(known))
@@ -359,13 +446,12 @@ def _said_again(known: Transaction, *, committed: bool, is_answerable: bool) -> 
 
 def _decided(
     known: Transaction, *, committed: bool, now_ms: int, response: object, **changes: int
-) -> Result:
+) -> CoordinatorResult:
     state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     started_ms = known.started_ms if known.partitions else now_ms
     decided = known.changed(state, updated_ms=now_ms, started_ms=started_ms, **changes)
-    return Result(
-        transactional_id=decided.transactional_id,
-        stored=decided,
+    return CoordinatorResult(
+        records=(TransactionRecord(decided.transactional_id, decided),),
         response=response,
         effects=(WriteMarkers(transaction=decided),),
     )
@@ -373,7 +459,7 @@ def _decided(
 
 def _decided_with_next_epoch(
     known: Transaction, committed: bool, now_ms: int, spare_producer_id: int | None
-) -> Result:
+) -> CoordinatorResult:
     """Decide, and raise the epoch in the same record: what comes late from before is fenced (KIP-890)."""
     epoch = known.producer_epoch + 1
     following = ProducerIdAndEpoch(known.producer_id, epoch)

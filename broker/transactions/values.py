@@ -97,18 +97,11 @@ class WriteMarkers:
     transaction: Transaction
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What one event comes to: append the record, replay it; once it is committed, answer and do the effects.
+class TransactionRecord(NamedTuple):
+    """One record of `__transaction_state`; without a transaction it is a tombstone."""
 
-    `stored` is the transaction as the record has it, None for a tombstone; `transactional_id` says that there is a
-    record at all. A `response` that is a KafkaError is an answer too: it goes out when the record is committed.
-    """
-
-    transactional_id: str | None = None
-    stored: Transaction | None = None
-    response: Any = None
-    effects: tuple[WriteMarkers, ...] = ()
+    transactional_id: str
+    transaction: Transaction | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from broker.transport.buffers import POOLED_BYTES_MAX, BufferPool
-from kafka_ds.wire.errors import MalformedFrame
+from kafka_ds.protocol.errors import MalformedFrame
 
 if TYPE_CHECKING:
     from broker.transport.memory import RequestMemory

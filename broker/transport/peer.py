@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.transport.buffers import BufferPool
 from broker.transport.frames import FrameAssembler, Scratch
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
+from kafka_ds.protocol.types import Versions, message_info
 from kafka_ds.version import CLIENT_SOFTWARE, VERSION
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
-from kafka_ds.wire.types import Versions, message_info
 
 if TYPE_CHECKING:
     from broker.seams import Network
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# More requests than a broker serves of one connection before it stops reading (broker.net.connection).
+# More requests than a broker serves of one connection before it stops reading (broker.server.connection).
 UNANSWERED_MAX = 100
 # A frame's length is an int32. Memory is taken as bytes come, not as a length promises them.
 RESPONSE_BYTES_MAX = 2**31 - 1

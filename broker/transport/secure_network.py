@@ -1,4 +1,4 @@
-"""Shell: the network between brokers where their listener is not PLAINTEXT: each connection encrypted and let in.
+"""Shell: the network between brokers where their listener is not PLAINTEXT: encrypted and authenticated.
 
 Rules of this file:
 - It stands in the place of the Network seam, so that no user of connections knows of it: `connect` gives a connection
@@ -25,21 +25,21 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.config.listeners import JAAS, names_of
 from broker.config.settings import ConfigError
 from broker.transport.frames import SCRATCH_BYTES
+from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import (
+    RESPONSES,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+)
+from kafka_ds.protocol.types import api_key_of
 from kafka_ds.security.jaas import JaasEntry, JaasError
 from kafka_ds.security.mechanisms import ClientMechanism, Refused, client_mechanism, login
 from kafka_ds.security.scram import ScramError
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context
 from kafka_ds.security.tls_settings import TlsSettings
-from kafka_ds.wire.errors import ErrorCode, MalformedFrame
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import (
-    RESPONSES,
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-)
-from kafka_ds.wire.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig

@@ -24,8 +24,8 @@ from kafka_ds.client.errors import (
     TopicGone,
 )
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     ListOffsetsRequest,
@@ -35,10 +35,14 @@ from kafka_ds.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE, DescribeConfigsResource
-from kafka_ds.wire.messages.data import CONSUMER
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DescribeConfigsResource,
+)
+from kafka_ds.protocol.messages.data import CONSUMER
+from kafka_ds.protocol.messages.offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     ListOffsetsPartition,

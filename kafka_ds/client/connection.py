@@ -28,22 +28,22 @@ from kafka_ds.client.errors import (
 )
 from kafka_ds.client.hosts import had_address, has_address
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.security.mechanisms import Refused, client_mechanism, login
-from kafka_ds.security.scram import ScramError
-from kafka_ds.security.secret import Secret
-from kafka_ds.security.tls import TlsError, client_context
-from kafka_ds.security.tls_settings import TlsSettings
-from kafka_ds.version import CLIENT_SOFTWARE, VERSION
-from kafka_ds.wire.errors import ErrorCode, MalformedFrame
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import (
     RESPONSES,
     ApiVersionsRequest,
     ApiVersionsResponse,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from kafka_ds.wire.types import Versions, message_info
+from kafka_ds.protocol.types import Versions, message_info
+from kafka_ds.security.mechanisms import Refused, client_mechanism, login
+from kafka_ds.security.scram import ScramError
+from kafka_ds.security.secret import Secret
+from kafka_ds.security.tls import TlsError, client_context
+from kafka_ds.security.tls_settings import TlsSettings
+from kafka_ds.version import CLIENT_SOFTWARE, VERSION
 
 _LENGTH = struct.Struct(">i")
 ALLOCATED_BYTES_MAX = 64 * 1024 * 1024

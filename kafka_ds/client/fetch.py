@@ -22,17 +22,17 @@ from kafka_ds.client.errors import (
     TopicGone,
 )
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.wire.batch import CODEC_MASK, BatchHeader, iterate_headers
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import FetchRequest, FetchResponse
+from kafka_ds.protocol.messages.data import (
     CONSUMER,
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchPartition,
     FetchTopic,
 )
-from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
-from kafka_ds.wire.types import MAX_I64, NO_UUID, same_topic
+from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.types import MAX_I64, NO_UUID, same_topic
+from kafka_ds.records.batch import CODEC_MASK, BatchHeader, iterate_headers
 
 UNKNOWN_EPOCH: Final = -1
 # Brokers learn one after the other that there is a topic: how often it is looked for again, with growing pauses.

@@ -25,9 +25,9 @@ from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, ClientError
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.splitting import split
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
+from kafka_ds.protocol.messages.data import (
     PartitionProduceData,
     PartitionProduceResponse,
     TopicProduceData,

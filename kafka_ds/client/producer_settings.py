@@ -20,7 +20,7 @@ from kafka_ds.client.settings import (
     parse_number,
     parse_settings,
 )
-from kafka_ds.wire.compression import Codec
+from kafka_ds.records.compression import Codec
 
 __all__ = ["ALL", "ProducerSettings", "parse_producer_settings"]
 

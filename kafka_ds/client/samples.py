@@ -19,18 +19,18 @@ from typing import Final
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import TopicGone
-from kafka_ds.wire.batch import HEADER_BYTES, BatchHeader, iterate_headers, read_header
-from kafka_ds.wire.compression import CorruptRecord
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import FetchRequest, FetchResponse
+from kafka_ds.protocol.messages.data import (
     CONSUMER,
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchPartition,
     FetchPartitionData,
     FetchTopic,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.records.batch import HEADER_BYTES, BatchHeader, iterate_headers, read_header
+from kafka_ds.records.compression import CorruptRecord
 
 TopicPartition = tuple[str, int]
 # Some batches, so that holes between them count; one comes in any case.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kafka_ds.wire.batch import NO_SEQUENCE, build_batch, read_header, read_records
-from kafka_ds.wire.sequences import sequence_after
+from kafka_ds.records.batch import NO_SEQUENCE, build_batch, read_header, read_records
+from kafka_ds.records.sequences import sequence_after
 
 
 def split(data: bytes | bytearray, bytes_max: int) -> Iterator[tuple[bytes, int]]:

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from kafka_ds.client.cluster import Cluster, TopicPartition
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
@@ -28,7 +28,7 @@ from kafka_ds.wire.messages import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
-from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 
 __all__ = ["Identity", "Transactions"]
 

@@ -23,6 +23,9 @@ OURS = "kafkaDs"
 KIND_KEY = "kafkaDs.kind"
 TOPIC_ID_KEY = "kafkaDs.topicId"
 DAY_MS = 86_400_000
+# The last second of the year 9999. With `delta.setTransactionRetentionDuration` an engine's checkpoint forgets each
+# number whose time is longer ago than that says, or that has none: ours must outlive any retention.
+NEVER_EXPIRES_MS = 253_402_300_799_000
 LOG_RETENTION_MS_MIN = 7 * DAY_MS
 
 
@@ -92,39 +95,93 @@ def remove_action(
     size: int,
     deleted_ms: int,
     data_change: bool = True,
+    rows: int = -1,
+    vector: Mapping[str, Any] | None = None,
 ) -> Action:
-    """A file goes out of the table; `path` as its add action spelled it."""
-    return {
-        "remove": {
-            "path": path,
-            "deletionTimestamp": deleted_ms,
-            "dataChange": data_change,
-            "extendedFileMetadata": True,
-            "partitionValues": dict(partition_values),
-            "size": size,
-        }
+    """A file goes out of the table; `path` and `vector` (its deletion vector) as its add action spelled them.
+
+    `rows`: how many are left of it, -1: not known.
+    """
+    remove: dict[str, Any] = {
+        "path": path,
+        "deletionTimestamp": deleted_ms,
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": dict(partition_values),
+        "size": size,
     }
+    deleted = 0
+    if vector is not None:
+        remove["deletionVector"], deleted = dict(vector), vector["cardinality"]
+    if rows >= 0:
+        remove["stats"] = json.dumps({"numRecords": rows + deleted})
+    return {"remove": remove}
 
 
-def txn_action(app_id: str, version: int, updated_ms: int) -> Action:
-    """A number that the table keeps for an application."""
-    return {"txn": {"appId": app_id, "version": version, "lastUpdated": updated_ms}}
+def txn_action(app_id: str, version: int) -> Action:
+    """A number that the table keeps for an application, and for good."""
+    return {"txn": {"appId": app_id, "version": version, "lastUpdated": NEVER_EXPIRES_MS}}
 
 
 def commit_info_action(
-    *, timestamp_ms: int, operation: str, blind_append: bool, ours: Mapping[str, Any]
+    *,
+    timestamp_ms: int,
+    operation: str,
+    read_version: int,
+    actions: Sequence[Action],
+    ours: Mapping[str, Any],
 ) -> Action:
-    """Who made the commit, and what is ours alone to read."""
-    return {
-        "commitInfo": {
-            "timestamp": timestamp_ms,
-            "operation": operation,
-            "operationParameters": {},
-            "isBlindAppend": blind_append,
-            "engineInfo": ENGINE,
-            OURS: dict(ours),
-        }
+    """Who made the commit of these actions, what it did, and what is ours alone to read.
+
+    `read_version` is the one that it was decided on, -1 if there was none.
+    """
+    files = [each.get("add") or each["remove"] for each in actions if _is_of_file(each)]
+    changes = any(each["dataChange"] for each in files)
+    info: dict[str, Any] = {
+        "timestamp": timestamp_ms,
+        "operation": operation,
+        "operationParameters": {},
+        **({"readVersion": read_version} if read_version >= 0 else {}),
+        # As Delta has it: what changes no rows need not be seen in order.
+        "isolationLevel": "Serializable" if changes or not files else "SnapshotIsolation",
+        "isBlindAppend": all("add" in each or "txn" in each for each in actions),
+        "engineInfo": ENGINE,
     }
+    if files:
+        info["operationMetrics"] = _metrics(actions)
+    return {"commitInfo": {**info, OURS: dict(ours)}}
+
+
+def _is_of_file(action: Action) -> bool:
+    return "add" in action or "remove" in action
+
+
+def _metrics(actions: Sequence[Action]) -> dict[str, str]:
+    """What a commit did to files, under Delta's names: of a write, or of a DELETE or an OPTIMIZE if files go out."""
+    adds = [each["add"] for each in actions if "add" in each]
+    removes = [each["remove"] for each in actions if "remove" in each]
+    added_bytes, rows = sum(each["size"] for each in adds), _rows(adds)
+    if not removes:
+        found = {"numFiles": len(adds), "numOutputBytes": added_bytes, "numOutputRows": rows}
+    else:
+        found = {
+            "numAddedFiles": len(adds),
+            "numAddedBytes": added_bytes,
+            "numRemovedFiles": len(removes),
+            "numRemovedBytes": sum(each["size"] for each in removes),
+        }
+        if any(each["dataChange"] for each in removes):
+            before = _rows(removes)
+            gone = None if before is None or rows is None else before - rows
+            found |= {"numDeletedRows": gone, "numCopiedRows": rows}
+    return {name: str(number) for name, number in found.items() if number is not None}
+
+
+def _rows(files: Sequence[Mapping[str, Any]]) -> int | None:
+    """How many rows files have, without those that a vector deletes; None where one of them does not say."""
+    counts = [json.loads(each.get("stats") or "{}").get("numRecords") for each in files]
+    deleted = sum((each.get("deletionVector") or {}).get("cardinality", 0) for each in files)
+    return None if None in counts else sum(counts) - deleted
 
 
 def encode_actions(actions: Iterable[Action]) -> bytes:
@@ -134,7 +191,10 @@ def encode_actions(actions: Iterable[Action]) -> bytes:
 
 
 def decode_actions(body: bytes, name: str) -> list[Action]:
-    """The actions of a commit file; CorruptLog names the file where it holds anything else."""
+    """The actions of a commit file; CorruptLog names the file where it holds anything else.
+
+    No engine commits nothing: an empty file lost what was in it, with the power, and nobody knows what that was.
+    """
     actions = []
     try:
         for line in body.splitlines():
@@ -145,6 +205,10 @@ def decode_actions(body: bytes, name: str) -> list[Action]:
                 actions.append(action)
     except ValueError as error:
         raise CorruptLog(f"{name}: {error}") from error
+    if not actions:
+        raise CorruptLog(
+            f"{name} is empty: its writer's machine lost power before the file was on the disk; restore or remove it"
+        )
     return actions
 
 

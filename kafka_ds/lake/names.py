@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote, urlsplit
 
-from kafka_ds.wire.types import uuid_from_text, uuid_text
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 TOPICS = "topics"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
@@ -34,6 +34,9 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parque
 _LIGHT = "light-"
 _DATA_FILE = re.compile(rf"(?:.*/)?\d{{20}}-({_LIGHT})?[A-Za-z0-9_-]{{{ID_CHARACTERS}}}\.parquet")
 _APP_ID = re.compile(rf"([A-Za-z0-9_-]{{{ID_CHARACTERS}}})-(\d+)(-start|-epoch)?")
+_MISSING = "kafkaDs-missing-"
+_MISSING_ID = re.compile(rf"{_MISSING}([A-Za-z0-9_-]{{{ID_CHARACTERS}}})-(\d+)-(\d+)-(\d+)-(.+)")
+_DELETED = re.compile(rf"[A-Za-z0-9_-]{{{ID_CHARACTERS}}}-deleted")
 
 
 def topic_table(topic: str) -> str:
@@ -45,6 +48,12 @@ def data_file(partition: int, start_offset: int, attempt: str, *, is_light: bool
     """A Parquet file, relative to its table; a light one was compressed in haste."""
     mark = _LIGHT if is_light else ""
     return f"partition={partition}/{start_offset:020d}-{mark}{attempt}.parquet"
+
+
+# The same for Arrow, of paths as the log spells them.
+DATA_FILE_PATTERN = (
+    f"^(?:.*/)?[0-9]{{{_OFFSET_DIGITS}}}-(?:{_LIGHT})?[A-Za-z0-9_-]{{{ID_CHARACTERS}}}[.]parquet$"
+)
 
 
 def is_data_file(path: str) -> bool:
@@ -136,6 +145,11 @@ def deleted_mark(topic_id: bytes) -> str:
     return f"{uuid_text(topic_id)}-deleted"
 
 
+def is_deleted_mark(text: str) -> bool:
+    """Whether an application id says that some topic was deleted."""
+    return _DELETED.fullmatch(text) is not None
+
+
 def undecodable_mark(topic_id: bytes, partition: int) -> str:
     """The application id whose version is the last offset of a partition's batches that are no rows, but residue."""
     return f"kafkaDs-undecodable-{uuid_text(topic_id)}-{partition}"
@@ -147,13 +161,48 @@ def complaint_mark(version: int) -> str:
 
 
 def quarantine_mark(action_path: str) -> str:
-    """The application id whose presence says that a file's rows are not a topic's records."""
+    """The application id that says that a file's rows are not a topic's records; a version of -1 takes it back."""
     return QUARANTINE_PREFIX + action_path
 
 
 def quarantined_path(text: str) -> str | None:
     """The file of a quarantine mark, as the log spells it; None for other application ids."""
     return text.removeprefix(QUARANTINE_PREFIX) if text.startswith(QUARANTINE_PREFIX) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRange:
+    """Offsets, both inclusive, of a file that a RESTORE took out of a topic's table."""
+
+    topic_id: bytes
+    partition: int
+    start_offset: int
+    end_offset: int
+    action_path: str
+
+
+def missing_mark(missing: MissingRange) -> str:
+    """The application id whose version is that of the RESTORE which took a range out; -1 once it is settled."""
+    place = f"{uuid_text(missing.topic_id)}-{missing.partition}"
+    return f"{_MISSING}{place}-{missing.start_offset}-{missing.end_offset}-{missing.action_path}"
+
+
+def missing_range(text: str) -> MissingRange | None:
+    """The range of such an application id, None for others."""
+    match = _MISSING_ID.fullmatch(text) if text.startswith(_MISSING) else None
+    if match is None:
+        return None
+    try:
+        topic_id = uuid_from_text(match[1])
+    except ValueError:
+        return None
+    return MissingRange(
+        topic_id=topic_id,
+        partition=int(match[2]),
+        start_offset=int(match[3]),
+        end_offset=int(match[4]),
+        action_path=match[5],
+    )
 
 
 def parse_app_id(text: str) -> AppId | None:

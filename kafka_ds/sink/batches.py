@@ -25,12 +25,9 @@ from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.transactions import Identity
 from kafka_ds.lake.batches.arrow import columns_of
 from kafka_ds.lake.batches.rebuild import KernelBatch, sealed
-from kafka_ds.sink.columns import Columns, RowError
-from kafka_ds.sink.loops import loops
-from kafka_ds.sink.rows import TopicRows, rows_by_topic
-from kafka_ds.wire import encoding, kernel
-from kafka_ds.wire.arrays import fixed
-from kafka_ds.wire.batch import (
+from kafka_ds.records import encoder, kernel
+from kafka_ds.records.arrays import fixed
+from kafka_ds.records.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
     NO_LEADER_EPOCH,
@@ -40,8 +37,11 @@ from kafka_ds.wire.batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
 )
-from kafka_ds.wire.partitioning import STICKY, STICKY_FIELDS
-from kafka_ds.wire.sequences import sequence_after
+from kafka_ds.records.partitioner import STICKY, STICKY_FIELDS
+from kafka_ds.records.sequences import sequence_after
+from kafka_ds.sink.columns import Columns, RowError
+from kafka_ds.sink.loops import loops
+from kafka_ds.sink.rows import TopicRows, rows_by_topic
 
 __all__ = ["NO_IDENTITY", "BatchWriter"]
 
@@ -148,7 +148,8 @@ class BatchWriter:
             row = int(beyond[0])
             raise RowError(
                 f"{self._describe([int(of_topic.rows[row])])}: column 'partition' is {of_topic.wanted[row]}; "
-                f"topic {target.name} has partitions 0 to {target.partition_count - 1}"
+                f"topic {target.name} has partitions 0 to {target.partition_count - 1}. Of rows that were read from "
+                "another topic select what is to be copied, as by select('key', 'value', 'headers')"
             )
         count = of_topic.records.num_rows
         columns = columns_of(_numbered(of_topic.records))
@@ -176,8 +177,8 @@ class BatchWriter:
             columns, first_offset=0, bytes_max=min(bytes_max, self._batch_bytes_max)
         )
         for row in batches.tolist():
-            first, end = row[encoding.FIRST_ROW], row[encoding.END_ROW]
-            size = row[encoding.END] - row[encoding.START]
+            first, end = row[encoder.FIRST_ROW], row[encoder.END_ROW]
+            size = row[encoder.END] - row[encoder.START]
             if size > self._settings.max_request_size:
                 raise RowError(
                     f"{self._describe([int(rows[first])])}: {size} bytes are more than "
@@ -192,13 +193,13 @@ class BatchWriter:
                 attributes=self._attributes,
                 last_offset_delta=end - first - 1,
                 base_timestamp=int(columns.timestamp[first]),
-                max_timestamp=row[encoding.MAX_TIMESTAMP],
+                max_timestamp=row[encoder.MAX_TIMESTAMP],
                 producer_id=self._identity.producer_id,
                 producer_epoch=self._identity.epoch,
                 base_sequence=self._sequence(target, partition, end - first),
                 record_count=end - first,
             )
-            batch = KernelBatch(out, row[encoding.START], row[encoding.END], header)
+            batch = KernelBatch(out, row[encoder.START], row[encoder.END], header)
             self._producer.send(
                 Outgoing(
                     topic=target.name,

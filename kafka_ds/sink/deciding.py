@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kafka_ds.client.cluster import Cluster, TopicPartition
@@ -23,6 +23,27 @@ from kafka_ds.client.errors import OffsetsGone, UnsupportedByBroker
 from kafka_ds.client.fetch import Chunk, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.transactions import Identity, Transactions
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
+from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
+from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.records.batch import (
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    Codec,
+    ControlType,
+    Record,
+    build_batch,
+    control_type,
+    iterate_headers,
+    read_records,
+    seal,
+)
+from kafka_ds.records.sequences import sequence_after
 from kafka_ds.sink import protocol
 from kafka_ds.sink.options import SinkOptionError, SinkOptions
 from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
@@ -35,29 +56,6 @@ from kafka_ds.sink.record import (
     last_of,
     lock_id,
 )
-from kafka_ds.wire.batch import (
-    HEADER_BYTES,
-    LOG_APPEND_TIME_FLAG,
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    BatchHeader,
-    Codec,
-    ControlType,
-    Record,
-    build_batch,
-    control_type,
-    iterate_headers,
-    read_records,
-    seal,
-)
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
-from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
-from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig
-from kafka_ds.wire.sequences import sequence_after
-from kafka_ds.wire.types import NO_UUID
 
 __all__ = ["CannotFinish", "Deciding"]
 
@@ -69,6 +67,9 @@ _TOPIC_SETTINGS: Final = {
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
 }
+# Where brokers have a lake it is a table, too, so that a restore brings it back beside the topics that were written.
+# Segments are closed early: what is in none is not restored, and what is missing then is noticed (`DecisionsLost`).
+_IN_THE_LAKE: Final = {"remote.storage.enable": "true", "segment.ms": "60000"}
 _BROKERS_DEFAULT: Final = -1
 _PARTITION: Final = 0
 _ENDED_OTHERWISE: Final = frozenset(
@@ -171,12 +172,22 @@ class Deciding:
         if name in self._cluster.topics([name]):
             self._check_cleanup(name)
             return
+        try:
+            self._create(name, {**_TOPIC_SETTINGS, **_IN_THE_LAKE})
+        except KafkaError as refusal:
+            # Apache Kafka has no compacted topics in remote storage, and before 3.6 not even the setting.
+            if refusal.code != ErrorCode.INVALID_CONFIG:
+                raise
+            self._create(name, _TOPIC_SETTINGS)
+        self._cluster.partition_count(name)
+
+    def _create(self, name: str, settings: Mapping[str, str]) -> None:
         topic = CreatableTopic(
             name=name,
             num_partitions=1,
             replication_factor=_BROKERS_DEFAULT,
             assignments=[],
-            configs=[CreatableTopicConfig(name=n, value=v) for n, v in _TOPIC_SETTINGS.items()],
+            configs=[CreatableTopicConfig(name=n, value=v) for n, v in settings.items()],
         )
 
         def ask() -> None:
@@ -191,7 +202,6 @@ class Deciding:
                 )
 
         self._cluster.persist(f"creating topic {name}", ask)
-        self._cluster.partition_count(name)
 
     def _check_cleanup(self, name: str) -> None:
         """The last decision has to stay however long the driver is away."""
@@ -236,28 +246,20 @@ class Deciding:
         self._in_transaction(lambda producer: self._send_note(producer, pair))
 
     def _finish(self, decision: Decision) -> None:
-        """Without a transaction: it is true whichever driver writes it, and however often."""
-        producer = Producer(self._cluster, self._settings)
-        try:
-            pair = (finished_key(self._prefix), finished_value(decision))
-            self._send_note(producer, pair, is_transactional=False)
-            producer.flush()
-        finally:
-            producer.close()
+        pair = (finished_key(self._prefix), finished_value(decision))
+        self._in_transaction(lambda producer: self._send_note(producer, pair))
 
-    def _send_note(
-        self, producer: Producer, pair: tuple[bytes, bytes], *, is_transactional: bool = True
-    ) -> None:
+    def _send_note(self, producer: Producer, pair: tuple[bytes, bytes]) -> None:
+        assert self._lock is not None, "the lock is held"
         key, value = pair
         record = Record(offset=0, timestamp=time.time_ns() // 1_000_000, key=key, value=value)
-        identity = self._lock if is_transactional else None
         data = build_batch(
             [record],
             codec=Codec.GZIP,
-            producer_id=identity.producer_id if identity else NO_PRODUCER_ID,
-            producer_epoch=identity.epoch if identity else NO_PRODUCER_EPOCH,
-            base_sequence=self._sequence(self._place, 1) if identity else NO_SEQUENCE,
-            is_transactional=is_transactional,
+            producer_id=self._lock.producer_id,
+            producer_epoch=self._lock.epoch,
+            base_sequence=self._sequence(self._place, 1),
+            is_transactional=True,
         )
         topic, partition = self._place
         note = f"what is decided for prefix {self._prefix} ({len(data)} bytes)"
@@ -282,26 +284,47 @@ class Deciding:
     def _was_aborted(self, attempt: Attempt) -> bool:
         for span in attempt.spans:
             # The last one is what retention leaves longest.
-            known = [
+            if any(
                 self._is_there(attempt, span, at) for at in (span.last_offset, span.first_offset)
-            ]
-            if True in known:
+            ):
                 return False
-            if known[0] is None:
+            is_committed = self._is_committed(attempt, span)
+            if is_committed is None:
                 continue
-            LOGGER.warning(
-                "transactional id %s was decided and aborted nevertheless (it timed out, or was used by a "
-                "task that was taken for dead): its records are written again",
-                attempt.transactional_id,
-            )
-            return True
+            if not is_committed:
+                LOGGER.warning(
+                    "transactional id %s was decided and aborted nevertheless (it timed out, or was used by a "
+                    "task that was taken for dead): its records are written again",
+                    attempt.transactional_id,
+                )
+            return not is_committed
         raise CannotFinish(
             f"whether transactional id {attempt.transactional_id} has been committed cannot be told: its records "
-            f"are gone ({_described(attempt.spans)})"
+            f"are gone ({_described(attempt.spans)}), by retention or compaction. A new 'transactionalIdPrefix' goes "
+            "on, and writes the micro-batch again"
         )
 
-    def _is_there(self, attempt: Attempt, span: Span, offset: int) -> bool | None:
-        """Whether read_committed finds the attempt's record at this offset; None where the log begins behind it."""
+    def _is_committed(self, attempt: Attempt, span: Span) -> bool | None:
+        """What the batches say that the log still has of an attempt; None if there are none.
+
+        Compaction takes single records, and may have taken the first and the last one.
+        """
+        owner = (attempt.producer_id, attempt.epoch)
+        try:
+            chunks = self._fetch(
+                (span.topic, span.partition), span.first_offset, span.last_offset + 1
+            )
+            for chunk in chunks:
+                for _, header in iterate_headers(chunk.records):
+                    its = (header.producer_id, header.producer_epoch)
+                    if its == owner and not header.is_control:
+                        return not _is_hidden(header, chunk)
+        except OffsetsGone as gone:
+            LOGGER.warning("transactional id %s: %s", attempt.transactional_id, gone)
+        return None
+
+    def _is_there(self, attempt: Attempt, span: Span, offset: int) -> bool:
+        """Whether read_committed finds the attempt's record at this offset, in the log or in the lake."""
         # Heavy, and seldom asked for: a driver is here for each micro-batch.
         from kafka_ds.lake.batches.convert import decode_hot
 
@@ -319,9 +342,8 @@ class Deciding:
                 ):
                     if rows.num_rows:
                         return True
-        except OffsetsGone as gone:
-            LOGGER.warning("transactional id %s: %s", attempt.transactional_id, gone)
-            return None
+        except OffsetsGone:
+            return False
         return False
 
     def _rewrite(self, decision: Decision, lost: tuple[Attempt, ...]) -> None:
@@ -377,15 +399,19 @@ class Deciding:
 def _settled(chunk: Chunk, end: int) -> Iterator[Pair]:
     """The records that read_committed sees."""
     for position, header in iterate_headers(chunk.records):
-        is_hidden = any(
-            header.producer_id == producer and first <= header.base_offset <= last
-            for producer, first, last in chunk.aborted
-        )
-        if header.is_control or (header.is_transactional and is_hidden):
+        if header.is_control or _is_hidden(header, chunk):
             continue
         if header.base_offset < end:
             for record in read_records(chunk.records, position, header):
                 yield record.key, record.value
+
+
+def _is_hidden(header: BatchHeader, chunk: Chunk) -> bool:
+    """Whether the batch is of a transaction that was aborted."""
+    return header.is_transactional and any(
+        header.producer_id == producer and first <= header.base_offset <= last
+        for producer, first, last in chunk.aborted
+    )
 
 
 def _by_markers(chunks: Iterable[Chunk]) -> tuple[list[Pair], list[Pair]]:

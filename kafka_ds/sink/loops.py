@@ -1,4 +1,4 @@
-"""Shell: the partitioner's loops, compiled on first use and cached where `kafka_ds.wire.kernel` caches its own.
+"""Shell: the partitioner's loops, compiled on first use and cached where `kafka_ds.records.kernel` caches its own.
 
 Rules of this file: those of `kernel`: each loop has one declared signature, and numba is imported with this module.
 """
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kafka_ds.wire import kernel, partitioning
-from kafka_ds.wire.arrays import read_only
-from kafka_ds.wire.encoding import NO_BINARY
+from kafka_ds.records import kernel, partitioner
+from kafka_ds.records.arrays import read_only
+from kafka_ds.records.encoder import NO_BINARY
 
 __all__ = ["Loops", "loops"]
 
 
 class Loops(NamedTuple):
-    """`kafka_ds.wire.partitioning`, compiled."""
+    """`kafka_ds.records.partitioner`, compiled."""
 
     assign: Callable[..., None]
     order: Callable[..., None]
@@ -33,7 +33,7 @@ def loops() -> Loops:
     with kernel.cache_folder() as folder:
         return Loops(
             assign=kernel.compiled(
-                folder, partitioning.assign, (ints, NO_BINARY, NO_BINARY, True, 0, 1, numbers, out)
+                folder, partitioner.assign, (ints, NO_BINARY, NO_BINARY, True, 0, 1, numbers, out)
             ),
-            order=kernel.compiled(folder, partitioning.order, (ints, numbers, numbers)),
+            order=kernel.compiled(folder, partitioner.order, (ints, numbers, numbers)),
         )

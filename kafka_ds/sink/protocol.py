@@ -34,22 +34,30 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 __all__ = [
-    "NO_ATTEMPTS", "Abort", "Attempt", "Decide", "Decision", "Effect", "End", "Fence", "Finish", "Last", "ListOpen",
-    "Lock", "OtherQuery", "ReadLast", "Rewrite", "SetBack", "Span", "Steps", "Superseded", "WasAborted", "abort",
-    "commit", "recover",
+    "NO_ATTEMPTS", "Abort", "Attempt", "Decide", "Decision", "DecisionsLost", "Effect", "End", "Fence", "Finish", "Job",
+    "Last", "ListOpen", "Lock", "NotYours", "OtherQuery", "ReadLast", "Rewrite", "SetBack", "Span", "Steps",
+    "Superseded", "WasAborted", "abort", "commit", "recover",
 ]  # fmt: skip
 
 
-class OtherQuery(RuntimeError):
+class NotYours(RuntimeError):
+    """Somebody else writes under this prefix."""
+
+
+class OtherQuery(NotYours):
     """The prefix is in use by another query (or by this one with a new checkpoint)."""
 
 
-class SetBack(RuntimeError):
+class SetBack(NotYours):
     """A batch before the last one decided: the checkpoint was set back."""
 
 
-class Superseded(RuntimeError):
+class Superseded(NotYours):
     """Another run of the query has written since: of a copy of its checkpoint, or as this one was taken for dead."""
+
+
+class DecisionsLost(RuntimeError):
+    """Batches between the last one decided and this one: their decisions were not restored with the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +90,15 @@ class Decision:
     attempts: tuple[Attempt, ...]
     run: str | None = None
     earlier: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A micro-batch as Spark runs it: of which query, and in which run (start) of that."""
+
+    query: str
+    batch: int
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +158,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Note that this decision is carried out. This stays true for ever, so no lock is needed."""
+    """Note that this decision is carried out. Refused when the lock was lost: a late note would replace a newer one."""
 
     decision: Decision
 
@@ -177,52 +194,84 @@ def recover() -> Steps:
     yield from _finish(last)
 
 
-def commit(query: str, batch: int, attempts: Sequence[Attempt], run: str | None = None) -> Steps:
+def commit(job: Job, attempts: Sequence[Attempt]) -> Steps:
     """All tasks have written: make their rows, or those of an earlier try that was decided, the batch.
 
     Raises:
-        OtherQuery, SetBack, Superseded: nothing was decided.
+        NotYours, DecisionsLost: nothing was decided.
     """
     yield Lock()
     last: Last = yield ReadLast()
     decided = last.decision
-    if decided is not None and decided.query != query:
-        raise OtherQuery(
-            f"it is in use by query {decided.query}, which has written batch {decided.batch}; this is query {query}"
-        )
-    if decided is not None and decided.batch > batch:
-        raise SetBack(
-            f"batch {decided.batch} of query {query} is written; batch {batch} comes before it"
-        )
-    if decided is not None and run in decided.earlier:
-        raise Superseded(
-            f"run {run} of query {query} cannot write batch {batch}: another run has written batch {decided.batch} "
-            "since. Is a copy of the checkpoint in use? Then give one of the two a checkpoint and a prefix of its own"
-        )
+    refusal = _refusal(job, decided)
+    if refusal is not None:
+        raise refusal
     yield from _finish(last)
-    earlier = _before(run, decided)
-    if decided is not None and decided.batch == batch:
+    earlier = _before(job.run, decided)
+    if decided is not None and decided.batch == job.batch:
         for attempt in _others(attempts, decided):
             yield Abort(attempt)
-        if run is not None and earlier != decided.earlier:
-            yield Decide(replace(decided, run=run, earlier=earlier))
+        if job.run is not None and earlier != decided.earlier:
+            yield Decide(replace(decided, run=job.run, earlier=earlier))
     else:
         decided = Decision(
-            query=query, batch=batch, attempts=tuple(attempts), run=run, earlier=earlier
+            query=job.query,
+            batch=job.batch,
+            attempts=tuple(attempts),
+            run=job.run,
+            earlier=earlier,
         )
         yield Decide(decided)
         yield from _finish(Last(decision=decided, finished=False))
     yield from _fence_all_but(())
 
 
-def abort(attempts: Sequence[Attempt]) -> Steps:
-    """End a failed job (in a task or in `commit`): no transaction of it stays open, except those decided already."""
+def abort(attempts: Sequence[Attempt], job: Job | None = None) -> Steps:
+    """End a failed job (in a task or in `commit`): no transaction of it stays open, except those decided already.
+
+    Where the prefix is somebody else's by now, attempts that are open under it are theirs, and so is the lock.
+    """
+    if job is not None:
+        seen: Last = yield ReadLast()
+        if seen.settled and isinstance(_refusal(job, seen.decision), NotYours):
+            for attempt in _others(attempts, seen.decision):
+                yield Abort(attempt)
+            return
     yield Lock()
     last: Last = yield ReadLast()
     kept = None if last.finished else last.decision
-    for attempt in attempts if kept is None else _others(attempts, kept):
+    for attempt in _others(attempts, kept):
         yield Abort(attempt)
     yield from _fence_all_but(() if kept is None else [a.transactional_id for a in kept.attempts])
+
+
+def _refusal(job: Job, decided: Decision | None) -> RuntimeError | None:
+    """Why this job must not be decided, if so."""
+    if decided is None:
+        return None
+    if decided.query != job.query:
+        return OtherQuery(
+            f"it is in use by query {decided.query}, which has written batch {decided.batch}; "
+            f"this is query {job.query}"
+        )
+    if decided.batch > job.batch:
+        return SetBack(
+            f"batch {decided.batch} of query {job.query} is written; batch {job.batch} comes before it"
+        )
+    if job.run in decided.earlier:
+        return Superseded(
+            f"run {job.run} of query {job.query} cannot write batch {job.batch}: another run has written batch "
+            f"{decided.batch} since. Is a copy of the checkpoint in use? Then give one of the two a checkpoint and a "
+            "prefix of its own"
+        )
+    if decided.batch < job.batch - 1:
+        return DecisionsLost(
+            f"batch {decided.batch} of query {job.query} is the last one whose decision is known, and this is batch "
+            f"{job.batch}, which may have been written before: the decisions between were lost, as in a restore, or "
+            "the query wrote without them for a time. A new 'transactionalIdPrefix' goes on, and writes this batch "
+            "(again)"
+        )
+    return None
 
 
 def _before(run: str | None, decided: Decision | None) -> tuple[str, ...]:
@@ -234,8 +283,9 @@ def _before(run: str | None, decided: Decision | None) -> tuple[str, ...]:
     return (*decided.earlier, decided.run)[-EARLIER_MAX:]
 
 
-def _others(attempts: Sequence[Attempt], decision: Decision) -> list[Attempt]:
-    return [attempt for attempt in attempts if attempt not in decision.attempts]
+def _others(attempts: Sequence[Attempt], decision: Decision | None) -> list[Attempt]:
+    decided = NO_ATTEMPTS if decision is None else decision.attempts
+    return [attempt for attempt in attempts if attempt not in decided]
 
 
 def _finish(last: Last) -> Steps:

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_ds.lake.schemas import HEADERS_TYPE, TIMESTAMP_TYPE
+from kafka_ds.records.partitioner import NO_PARTITION
 from kafka_ds.sink.columns import Columns, RowError
-from kafka_ds.wire.partitioning import NO_PARTITION
 
 __all__ = ["TopicRows", "rows_by_topic"]
 

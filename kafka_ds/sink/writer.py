@@ -27,12 +27,12 @@ from kafka_ds.client.producer import Producer
 from kafka_ds.client.settled import settle
 from kafka_ds.client.transactions import Identity, Transactions
 from kafka_ds.client.undelayed import acknowledge, answer_at_once
+from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.sink import protocol
 from kafka_ds.sink.columns import Columns, describe_rows
 from kafka_ds.sink.options import SinkOptions
-from kafka_ds.sink.protocol import Attempt, Span
+from kafka_ds.sink.protocol import Attempt, Job, Span
 from kafka_ds.sink.record import attempt_id
-from kafka_ds.wire.errors import KafkaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,18 +145,17 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Make these rows, or those of an earlier try that was decided, the micro-batch."""
         wrote = _wrote(messages)
-        query = next((each.query for each in wrote if each.query), None)
-        run = next((each.run for each in wrote if each.run), None)
-        attempts = _attempts(wrote)
-        if query is None:
+        job, attempts = _job(wrote, batchId), _attempts(wrote)
+        if job is None:
             assert not attempts, "a task that wrote knows its query"
             self._drive(protocol.recover())
             return
-        self._drive(protocol.commit(query, batchId, attempts, run))
+        self._drive(protocol.commit(job, attempts))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """End what the tasks of a micro-batch that failed have begun."""
-        self._drive(protocol.abort(_attempts(_wrote(messages))))
+        wrote = _wrote(messages)
+        self._drive(protocol.abort(_attempts(wrote), _job(wrote, batchId)))
 
     def _drive(self, steps: protocol.Steps) -> None:
         from kafka_ds.sink.deciding import Deciding
@@ -173,6 +172,11 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
 
 def _wrote(messages: Iterable[WriterCommitMessage | None]) -> list[Wrote]:
     return [message for message in messages if isinstance(message, Wrote)]
+
+
+def _job(wrote: Sequence[Wrote], batch: int) -> Job | None:
+    """None where no task has said which query it works for."""
+    return next((Job(query=w.query, batch=batch, run=w.run) for w in wrote if w.query), None)
 
 
 def _attempts(wrote: Sequence[Wrote]) -> list[Attempt]:

@@ -43,11 +43,15 @@ def read_config(options: Options, schema: pa.Schema, predicate: Predicate) -> Re
 
 
 class DescribedPartition(InputPartition):
-    """A partition that says what its plan reads, for `explain`: the optimizer's rule finds the text in its pickle."""
+    """A partition that says what its plan reads: the optimizer's rule finds the text in its pickle.
 
-    def __init__(self, value: Any, plan: str) -> None:
+    For `explain`, and how large that is, for joins.
+    """
+
+    def __init__(self, value: Any, plan: str, size_bytes: int | None) -> None:
         super().__init__(value)
         self.plan = f"<kafka_ds: {plan}>"
+        self.size = "" if size_bytes is None else f"<kafka_ds bytes: {size_bytes}>"
 
 
 class Unplanned(InputPartition):
@@ -69,11 +73,13 @@ class Unplanned(InputPartition):
         )
 
 
-def _partitions(plan: Plan, slots: int | None) -> list[InputPartition]:
+def _partitions(plan: Plan, slots: int | None, *, size_bytes: int | None) -> list[InputPartition]:
     packs = packed(plan, slots)
     found = [InputPartition(pack) for pack in packs]
-    if found:
-        found[0] = DescribedPartition(packs[0], plan.describe(len(packs)))
+    # Where there is nothing to read Spark asks for one partition without a value, and it can say how little that is.
+    if found or size_bytes is not None:
+        first = packs[0] if packs else None
+        found[:1] = [DescribedPartition(first, plan.describe(len(packs)), size_bytes)]
     return found
 
 
@@ -94,6 +100,7 @@ class KafkaBatchReader(DataSourceReader):
         self._slots = slots_for(options, slots)
         self._schema = schema
         self._predicate = options.where
+        self._with_sizes = False
         for name in options.ignored:
             LOGGER.warning("option '%s' is ignored in a batch query", name)
 
@@ -106,7 +113,7 @@ class KafkaBatchReader(DataSourceReader):
         """The tasks of the plan, pinned to offsets, leader epochs and versions of the tables."""
         answer_at_once()
         options = self._options
-        pinned = pin(options, self._predicate)
+        pinned = pin(options, self._predicate, with_sizes=self._with_sizes)
         plan = plan_scan(
             pinned.views,
             self._predicate,
@@ -114,17 +121,18 @@ class KafkaBatchReader(DataSourceReader):
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss(list(plan.lost), fail=options.fail_on_data_loss)
-        found = _partitions(plan, self._slots)
+        size_bytes = plan.size_bytes(pinned.hot_offset_bytes) if self._with_sizes else None
+        found = _partitions(plan, self._slots, size_bytes=size_bytes)
         # The same process plans the next query.
         settle()
         return found
 
-    def read(self, partition: InputPartition) -> Iterator[Any]:
+    def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """The rows of some tasks, as Arrow batches."""
         if isinstance(partition, Unplanned):
             partition.refuse()
-        # Spark asks for one partition without a value where there is nothing to read.
-        if partition.value is None:
+        # Spark asks for one partition without a value where there is nothing to read, and 4.1 for none.
+        if partition is None or partition.value is None:
             return iter(())
         config = read_config(self._options, self._schema, self._predicate)
         return read_tasks(partition.value, config)
@@ -133,14 +141,22 @@ class KafkaBatchReader(DataSourceReader):
 class PushingKafkaBatchReader(KafkaBatchReader):
     """The reader where each query has a plan of its own (`kafka_ds.source.session.optimizer`): it takes filters.
 
-    It is a class apart because Spark asks whether the method is there. ``is_rules``: the rule made it, not Spark.
+    It is a class apart because Spark asks whether the method is there. ``is_rules``: the rule made it, not Spark;
+    ``with_sizes``: it asks how large the rows are, for a join.
     """
 
     def __init__(
-        self, options: Options, schema: pa.Schema, *, slots: int | None = None, is_rules: bool
+        self,
+        options: Options,
+        schema: pa.Schema,
+        *,
+        slots: int | None = None,
+        is_rules: bool,
+        with_sizes: bool = False,
     ) -> None:
         super().__init__(options, schema, slots=slots)
         self._is_rules = is_rules
+        self._with_sizes = with_sizes
         self._has_filters = False
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

@@ -7,6 +7,7 @@ selects columns and must agree with their types.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
+# Options whose values Spark writes into no plan. Those with password, secret or token in them it knows by itself.
+REDACTION_SETTING = "spark.sql.redaction.options.regex"
+REDACTED_OPTIONS = r"(?i)ssl\.keystore\.key$"
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -162,14 +166,16 @@ class KafkaDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a stream; after a mistake in the options, one that says so as soon as it is used."""
         from kafka_ds.source.refused import RefusedStream
-        from kafka_ds.source.stream import KafkaStreamReader
+        from kafka_ds.source.stream import KafkaStreamReader, check_limits
 
         answer_at_once()
         end_with_driver()
         sends_along = not self._logs_are_kept
         try:
+            options = self._parsed(stream=True)
+            check_limits(options)
             return KafkaStreamReader(
-                self._parsed(stream=True),
+                options,
                 declared(schema),
                 sends_along=sends_along,
                 slots=self.slots,
@@ -217,7 +223,11 @@ class PushingKafkaDataSource(KafkaDataSource):
 
         options = self._parsed(stream=False)
         return PushingKafkaBatchReader(
-            options, declared(schema), slots=self.slots, is_rules=optimizer.is_marked(schema)
+            options,
+            declared(schema),
+            slots=self.slots,
+            is_rules=optimizer.is_marked(schema),
+            with_sizes=optimizer.wants_sizes(schema),
         )
 
 
@@ -251,6 +261,9 @@ def declared(schema: StructType) -> pa.Schema:
             )
         if not field.nullable and column.name in _NULLABLE:
             raise OptionError(f"the schema given: column {column.name} may be null")
+    # PySpark 4.1 takes no zone, and means UTC.
+    if "timezone" not in signature(to_arrow_schema).parameters:
+        return to_arrow_schema(schema)
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -263,8 +276,12 @@ def register(spark: SparkSession) -> None:
         The session. Its setting ``spark.sql.python.filterPushdown.enabled`` is set to true, without which Spark
         refuses a source that takes filters, and its optimizer gets the rule of `kafka_ds.source.session.optimizer`.
         Where it does not take the rule (Spark Connect), filters are applied by Spark alone. Its planner gets the
-        strategy of `kafka_ds.source.session.unprojected`, which spares a copy of each row.
+        strategy of `kafka_ds.source.session.unprojected`, which spares a copy of each row. To its setting
+        ``spark.sql.redaction.options.regex`` the option is added that holds a private key.
     """
+    redacted = spark.conf.get(REDACTION_SETTING) or ""
+    if REDACTED_OPTIONS not in redacted:
+        spark.conf.set(REDACTION_SETTING, f"{redacted}|{REDACTED_OPTIONS}".lstrip("|"))
     unprojected.install(spark)
     source: type[KafkaDataSource] = KafkaDataSource
     if optimizer.install(spark):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from typing import Any, Final
 
-from kafka_ds.wire.types import NO_UUID, same_topic, uuid_from_text, uuid_text
+from kafka_ds.protocol.types import NO_UUID, same_topic, uuid_from_text, uuid_text
 
 TopicPartition = tuple[str, int]
 FORMAT: Final = 1

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.datasource import ReadLimit
-
     from kafka_ds.source.options.limits import OptionError
+    from kafka_ds.source.read_limits import ReadLimit
 
 
 class RefusedStream(DataSourceStreamReader):
@@ -34,7 +33,9 @@ class RefusedStream(DataSourceStreamReader):
         """Raise."""
         self._refuse()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         """Raise."""
         self._refuse()
 

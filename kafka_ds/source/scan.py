@@ -26,9 +26,11 @@ from kafka_ds.source.planning.scanning import (
     conditions,
     hot_options,
     hot_reads,
+    lost,
     times,
 )
 from kafka_ds.source.progress import StreamOffset
+from kafka_ds.source.reading.reading import report_loss
 from kafka_ds.source.schema import default_columns, parse_headers
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ def scan(spark: SparkSession, topic: str | None = None, **options: object) -> Da
     # What brokers know of times narrows what is fetched, which the source asks for itself.
     where = replace(parsed.where, timestamp=None, leader_epoch=None)
     pinned = pin(parsed, where, with_tables=True)
+    report_loss(lost(pinned.views, parsed.where), fail=parsed.fail_on_data_loss)
     frames = [
         frame
         for name, table in sorted(pinned.tables.items())
@@ -109,6 +112,8 @@ def _cold(
     kept = conditions(views, table, options.where)
     if kept is None:
         return []
+    from kafka_ds.lake.schemas import TOPIC_SCHEMA
+
     try:
         rows = spark.read.format("delta").option("versionAsOf", table.version).load(table.uri)
     except Exception as problem:
@@ -118,6 +123,12 @@ def _cold(
         raise OptionError(
             "kafka_ds.scan() needs Delta's jars in the session, as spark_conf.session has them"
         ) from None
+    if gone := sorted({*TOPIC_SCHEMA.names} - {*rows.columns}):
+        raise OptionError(
+            f"the table of {topic} has no column {', '.join(gone)} any more: it was renamed or dropped. Rename it "
+            f"back (ALTER TABLE delta.`{table.uri}` RENAME COLUMN … TO {gone[0]}), or, if it was dropped, RESTORE "
+            'the version before; format("kafka_ds") reads the records as they are'
+        )
     for condition in kept:
         rows = rows.where(condition)
 

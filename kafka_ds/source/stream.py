@@ -19,17 +19,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 from kafka_ds.client.cluster import Topic
 from kafka_ds.client.undelayed import acknowledge
+from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.batch import read_config, slots_for
 from kafka_ds.source.options.limits import OptionError, TopicPartition
 from kafka_ds.source.options.options import Options
@@ -47,12 +40,36 @@ from kafka_ds.source.progress import (
     waiting,
     waiting_offsets,
 )
+from kafka_ds.source.read_limits import (
+    HAS_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from kafka_ds.source.reading.along import SendsAlong
 from kafka_ds.source.reading.reading import LOGGER, DataLoss, ReadConfig, read_tasks, report_loss
-from kafka_ds.wire.types import same_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def check_limits(options: Options, *, has_limits: bool = HAS_LIMITS) -> None:
+    """Refuse limits of micro-batches where Spark does not say where one begins.
+
+    Raises:
+        OptionError: naming the option.
+    """
+    limits = {
+        "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
+        "minOffsetsPerTrigger": options.min_offsets_per_trigger,
+    }
+    for name, limit in limits.items():
+        if limit is not None and not has_limits:
+            raise OptionError(f"option '{name}' needs PySpark 4.2 or newer")
 
 
 class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -125,9 +142,21 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
             raise self._unclear
         return begin
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` itself when there is nothing to do, or too little."""
-        end = self._end_of_next(start, limit)
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Where the next micro-batch ends; ``start`` itself when there is nothing to do, or too little.
+
+        PySpark 4.1 gives neither: a micro-batch begins where the last one ended, as far as this process knows, and has
+        no limit.
+        """
+        begin = start or self._named or self._initial
+        end = (
+            # A query that goes on from its checkpoint: Spark alone knows where that is.
+            self._look().document()
+            if begin is None
+            else self._end_of_next(begin, limit or ReadAllAvailable())
+        )
         self._named = None if self._available_now else end
         return end
 

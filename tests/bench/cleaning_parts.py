@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from broker.cleaning.messages import Job, SourceSegment
-from broker.cleaning.rewriting import Cleaning
-from broker.cleaning.settings import CleanerSettings
+from broker.cleaner.rewriter import Cleaning
+from broker.cleaner.rpc import Job, SourceSegment
+from broker.cleaner.settings import CleanerSettings
 from broker.system import SystemDisk
-from kafka_ds.wire.batch import Codec, Record, build_batch, stamp
+from kafka_ds.records.batch import Codec, Record, build_batch, stamp
 from tests.bench.report import Figure, Report
 
 SEGMENT_BYTES = 64 << 20
@@ -105,8 +105,10 @@ def _clean(folder: Path, segments: list[SourceSegment]) -> None:
         index_interval_bytes=4096,
         aborted=(),
         last_records=(),
+        keeps_tombstones=False,
+        settings=CleanerSettings(),
     )
-    cleaning = Cleaning(job, SystemDisk(), CleanerSettings(), (1, 2), lambda _: None)
+    cleaning = Cleaning(job, SystemDisk(), (1, 2), lambda _: None)
     assert cleaning.map().end_offset == end_offset
     kept = sum(cleaning.clean([segment]).records_kept for segment in segments)
     assert kept <= KEYS

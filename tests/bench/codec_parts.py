@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from kafka_ds.wire.batch import Codec
+from kafka_ds.records.batch import Codec
 from tests.bench import machine
 from tests.bench.broker_parts import pair
 from tests.bench.report import Figure, Report

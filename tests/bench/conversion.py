@@ -8,7 +8,7 @@ from pathlib import Path
 from kafka_ds.lake.batches.convert import decode_batches
 from kafka_ds.lake.files.parquet import write_rows
 from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.wire.batch import Record, build_batch
+from kafka_ds.records.batch import Record, build_batch
 from tests.bench.load import words
 
 RECORDS_A_BATCH = 500

@@ -19,8 +19,8 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.wire.messages import MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages import MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from tests.bench import machine
 from tests.bench.cluster_sides import BROKERS, OurCluster
 from tests.bench.report import Figure, Report

@@ -17,7 +17,19 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.messages import FetchRequest, ListOffsetsRequest, ProduceRequest
+from kafka_ds.protocol.messages.data import (
+    FetchPartition,
+    FetchTopic,
+    PartitionProduceData,
+    TopicProduceData,
+)
+from kafka_ds.protocol.messages.offsets import (
+    EARLIEST_LOCAL,
+    ListOffsetsPartition,
+    ListOffsetsTopic,
+)
+from kafka_ds.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
     Codec,
@@ -25,14 +37,6 @@ from kafka_ds.wire.batch import (
     build_batch,
     read_header,
 )
-from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest, ProduceRequest
-from kafka_ds.wire.messages.data import (
-    FetchPartition,
-    FetchTopic,
-    PartitionProduceData,
-    TopicProduceData,
-)
-from kafka_ds.wire.messages.offsets import EARLIEST_LOCAL, ListOffsetsPartition, ListOffsetsTopic
 from tests.integration.raw_client import RawClient
 
 CHUNK = 10_000

@@ -12,7 +12,7 @@ from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.seams import DiskFile, ReadableBuffer
 from broker.system import InlineBackground, SystemClock, SystemDisk, SystemFile
-from kafka_ds.wire.batch import HEADER_BYTES, Record, build_batch
+from kafka_ds.records.batch import HEADER_BYTES, Record, build_batch
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client
 from tests.clients.topics import create_topic

@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     FindCoordinatorRequest,
     MetadataRequest,
     OffsetCommitRequest,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from kafka_ds.wire.messages import ListOffsetsRequest
-from kafka_ds.wire.messages.offsets import LATEST_TIERED, ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages import ListOffsetsRequest
+from kafka_ds.protocol.messages.offsets import LATEST_TIERED, ListOffsetsPartition, ListOffsetsTopic
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client, create_topic, ready

@@ -180,3 +180,35 @@ def test_no_leader_has_to_be_elected(broker: BrokerProcess, topic: str, admin: A
     result = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(120)
     error = result[place]
     assert error.code() == KafkaError.ELECTION_NOT_NEEDED
+
+
+def test_a_table_becomes_compacted_as_a_topic_of_apache_kafka_does(
+    broker: BrokerProcess, topic: str, admin: AdminClient
+) -> None:
+    """What declares topics sees the settings that it has made, and no other."""
+    create_topic(broker.bootstrap, topic)
+    produce(broker, topic, 3)
+    kind = ResourceType.TOPIC
+    for _ in range(2):
+        change(admin, kind, topic, "cleanup.policy", "compact", AlterConfigOpType.APPEND)
+        change(admin, kind, topic, "retention.ms", "10000")
+        resource = ConfigResource(kind, topic)
+        entries = admin.describe_configs([resource])[resource].result(120)
+        own = {name: each.value for name, each in entries.items() if each.source == 1}
+        assert own == {"cleanup.policy": "delete,compact", "retention.ms": "10000"}
+    codes: list[int] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 200})
+    for number in range(20):
+        producer.produce(
+            topic,
+            b"value",
+            key=None if number % 10 == 0 else b"key",
+            partition=0,
+            on_delivery=lambda error, _: codes.append(error.code() if error else 0),
+        )
+    producer.flush(120)
+    assert codes.count(KafkaError.INVALID_RECORD) == 2
+    assert codes.count(KafkaError._INVALID_DIFFERENT_RECORD) == 18
+    # Only Apache Kafka lets it go back: here the log lacks deletions that its table has.
+    with pytest.raises(KafkaException, match="remains compacted"):
+        change(admin, kind, topic, "cleanup.policy", "compact", AlterConfigOpType.SUBTRACT)

@@ -12,18 +12,18 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupTopicPart
 from confluent_kafka import TopicPartition as Where
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     FindCoordinatorRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetFetchRequestTopic,
 )
-from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
+from kafka_ds.protocol.messages.groups import JoinGroupRequestProtocol
 from tests.clients.group_members import (
     MEMBERS,
     LibrdkafkaMember,

@@ -52,7 +52,9 @@ def write_file(table, partition, batches, *, attempt="a"):
     return written, written.add(table.folder, partition, now_ms=table.log.clock.wall_ms())
 
 
-def copy_of(table, partition, start, end, *, leader_epoch=0, attempt="a", offsets=None):
+def copy_of(
+    table, partition, start, end, *, leader_epoch=0, attempt="a", offsets=None, log_start=0
+):
     """The intent of a copy of [start, end], with a row for each offset, or for each of `offsets`."""
     offsets = range(start, end + 1) if offsets is None else offsets
     _, add = write_file(
@@ -63,6 +65,7 @@ def copy_of(table, partition, start, end, *, leader_epoch=0, attempt="a", offset
         leader_epoch=leader_epoch,
         start_offset=start,
         end_offset=end,
+        leader_log_start=log_start,
         adds=(add,),
     )
 

@@ -42,7 +42,7 @@ def fuzz(target: str, words: list[str]) -> None:
             name for name in sys.modules if name.split(".")[0] in (*INSTRUMENTED, "tests")
         ]:
             del sys.modules[name]
-        from kafka_ds.wire import emit
+        from kafka_ds.protocol import emit
         from tests.fuzz import seeds, targets
 
     def compile_watched(source: str, title: str, mode: str) -> CodeType:

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from broker.registry import REGISTRY
-from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
-from kafka_ds.wire.frame import encode_request
-from kafka_ds.wire.messages import persisted
-from kafka_ds.wire.messages import persisted_transactions as transactions
+from kafka_ds.protocol.frame import encode_request
+from kafka_ds.protocol.messages import persisted
+from kafka_ds.protocol.messages import persisted_transactions as transactions
+from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from tests.fuzz.targets import INPUT_BYTES_MAX, NOW_MS
-from tests.unit.wire.old_sets import encode, encode_all, some_entries
+from tests.unit.records.old_sets import encode, encode_all, some_entries
 from tests.wire.random_messages import random_message
 
 CORPUS = Path(__file__).with_name("corpus")

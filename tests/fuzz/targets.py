@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 import broker.handlers  # noqa: F401 - registers what is served
-from broker.groups.loading import replay_batch
+from broker.coordinator.result import Instant
 from broker.groups.shard import GroupShard
-from broker.groups.values import GroupSettings, Instant
+from broker.groups.values import GroupSettings
 from broker.log.config import LogConfig
 from broker.log.validation import prepare
 from broker.registry import REGISTRY
@@ -30,8 +30,11 @@ from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.wire.arrays import read_only
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.codec import decode, encode
+from kafka_ds.protocol.errors import KafkaError, MalformedFrame
+from kafka_ds.protocol.frame import decode_request_header
+from kafka_ds.records.arrays import read_only
+from kafka_ds.records.batch import (
     ATTRIBUTES_POSITION,
     CRC_FIELD,
     CRC_POSITION,
@@ -42,12 +45,9 @@ from kafka_ds.wire.batch import (
     iterate_headers,
     read_records,
 )
-from kafka_ds.wire.compile import decode, encode
-from kafka_ds.wire.compression import CorruptRecord
-from kafka_ds.wire.crc import crc32c
-from kafka_ds.wire.errors import KafkaError, MalformedFrame
-from kafka_ds.wire.frame import decode_request_header
-from kafka_ds.wire.legacy import Upconverter
+from kafka_ds.records.compression import CorruptRecord
+from kafka_ds.records.crc import crc32c
+from kafka_ds.records.legacy import Upconverter
 from tests.fakes.lake_store import MemoryStore
 
 NOW_MS = 1_700_000_000_000
@@ -132,7 +132,7 @@ def group_record(data: bytes) -> None:
     (found,) = iterate_headers(batch)
     shard = GroupShard(GroupSettings(), str)
     try:
-        replay_batch(shard, batch, *found)
+        shard.replay_batch(batch, *found)
     except (MalformedFrame, CorruptRecord):
         return
     shard.loaded(Instant(0, NOW_MS))

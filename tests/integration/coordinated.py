@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AlterPartitionReassignmentsRequest,
@@ -21,22 +20,23 @@ from kafka_ds.wire.messages import (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
-from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceData
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetFetchRequestTopic,
 )
-from kafka_ds.wire.messages.replicas import (
+from kafka_ds.protocol.messages.replicas import (
     ReassignablePartition,
     ReassignableTopic,
     TopicPartitions,
 )
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from kafka_ds.records.batch import Record, build_batch
 from tests.in_process import NOW_MS, Cluster, InProcess
 from tests.integration.transactional_client import RETRIABLE
 

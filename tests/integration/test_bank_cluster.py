@@ -12,8 +12,8 @@ import pytest
 
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata.log import MetadataLog
-from broker.coordinating.placement import TOPIC as OFFSETS
-from broker.coordinating.placement import partition_for
+from broker.coordinator.placement import TOPIC as OFFSETS
+from broker.coordinator.placement import partition_for
 from broker.transactions.coordinator import TOPIC as STATE
 from kafka_ds.lake.store.local import LocalStore
 from tests.integration.bank_teller import GROUP, ORDERS

@@ -130,7 +130,7 @@ def child_pids(broker: BrokerProcess) -> list[int]:
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
-        if parent == broker.pid and b"broker.cleaning.worker" in words:
+        if parent == broker.pid and b"broker.cleaner.main" in words:
             found.append(int(entry.name))
     return found
 
@@ -265,3 +265,37 @@ def test_coordinators_forget_nothing(broker: BrokerProcess) -> None:
     with pytest.raises(KafkaException):
         producer.commit_transaction(20)
     assert read(broker)[-1][2] == b"on"
+
+
+def test_the_cleaner_is_set_while_it_runs(tmp_path: Path) -> None:
+    """By its file it would clean one byte in a second, and look once an hour."""
+    overrides = {"log.cleaner.backoff.ms": 3_600_000, "log.cleaner.io.max.bytes.per.second": 1}
+    process = BrokerProcess(tmp_path / "broker", overrides).start()
+    try:
+        create(process)
+        producer = Producer({"bootstrap.servers": process.bootstrap, "linger.ms": 5})
+        for number in range(3_000):
+            producer.produce(TOPIC, key=b"%d" % (number % 7), value=b"v" * 1000)
+        producer.flush(60)
+        set_broker(process, {"log.cleaner.backoff.ms": "50"})
+        directory = process.data / f"{TOPIC}-0"
+        wait_until("a run", lambda: "log cleaner" in process.log_file.read_text())
+        set_broker(process, {"log.cleaner.io.max.bytes.per.second": "1.0E9"})
+        set_broker(process, {"log.cleaner.threads": "2"})
+        wait_until(
+            "compaction",
+            lambda: sum(each.stat().st_size for each in directory.glob("*.log")) < 2 << 20,
+        )
+    finally:
+        process.stop()
+    assert "Traceback" not in process.log_file.read_text()
+
+
+def set_broker(process: BrokerProcess, changes: dict[str, str]) -> None:
+    entries = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": process.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(60)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     CreateTopicsRequest,
     DescribeClusterRequest,
@@ -14,21 +14,21 @@ from kafka_ds.wire.messages import (
     ListPartitionReassignmentsRequest,
     UpdateFeaturesRequest,
 )
-from kafka_ds.wire.messages.configs import (
+from kafka_ds.protocol.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
-from kafka_ds.wire.messages.quorum import (
+from kafka_ds.protocol.messages.quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
     FeatureUpdateKey,
 )
-from kafka_ds.wire.messages.replicas import (
+from kafka_ds.protocol.messages.replicas import (
     ReassignablePartition,
     ReassignableTopic,
     TopicPartitions,
 )
-from kafka_ds.wire.messages.topics import (
+from kafka_ds.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
 )

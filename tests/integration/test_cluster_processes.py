@@ -137,7 +137,7 @@ def test_a_controller_that_was_paused_past_its_session_decides_nothing_more(
     finally:
         os.kill(paused.pid, signal.SIGCONT)
     wait_until(
-        "its resignation", lambda: "decides nothing more" in log_of(paused), timeout_s=PATIENCE_S
+        "its resignation", lambda: "Resigned as controller" in log_of(paused), timeout_s=PATIENCE_S
     )
     wait_until(
         "its return", lambda: is_unfenced(brokers, first.controller_id), timeout_s=PATIENCE_S

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from broker.transactions.markers import MarkerWriter
-from kafka_ds.wire.batch import iterate_headers, read_records
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
     DescribeProducersRequest,
     EndTxnRequest,
@@ -20,14 +19,15 @@ from kafka_ds.wire.messages import (
     OffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kafka_ds.wire.messages.groups import JoinGroupRequestProtocol
-from kafka_ds.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic
-from kafka_ds.wire.messages.transaction_admin import DescribeProducersTopicRequest
-from kafka_ds.wire.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.protocol.messages.groups import JoinGroupRequestProtocol
+from kafka_ds.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
+from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
+from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.records.batch import iterate_headers, read_records
 from tests.in_process import Cluster, InProcess, in_process_cluster
 from tests.integration.coordinated import (
     GROUP_TYPE,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DeleteTopicsRequest, MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DeleteTopicsRequest, MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from broker.config.broker import RACK_AWARE_SELECTOR
-from broker.net.dispatch import Waiting
 from broker.replica.follower.followed import FollowedPartition
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreateTopicsRequest
-from kafka_ds.wire.messages.topics import (
+from broker.server.dispatch import Waiting
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import CreateTopicsRequest
+from kafka_ds.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

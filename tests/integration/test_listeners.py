@@ -28,12 +28,12 @@ from confluent_kafka.admin import (
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.errors import AuthenticationRefused, ClientError
 from kafka_ds.client.settings import parse_settings
+from kafka_ds.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
 from kafka_ds.sink.writer import BatchSink
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.wire.messages import MetadataRequest, MetadataResponse
 from tests.certificates import Authority, Identity
 from tests.integration.secured_broker import HOST, LISTENERS, PASSWORD, SCRAM, TIMEOUT_S, Broker
 from tests.processes import wait_until
@@ -275,15 +275,15 @@ def test_who_never_says_who_it_is_is_sent_away(
     broker: Broker, listener: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a handshake of TLS, or TLS and then not a word of SASL."""
-    monkeypatch.setattr("broker.net.entrance.HANDSHAKE_SECONDS_MAX", 0.5)
-    monkeypatch.setattr("broker.net.authentication.AUTHENTICATION_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("broker.server.tls_handshake.HANDSHAKE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("broker.server.authentication.AUTHENTICATION_SECONDS_MAX", 0.5)
     with socket.create_connection(broker.address(listener)) as bare:
         bare.settimeout(TIMEOUT_S)
         with contextlib.suppress(ConnectionError):
             assert bare.recv(1) == b""
     if listener != "SAFE_SASL":
         return
-    monkeypatch.setattr("broker.net.entrance.HANDSHAKE_SECONDS_MAX", TIMEOUT_S)
+    monkeypatch.setattr("broker.server.tls_handshake.HANDSHAKE_SECONDS_MAX", TIMEOUT_S)
     with (
         socket.create_connection(broker.address(listener)) as bare,
         context_of(broker).wrap_socket(bare, server_hostname=HOST) as safe,
@@ -428,8 +428,8 @@ def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
 
     async def end_sessions() -> None:
         for each in broker.node.server.connections:
-            if str(each.principal) == "User:dave" and each._door is not None:
-                each._door._machine._ends_ms = 0
+            if str(each.principal) == "User:dave" and each._authenticator is not None:
+                each._authenticator._machine._ends_ms = 0
 
     with Cluster(parse_settings(ours(broker, "oauth"))) as cluster:
         connection = cluster.any_broker()

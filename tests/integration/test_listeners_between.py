@@ -10,9 +10,9 @@ import pytest
 from broker.config.settings import ConfigError
 from broker.system import SystemNetwork
 from broker.transport.secure_network import SecureNetwork
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreateTopicsRequest
-from kafka_ds.wire.messages.topics import CreatableTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import CreateTopicsRequest
+from kafka_ds.protocol.messages.topics import CreatableTopic
 from tests.certificates import Authority
 from tests.in_process import batch_of, in_process_cluster, new_node
 from tests.loops import in_loop

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreateTopicsRequest, DeleteTopicsRequest, DescribeLogDirsRequest
-from kafka_ds.wire.messages.topics import CreatableTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeLogDirsRequest,
+)
+from kafka_ds.protocol.messages.topics import CreatableTopic
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerDied, BrokerProcess, wait_until

@@ -13,7 +13,7 @@ from broker.log.directories.manager import LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from broker.system import InlineBackground, SystemClock, SystemDisk, new_uuid
-from kafka_ds.wire.batch import iterate_headers, read_records
+from kafka_ds.records.batch import iterate_headers, read_records
 from tests.unit.log.log_model import client_batch
 
 CONFIG = LogConfig(segment_bytes=30_000, index_interval_bytes=500, retention_ms=-1)

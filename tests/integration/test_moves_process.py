@@ -10,8 +10,8 @@ import kafka
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DescribeLogDirsRequest
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeLogDirsRequest
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, wait_until
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from broker.net.connection import FLUSH_BYTES, UNSENT_BYTES_MAX
+from broker.server.connection import FLUSH_BYTES, UNSENT_BYTES_MAX
 from broker.system import SystemNetwork
-from tests.unit.net.net_harness import (
+from tests.unit.server.net_harness import (
     Harness,
     answers,
     api_versions,
@@ -207,7 +207,7 @@ def test_who_does_not_end_is_cut_off(
     run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        monkeypatch.setattr("broker.net.connections.DRAIN_SECONDS_MAX", 0.1)
+        monkeypatch.setattr("broker.server.connections.DRAIN_SECONDS_MAX", 0.1)
         harness, connect = await serve()
         reader, writer = await connect()
         writer.write(fetch(1))

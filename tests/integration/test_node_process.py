@@ -19,10 +19,9 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import (
     RESPONSES,
     ApiVersionsRequest,
     CreateTopicsRequest,
@@ -31,15 +30,16 @@ from kafka_ds.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.messages.data import (
     FetchPartition,
     FetchTopic,
     PartitionProduceData,
     TopicProduceData,
 )
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.wire.messages.topics import CreatableTopic
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.topics import CreatableTopic
+from kafka_ds.protocol.types import message_info
+from kafka_ds.records.batch import Record, build_batch
 from tests.processes import BrokerProcess, running_broker
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from kafka_ds.wire.messages import DeleteTopicsRequest, MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages import DeleteTopicsRequest, MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import running_broker, wait_until
@@ -18,7 +18,7 @@ DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 # Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start,
 # clients with quotas.
 SHOWN_IF_ANY = re.compile(
-    "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_"
+    "requestmetrics_errors_total|kafka_server_fetcher|_partition_load_time_|logmanager_recoverydropped"
     "|kafka_server_(controllermutation|fetch|produce|request)_"
 )
 
@@ -114,7 +114,7 @@ def test_a_structured_log_tells_what_was_done(tmp_path: Path) -> None:
     told = {str(line["message"]): line for line in lines()}
     assert told["topic t was created with 3 partitions"]["topic"] == "t"
     assert told["topic t was deleted"]["topic"] == "t"
-    generation = told["group g: generation 1 with 1 members"]
+    generation = told["Stabilized group g generation 1 with 1 members"]
     assert (generation["group"], generation["generation"]) == ("g", 1)
     assert generation["level"] == "INFO"
     assert list(told)[-1] == "stopped"

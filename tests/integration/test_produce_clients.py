@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from kafka_ds.wire.batch import Codec
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import InitProducerIdRequest, MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import InitProducerIdRequest, MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.records.batch import Codec
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker

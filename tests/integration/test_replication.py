@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.wire.batch import iterate_headers, read_records
-from kafka_ds.wire.messages import MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages import MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.records.batch import iterate_headers, read_records
 from tests.integration.cluster_clients import Acknowledged, check_acknowledged
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerCluster, cluster, wait_until

@@ -7,10 +7,10 @@ from pathlib import Path
 from broker.log.log import Log
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import AlterPartitionReassignmentsRequest, CreateTopicsRequest
-from kafka_ds.wire.messages.replicas import ReassignablePartition, ReassignableTopic
-from kafka_ds.wire.messages.topics import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import AlterPartitionReassignmentsRequest, CreateTopicsRequest
+from kafka_ds.protocol.messages.replicas import ReassignablePartition, ReassignableTopic
+from kafka_ds.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,

@@ -247,3 +247,29 @@ def test_three_brokers_are_restored_one_after_the_other(tmp_path: Path) -> None:
     finally:
         for each in brokers.brokers.values():
             each.kill()
+
+
+def test_a_clean_stop_publishes_what_was_committed(tmp_path: Path) -> None:
+    """Offsets are written once an hour, and when the broker stops."""
+    broker = BrokerProcess(tmp_path, {**SETTINGS, "lake.offsets.interval.ms": 3_600_000}).start()
+    try:
+        create_topic(broker, TOPIC)
+        feeder = Feeder(broker.bootstrap, TOPIC)
+        feeder.send(rows(500))
+        feeder.flush()
+        wait_until("all rows", lambda: tiered_end(broker.lake, TOPIC, 0) == 499)
+        commit(broker, TOPIC, 321)
+        broker.stop()
+        wait_for_notes(broker.lake, {TOPIC: 321}, {TOPIC: 500})
+        # Begun on empty disks by mistake, and stopped: what is in the lake stays there.
+        shutil.rmtree(broker.data)
+        broker.start()
+        broker.stop()
+        wait_for_notes(broker.lake, {TOPIC: 321}, {})
+        shutil.rmtree(broker.data)
+        done = restore(broker)
+        assert done.returncode == 0, done.stderr
+        broker.start()
+        assert committed(broker, TOPIC).offset == 321
+    finally:
+        broker.kill()

@@ -23,6 +23,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
+from kafka_ds.protocol.messages.replicas import ReassignablePartition, ReassignableTopic
+from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
@@ -30,10 +34,6 @@ from kafka_ds.source.planning.pinned import pin
 from kafka_ds.source.planning.scanning import as_pinned, cold, hot_options, hot_reads
 from kafka_ds.source.reading.reading import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
-from kafka_ds.wire.messages.replicas import ReassignablePartition, ReassignableTopic
-from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from tests.in_process import Cluster, in_process_cluster
 from tests.integration.test_cluster_moves import create, elect, partition
 from tests.integration.test_tier_replicas import TIERED

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import FetchResponse, MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import FetchResponse, MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from tests.in_process import batch_of, fetch_request, produce_request
 from tests.integration.raw_client import RawClient
 from tests.integration.secured_broker import HOST, TIMEOUT_S, Broker

@@ -18,10 +18,10 @@ from kafka_ds.lake.actions import ours_of
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store.opening import open_store
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FetchRequest, MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import FetchRequest, MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
 from tests.in_process import records_of
 from tests.integration.raw_client import RawClient
 from tests.integration.tier_broker import (

@@ -8,6 +8,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from broker.log.checkpoint import decode_offsets
 from tests.integration.tier_broker import (
@@ -168,3 +175,39 @@ def test_a_log_that_was_compacted_before_becomes_a_table(broker: BrokerProcess) 
     end = wait_until_clean(broker, feeder.acknowledged)
     found = consume(broker.bootstrap, TOPIC, 0, end=end)
     assert last_values(found) == last_values(feeder.acknowledged.partition(0))
+
+
+@pytest.mark.parametrize("operation", ["SET", "APPEND"])
+def test_a_table_by_default_becomes_a_compacted_one_from_where_it_is(
+    broker: BrokerProcess, operation: str
+) -> None:
+    """Part of it is in the lake alone, part in both, part not copied yet; the broker is killed meanwhile."""
+    random = Random(16)
+    create_topic(broker, TOPIC, segment_ms=200, local_retention_ms=1)
+    feeder = Feeder(broker.bootstrap, TOPIC)
+    feeder.send(changes(random, 1_400))
+    feeder.flush()
+    wait_until("a part that only the lake has", lambda: bases(broker)[0] > 0)
+    feeder.send(changes(random, 700))
+    policy = ConfigEntry(
+        "cleanup.policy",
+        "compact",
+        incremental_operation=getattr(AlterConfigOpType, operation),
+    )
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[policy])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.incremental_alter_configs([resource])[resource].result(60)
+    alter_topic(broker, TOPIC, min_cleanable_dirty_ratio=0, delete_retention_ms=0)
+    feeder.flush()
+    wait_until("a part to be clean", lambda: cleaned_offset(broker) > 0)
+    assert cleaned_offset(broker) <= tiered_end(broker.lake, TOPIC, 0) + 1
+    broker.kill()
+    broker.start()
+    feeder.send(Row(key=b"key-%d" % number, value=None) for number in range(KEYS // 2))
+    feeder.send(changes(random, 300))
+    feeder.flush()
+    end = wait_until_clean(broker, feeder.acknowledged)
+    assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+    found = consume(broker.bootstrap, TOPIC, 0, end=end)
+    assert last_values(found) == last_values(feeder.acknowledged.partition(0))
+    assert len(found) < len(feeder.acknowledged.rows)

@@ -12,13 +12,15 @@ from broker.crash_points import CrashPoints
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from broker.system import new_uuid
-from broker.tier.copying.copier import Copier
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.messages import CONFLICT, FAILED, FINISHED, CopyRange
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
-from broker.tier.spi import OffsetOutOfRange, StorageError
-from kafka_ds.wire.batch import ControlType, Record, build_batch, end_transaction_marker
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange
+from broker.worker.settings import TierSettings
+from broker.worker.spi import OffsetOutOfRange, StorageError
+from kafka_ds.lake.actions import remove_action
+from kafka_ds.lake.tables.intent import Intent, PartitionIntent
+from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
 from tests.integration.test_tier_faults import Worker
@@ -179,6 +181,47 @@ def test_a_fence_is_committed_once(store: MemoryStore) -> None:
     before = set(store.objects)
     Worker(store).storage.fence(TOPIC, TOPIC_ID, {0: 5})
     assert set(store.objects) == before
+
+
+def lose_residue(store: MemoryStore, start: int) -> None:
+    (path,) = (each for each in store.objects if f"/_residue/partition=0/{start:020d}-" in each)
+    store.delete(path)
+
+
+def test_rows_know_the_epochs_where_residue_is_lost(store: MemoryStore, tmp_path: Path) -> None:
+    """A divergence after an unclean election was not noticed: the log's epoch was compared with nothing."""
+    worker = Worker(store)
+    for start, epoch in ((0, 2), (10, 3)):
+        assert copied(worker, tmp_path, start, epoch).outcome == FINISHED
+    known = worker.storage.ending(TOPIC, TOPIC_ID, 0, 19)
+    assert (known.leader_epochs[-1][0], known.epochs_known_to) == (3, None)
+    lose_residue(store, 10)
+    found = Worker(store).storage.ending(TOPIC, TOPIC_ID, 0, 19)
+    assert (found.end_offset, found.leader_epochs, found.epochs_known_to) == (19, ((3, 10),), 19)
+
+
+def test_epochs_are_known_up_to_the_last_row(store: MemoryStore, tmp_path: Path) -> None:
+    """Files overlap, and the last rows were erased."""
+    worker = Worker(store)
+    for start, epoch in ((0, 2), (10, 3), (20, 4)):
+        assert copied(worker, tmp_path, start, epoch).outcome == FINISHED
+    lose_residue(store, 20)
+    found = Worker(store)
+    table = found.storage._tables.get(TOPIC).table
+    table.read()
+    (last,) = table.snapshot.find(0, 20, 29)
+    gone = remove_action(path=last.action_path, partition_values={}, size=1, deleted_ms=1)
+
+    def ending_behind(**change: Any) -> tuple[object, int | None]:
+        part = PartitionIntent(partition=0, leader_epoch=4, **change)
+        intent = Intent(operation="TEST", topic_id=TOPIC_ID, partitions=(part,))
+        table.commit(intent, begun_ms=table.begin_ms())
+        ending = found.storage.ending(TOPIC, TOPIC_ID, 0, 29)
+        return ending.leader_epochs, ending.epochs_known_to
+
+    assert ending_behind(removes=(gone,)) == (((3, 10),), 19)
+    assert ending_behind(log_start_offset=20) == ((), -1), "nobody can say"
+    assert ending_behind(log_start_offset=30) == ((), None), "nothing is left"
 
 
 class GivesUpAt(CrashPoints):

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from broker.crash_points import EXPIRY_POINTS
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 from tests.integration.test_tier_log_start import delete_records, earliest, error_at
 from tests.integration.tier_broker import (
     MIB,

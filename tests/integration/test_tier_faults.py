@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from broker.crash_points import CrashPoints
+from broker.log.checkpoint import encode_partition_metadata
 from broker.system import new_uuid
-from broker.tier.copying.copier import Copier
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.messages import CONFLICT, FAILED, FINISHED, PartitionOutcome
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
-from broker.tier.spi import StorageError
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.rpc import CONFLICT, FAILED, FINISHED, PartitionOutcome
+from broker.worker.settings import TierSettings
+from broker.worker.spi import CommitLost, StorageError
 from kafka_ds.lake.actions import encode_actions, txn_action
 from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.log import DeltaLog
@@ -230,12 +231,99 @@ def put_version(store: MemoryStore, *actions: Any) -> None:
     assert store.put_if_absent(f"{TABLE}/{commit_file(version)}", encode_actions(actions))
 
 
+def rename_over(store: MemoryStore, times: int = 1) -> None:
+    """As Delta's writer in a folder does, which looks whether the version is there and then renames."""
+    theirs = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
+    left = [times]
+
+    def act(path: str) -> None:
+        if is_commit_of(path, TABLE) and left[0]:
+            left[0] -= 1
+            store.objects[path] = theirs
+
+    store.after_put = act
+
+
+def test_a_topic_that_was_made_again_in_the_same_folder_is_not_copied_as_the_deleted_one(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    worker = Worker(store)
+    path = segment(tmp_path / "0.log", 0, 10)
+    metadata = tmp_path / "partition.metadata"
+    metadata.write_bytes(encode_partition_metadata(bytes(range(3, 19))))
+    (outcome,) = worker.copy(copy_range(path, 0, 9))
+    assert (outcome.outcome, outcome.tiered_end) == (FAILED, -1)
+    assert "is of topic id" in outcome.message
+    # As it is at first, and after a loss of power that took what was in it.
+    metadata.write_bytes(b"")
+    assert worker.copy(copy_range(path, 0, 9))[0].outcome == FINISHED
+    metadata.write_bytes(encode_partition_metadata(TOPIC_ID))
+    assert (
+        worker.copy(copy_range(segment(tmp_path / "10.log", 10, 10), 10, 19))[0].outcome == FINISHED
+    )
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_commit_that_another_writer_renamed_over_is_made_again(
+    store: MemoryStore,
+    source: Callable[..., Any],
+    caplog: pytest.LogCaptureFixture,
+    is_known: bool,
+) -> None:
+    """Also where the table was read with our commit in it, before the other came."""
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    if is_known:
+        confirm, storage = worker.storage.confirm, worker.storage
+
+        theirs = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
+
+        def late(topic: str, commit: tuple[int, str]) -> None:
+            store.objects[f"{TABLE}/{commit_file(commit[0])}"] = theirs
+            storage.confirm = confirm  # type: ignore[method-assign]
+            confirm(topic, commit)
+
+        storage.confirm = late  # type: ignore[method-assign]
+    else:
+        rename_over(store)
+    (outcome,) = worker.copy(source(10, 19))
+    assert (outcome.outcome, outcome.tiered_end, outcome.commit) == (FAILED, 9, None)
+    assert worker.finished() == [(0, 9)]
+    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert said.startswith("orders-0: offsets 10-19 are not in the table, and are copied again")
+    (gap,) = worker.copy(source(20, 29))
+    assert (gap.outcome, gap.tiered_end) == (FAILED, 9)
+    (again,) = worker.copy(source(10, 19), source(20, 29))
+    assert (again.outcome, again.tiered_end) == (FINISHED, 29)
+    for each in (worker, Worker(store)):
+        assert each.offsets() == list(range(30))
+        assert each.finished() == [(0, 9), (10, 19), (20, 29)]
+
+
+def test_a_commit_that_was_cleaned_up_since_is_not_lost(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker = Worker(store)
+    (outcome,) = worker.copy(source(0, 9))
+    assert outcome.commit is not None
+    worker.storage.confirm(TOPIC, outcome.commit)
+    version, commit_id = outcome.commit
+    body = store.objects.pop(f"{TABLE}/{commit_file(version)}")
+    with pytest.raises(CommitLost):
+        worker.storage.confirm(TOPIC, (version, commit_id))
+    store.put_durable(f"{TABLE}/_delta_log/{version:020d}.checkpoint.parquet", b"stands for one")
+    worker.storage.confirm(TOPIC, (version, commit_id))
+    store.objects[f"{TABLE}/{commit_file(version)}"] = body
+    with pytest.raises(CommitLost):
+        worker.storage.confirm(TOPIC, (version, "another"))
+
+
 def test_a_leader_that_was_overtaken_is_fenced_and_the_rest_goes_on(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
     worker = Worker(store)
     worker.copy(source(0, 9), source(0, 9, partition=1))
-    put_version(store, txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 4, 0))
+    put_version(store, txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 4))
     first, second = worker.copy(source(10, 19), source(10, 19, partition=1))
     assert (first.outcome, first.tiered_end) == (CONFLICT, 9)
     assert "leader epoch 4 wrote" in first.message
@@ -307,14 +395,96 @@ def test_a_table_that_others_changed_pauses_its_topic(
             "protocol": {
                 "minReaderVersion": 3,
                 "minWriterVersion": 7,
-                "readerFeatures": ["deletionVectors"],
-                "writerFeatures": ["deletionVectors"],
+                "readerFeatures": ["catalogManaged"],
+                "writerFeatures": ["catalogManaged", "invariants"],
             }
         },
     )
     (outcome,) = worker.copy(source(10, 19))
     assert outcome.outcome == CONFLICT
-    assert "reader version 3" in outcome.message
+    assert "table feature catalogManaged" in outcome.message
+
+
+def set_property(store: MemoryStore, name: str, value: str) -> None:
+    """ALTER TABLE … SET TBLPROPERTIES by another engine."""
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    snapshot = TableSnapshot(log)
+    snapshot.read()
+    configuration = {**snapshot.configuration, name: value}
+    put_version(store, {"metaData": {**snapshot.metadata, "configuration": configuration}})
+
+
+def test_a_table_that_may_not_be_written_to_costs_nothing_until_it_may(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    """A pause is looked into again and again: each time the log of the table is read, and nothing is written."""
+    worker = Worker(store)
+    worker.copy(source(0, 9), source(0, 9, partition=1))
+    set_property(store, "delta.appendOnly", "true")
+    before = set(store.objects)
+    for each in (worker, worker, Worker(store, node_id=2)):
+        for outcome in each.copy(source(10, 19), source(10, 19, partition=1)):
+            assert (outcome.outcome, outcome.tiered_end) == (CONFLICT, 9)
+            assert "delta.appendOnly" in outcome.message
+    assert set(store.objects) == before
+    set_property(store, "delta.appendOnly", "false")
+    assert worker.copy(source(10, 19))[0].outcome == FINISHED
+    assert worker.offsets() == list(range(20))
+
+
+def test_a_leader_that_was_overtaken_writes_no_files_either(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    put_version(store, txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 4))
+    before = set(store.objects)
+    (outcome,) = worker.copy(source(10, 19))
+    assert outcome.outcome == CONFLICT
+    assert "leader epoch 4 wrote" in outcome.message
+    assert set(store.objects) == before
+
+
+def test_a_log_that_holds_no_commit_is_a_conflict_as_well_until_it_is_mended(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    """No waiting mends what somebody has to mend: it is said once, and not with each try."""
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    path = f"{TABLE}/{commit_file(2)}"
+    store.objects[path] = b"{"
+    for each in (worker, Worker(store, node_id=2)):
+        assert each.copy(source(10, 19))[0].outcome == CONFLICT
+    store.delete(path)
+    assert worker.copy(source(10, 19))[0].outcome == FINISHED
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_deletion_vector_stops_no_copy(
+    store: MemoryStore, source: Callable[..., Any], is_begun: bool
+) -> None:
+    """Also where it comes while a copy is under way."""
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    (path,) = data_files(store)
+    add = {"path": path.removeprefix(f"{TABLE}/"), "partitionValues": {"partition": "0"}, "size": 1}
+
+    def erase_rows() -> None:
+        vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1}
+        vector |= {"sizeInBytes": 36, "cardinality": 2}
+        put_version(store, {"add": {**add, "deletionVector": vector, "dataChange": True}})
+
+    def race(path: str) -> None:
+        if is_commit_of(path, TABLE):
+            store.before_put = lambda path: None
+            erase_rows()
+
+    if is_begun:
+        store.before_put = race
+    else:
+        erase_rows()
+    (outcome,) = worker.copy(source(10, 19))
+    assert (outcome.outcome, outcome.tiered_end) == (FINISHED, 19)
 
 
 def test_a_deleted_topic_s_leader_writes_no_more(

@@ -11,16 +11,17 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field, PrimitiveType
 
 from broker.crash_points import LAYOUT_POINTS
-from broker.tier.delta import layout as delta_layout
-from broker.tier.delta.layout import OPERATION, LaidOut
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.expiry.sweeper import Place, Sweeper
-from broker.tier.settings import TierSettings
-from broker.tier.spi import StorageError
-from broker.workers.channel import frame
+from broker.ipc.channel import frame
+from broker.worker.delta import layout as delta_layout
+from broker.worker.delta.layout import OPERATION, LaidOut
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.settings import TierSettings
+from broker.worker.spi import StorageError
+from broker.worker.sweeper import Place, Sweeper
 from kafka_ds.lake.files import relaying
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.lake.files.relaying import is_well_laid
@@ -115,6 +116,37 @@ def lie_well(lake: Lake) -> bool:
     return all(is_well_laid(reader, each) for each in files) and all(
         one.max_offset < other.min_offset for one, other in zip(files, files[1:], strict=False)
     )
+
+
+@pytest.mark.parametrize(
+    "pack", [lambda it: it.optimize.compact(), lambda it: it.optimize.z_order(["key"])]
+)
+def test_another_engine_s_packing_does_not_win_over_a_new_layout(
+    lake: Lake, pack: Callable[[deltalake.DeltaTable], Any]
+) -> None:
+    """delta-rs overlooks a removal that changes no data: with both commits each row would be there twice."""
+    slow = table(lake)
+    lay_out(storage_of(lake))
+    with pytest.raises(CommitFailedError, match="Metadata changed"):
+        pack(slow)
+    assert offsets(lake) == list(range(END))
+    pack(table(lake))
+    assert offsets(lake) == list(range(END))
+
+
+def test_properties_that_are_set_while_a_layout_is_written_stay(lake: Lake) -> None:
+    storage = storage_of(lake)
+
+    def and_set_a_property() -> bool:
+        if not asked:
+            asked.append(
+                table(lake).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "3"})
+            )
+        return True
+
+    asked: list[None] = []
+    assert lay_out(storage, goes_on=and_set_a_property).files_after == 1
+    assert snapshot(lake).configuration["delta.dataSkippingNumIndexedCols"] == "3"
 
 
 def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
@@ -272,7 +304,7 @@ def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatc
             table(lake).delete('"offset" = 41')
         return made
 
-    monkeypatch.setattr("broker.tier.delta.layout.write_anew", erase_first)
+    monkeypatch.setattr("broker.worker.delta.layout.write_anew", erase_first)
     done = lay_out(storage)
     expected = [each for each in range(END) if each != 41]
     assert (done.lost, done.files_after) == (1, 1)
@@ -318,8 +350,68 @@ def test_a_damaged_file_of_others_is_named(lake: Lake) -> None:
     path.write_bytes(data)
     with pytest.raises(UnreadableFile, match=path.name):
         is_well_laid(FileReader(open_store(str(lake.root / "lake"))), entry)
-    with pytest.raises(StorageError, match=path.name):
-        lay_out(storage_of(lake))
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4:200] = bytes(196)
+    path.write_bytes(data)
+
+
+def test_one_damaged_file_keeps_no_other_as_it_lies(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither one of others, which is looked into before, nor one of ours, which is found out while it is rewritten."""
+    everything = table(lake).to_pyarrow_table().sort_by("offset")
+    lay_by_hand(lake, [everything.slice(0, 10), everything.slice(10)])
+    theirs, _ = snapshot(lake).index.files(0)
+    damage(lake.root / "lake" / theirs.path)
+    for start in range(END, 2 * END, 10):
+        fill(lake, start)
+    ours = snapshot(lake).index.files(0)[-2]
+    damage(lake.root / "lake" / ours.path)
+    storage = storage_of(lake)
+    assert lay_out(storage).reasons == {"small": 1}
+    left = [each.path for each in snapshot(lake).index.files(0)]
+    assert {theirs.path, ours.path} <= {*left}
+    assert len(left) == 4, "both, what lay between, what lies behind"
+    assert lay_out(storage).reasons == {}
+    said = [each.message for each in caplog.records if "stay as they lie" in each.message]
+    assert [sum(path in each for each in said) for path in (theirs.path, ours.path)] == [1, 1]
+    folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
+    assert len(list(folder.glob("0*.parquet"))) == 2 * RANGES + 1, "nothing of what was given up"
+
+
+def test_a_store_that_is_away_is_asked_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not taken for files that are damaged."""
+    scramble(lake)
+    storage = storage_of(lake)
+
+    def away(*_: object, **__: object) -> Any:
+        raise OSError("connection reset")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafka_ds.lake.store.local.LocalStore.read_range", away)
+        patch.setattr("kafka_ds.lake.store.local.LocalStore.local_path", lambda *_: None)
+        with pytest.raises(StorageError, match="connection reset"):
+            lay_out(storage)
+    assert lay_out(storage).files_before == 1
+
+
+def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: Lake) -> None:
+    """Its files have views (`binary_view`) for bytes, which Arrow cannot filter."""
+    table(lake).alter.add_columns([Field("note", PrimitiveType("string"))])
+    table(lake).optimize.compact()
+    table(lake).update(predicate='"offset" < 60', updates={"note": "'x'"})
+    table(lake).delete('"offset" = 41')
+    storage = storage_of(lake)
+    storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=50)
+    for start in range(END, 2 * END, 10):
+        fill(lake, start)
+    assert lay_out(storage).expired_rows == 49
+    assert offsets(lake) == [*range(50, 2 * END)]
+    notes = table(lake).to_pyarrow_table(columns=["offset", "note"]).sort_by("offset")
+    assert notes["note"].to_pylist() == ["x"] * 10 + [None] * (2 * END - 60)
 
 
 def test_a_column_of_others_goes_with_its_rows(lake: Lake) -> None:
@@ -348,6 +440,36 @@ def test_a_leader_that_was_deposed_lays_nothing(lake: Lake) -> None:
 
 def begin_at(lake: Lake, offset: int) -> None:
     storage_of(lake).move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=offset)
+
+
+def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
+    """As `DeltaTable.history` and DESCRIBE HISTORY show it, under Delta's names."""
+    storage = storage_of(lake)
+    storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=25)
+    storage.remove_below(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=20)
+    lay_out(storage, takes_any_expired=True)
+    history = table(lake).history()
+    versions = range(table(lake).version(), -1, -1)
+    assert [each.get("readVersion", -1) for each in history] == [each - 1 for each in versions]
+    assert all(each["engineInfo"].startswith("kafka-ds/") for each in history)
+    did = {each["operation"]: each for each in reversed(history)}
+    sizes = {each.path.rpartition("/")[2]: each.size for each in snapshot(lake).index.files(0)}
+    copied = did["TIER"]["operationMetrics"]
+    assert (copied["numFiles"], copied["numOutputRows"]) == ("1", "10")
+    assert int(copied["numOutputBytes"]) > 0
+    assert (did["TIER"]["isBlindAppend"], did["TIER"]["isolationLevel"]) == (True, "Serializable")
+    expired = did["EXPIRE"]["operationMetrics"]
+    assert {name: expired[name] for name in expired if not name.endswith("Bytes")} == {
+        "numAddedFiles": "0",
+        "numRemovedFiles": "2",
+        "numDeletedRows": "20",
+        "numCopiedRows": "0",
+    }
+    assert (expired["numAddedBytes"], did["EXPIRE"]["isBlindAppend"]) == ("0", False)
+    assert "operationMetrics" not in did["MOVE LOG START"], "nothing happened to a file"
+    laid = [each["operationMetrics"] for each in history if each["operation"] == OPERATION]
+    assert sum(int(each.get("numDeletedRows", "0")) for each in laid) == 5
+    assert int(laid[0]["numAddedBytes"]) in sizes.values()
 
 
 def test_expired_rows_go_before_their_file_does(lake: Lake) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import ListOffsetsRequest
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import ListOffsetsRequest
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from tests.in_process import fetch_request
 from tests.integration.raw_client import RawClient
 from tests.integration.tier_broker import (

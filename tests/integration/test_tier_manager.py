@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from tests.integration.tier_broker import (
     MIB,
@@ -93,6 +93,33 @@ def test_an_idle_worker_ends_and_comes_back(start: object) -> None:
     assert workers(broker)
     wait_until("no worker again", lambda: not workers(broker))
     assert "died" not in log_text(broker)
+
+
+def test_a_property_that_is_taken_back_needs_no_restart(start: object) -> None:
+    assert callable(start)
+    broker = start(
+        remote_log_manager_task_retry_backoff_max_ms=1_000,
+        remote_log_manager_task_interval_ms=60_000,
+    )
+    create_topic(broker, "undone")
+    feeder = Feeder(broker.bootstrap, "undone")
+    feeder.send(rows(2_500))
+    feeder.flush()
+    wait_until("a copy", lambda: tiered_end(broker.lake, "undone", 0) > 0, every_s=0.2)
+
+    def set_append_only(value: str) -> None:
+        table = DeltaTable(str(broker.lake / "topics" / "undone"))
+        table.alter.set_table_properties({"delta.appendOnly": value})
+
+    set_append_only("true")
+    feeder.send(rows(2_500, start=2_500))
+    feeder.flush()
+    wait_until("the pause", lambda: "tiering of undone-0 is paused" in log_text(broker))
+    before = tiered_end(broker.lake, "undone", 0)
+    set_append_only("false")
+    # No further record, no round, no other leader: the broker looks again by itself.
+    wait_until("the rest", lambda: tiered_end(broker.lake, "undone", 0) > before, every_s=0.2)
+    wait_until("the word", lambda: "tiering of undone-0 is resumed" in log_text(broker))
 
 
 def test_a_killed_broker_leaves_no_orphan(start: object) -> None:

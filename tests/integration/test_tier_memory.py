@@ -10,15 +10,15 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier.copying import copier as copying
-from broker.tier.copying.copier import Copier
-from broker.tier.delta import reader as delta_reader
-from broker.tier.delta import storage as delta_storage
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.expiry.sweeper import Sweeper
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
-from broker.tier.upkeep.orphans import Orphans
+from broker.worker import copier as copying
+from broker.worker.copier import Copier
+from broker.worker.delta import reader as delta_reader
+from broker.worker.delta import storage as delta_storage
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.orphans import Orphans
+from broker.worker.settings import TierSettings
+from broker.worker.sweeper import Sweeper
 from kafka_ds.lake.actions import DAY_MS
 from kafka_ds.lake.names import TOPICS
 from kafka_ds.lake.store import local as store_local

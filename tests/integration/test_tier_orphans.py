@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.tier.upkeep.orphans import Orphans
+from broker.worker.orphans import Orphans
 from kafka_ds.lake.log.log import SystemLogClock
 from kafka_ds.lake.store.opening import open_store
 from tests.integration.test_tier_spi import Crash, Lake

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier.copying.copier import Copier
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.messages import FAILED, FINISHED
-from broker.tier.metadata.remote_log import DELETIONS, DeltaMetadata
-from broker.tier.settings import TierSettings
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DELETIONS, DeltaMetadata
+from broker.worker.rpc import CONFLICT, FINISHED
+from broker.worker.settings import TierSettings
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.schemas import DAY_MS
 from kafka_ds.lake.tables.events import RemoteLogEvents
 from kafka_ds.lake.tables.states import RemoteLogSegmentState
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
@@ -129,7 +129,7 @@ def test_files_that_others_replaced_before_finished_are_not_missed(
     assert later.offsets() == list(range(20))
 
 
-def test_a_file_that_is_lost_fails_its_partition_alone(
+def test_a_file_that_is_lost_is_not_finished_and_keeps_nothing_from_being_copied(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
     die_copying(Worker(store), "after_commit", source(0, 9))
@@ -137,10 +137,11 @@ def test_a_file_that_is_lost_fails_its_partition_alone(
     del store.objects[lost]
     later = Worker(store)
     (outcome,) = later.copy(source(0, 9))
-    assert (outcome.outcome, outcome.tiered_end) == (FAILED, -2)
-    assert "committed but not in the store" in outcome.message
+    assert (outcome.outcome, outcome.tiered_end, outcome.ranges) == (FINISHED, 9, 0)
     assert copy_other(later, source(0, 9)).outcome == FINISHED
-    assert later.finished() == []
+    assert later.copy(source(10, 19))[0].ranges == 1
+    assert later.finished() == [(10, 19)]
+    assert [each.start_offset for each in later.metadata.unfinished()] == [0]
 
 
 @pytest.mark.parametrize("body", [b'{"this is": not json', b'{"add": {"size": 3}}'])
@@ -156,7 +157,7 @@ def test_a_table_that_cannot_be_read_fails_its_topic_alone(
         other = copy_request([source(0, 9)], topic_id=OTHER_ID).topics[0]
         both = replace(request, topics=[*request.topics, replace(other, topic=OTHER)])
         first, second = later.copier.copy(both).partitions
-        assert (first.outcome, second.outcome) == (FAILED, FINISHED)
+        assert (first.outcome, second.outcome) == (CONFLICT, FINISHED)
         assert "is no table that can be read" in first.message
 
 
@@ -215,7 +216,7 @@ def test_an_attempt_that_the_log_start_was_moved_past_has_lost(
     for _ in range(2):
         die_copying(Worker(store), "before_commit", source(0, 9))
     later = Worker(store)
-    assert later.copy(source(12, 19))[0].outcome == FINISHED
+    assert later.copy(replace(source(12, 19), log_start_offset=12))[0].outcome == FINISHED
     later.copier.recover()
     assert later.finished() == [(12, 19)]
     assert later.metadata.unfinished() == []

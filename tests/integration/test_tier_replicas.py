@@ -10,9 +10,9 @@ import pytest
 
 from broker.log.log import Log
 from broker.replica.follower.followed import FollowedPartition
-from kafka_ds.wire.batch import NO_PRODUCER_ID
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import InitProducerIdRequest
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import InitProducerIdRequest
+from kafka_ds.records.batch import NO_PRODUCER_ID
 from tests.in_process import Cluster, batch_of, in_process_cluster, values_of
 from tests.integration.test_replication_nodes import (
     QUICK,

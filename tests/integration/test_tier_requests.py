@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier import service
-from broker.tier.messages import FINISHED
-from broker.tier.settings import TierSettings
-from kafka_ds.wire.types import uuid_text
+from broker.worker import service
+from broker.worker.rpc import FINISHED
+from broker.worker.settings import TierSettings
+from kafka_ds.protocol.types import uuid_text
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 

@@ -6,13 +6,13 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.tier.copying.copier import Copier
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.messages import PartitionOutcome
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
-from broker.tier.spi import StorageError
-from kafka_ds.wire.batch import (
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.rpc import PartitionOutcome
+from broker.worker.settings import TierSettings
+from broker.worker.spi import StorageError
+from kafka_ds.records.batch import (
     HEADER_BYTES,
     ControlType,
     Record,
@@ -188,7 +188,9 @@ def test_a_range_without_a_row_is_got_over(lake: Lake) -> None:
     assert table(lake.path, TOPIC)["offset"].to_list() == [5, 6, 7]
 
 
-def test_a_batch_that_nobody_can_read_stops_nothing(lake: Lake) -> None:
+def test_a_batch_that_nobody_can_read_stops_nothing(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
     good = [build_batch(records(start, 5), leader_epoch=3) for start in (0, 5, 10, 15)]
     broken = bytearray(good[1])
     broken[-3] ^= 0xFF
@@ -197,7 +199,9 @@ def test_a_batch_that_nobody_can_read_stops_nothing(lake: Lake) -> None:
     outcome = lake.copy(0, 19, [good[0], bytes(broken), bytes(garbled), good[3]], [])
     assert (outcome.outcome, outcome.rows) == ("finished", 10)
     expected = [*range(5), *range(15, 20)]
+    assert "orders-0: Found invalid messages in offsets 5 to 9 (" in caplog.text
     assert offsets(lake.read(committed_only=True)) == expected
+    assert "orders-0: offsets 5 to 9 are passed over in a read" in caplog.text
     assert offsets(lake.read(committed_only=False)) == expected
     lake.copy(20, 24, [build_batch(records(20, 5), leader_epoch=3)], [])
     assert offsets(lake.read(committed_only=False)) == [*expected, *range(20, 25)]

@@ -9,15 +9,15 @@ from typing import IO, Any
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier import service
-from broker.tier.copying.turns import Turns
-from broker.tier.delta import writer
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.messages import FAILED, FINISHED, CopyAnswer, CopyRequest, CopyTopic
-from broker.tier.settings import TierSettings
+from broker.worker import service
+from broker.worker.delta import writer
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.rpc import FAILED, FINISHED, CopyAnswer, CopyRequest, CopyTopic
+from broker.worker.settings import TierSettings
+from broker.worker.turns import Turns
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.tables.topics import TopicTable
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import copy_range, segment
 

@@ -7,14 +7,14 @@ import pytest
 
 from broker.crash_points import COPY_POINTS, CrashPoints
 from broker.system import new_uuid
-from broker.tier.copying.copier import Copier
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.messages import CopyAnswer, CopyRequest
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
-from broker.tier.spi import OffsetOutOfRange, RemoteLogMetadataManager, RemoteStorageManager
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.rpc import CopyAnswer, CopyRequest
+from broker.worker.settings import TierSettings
+from broker.worker.spi import OffsetOutOfRange, RemoteLogMetadataManager, RemoteStorageManager
 from kafka_ds.lake.tables.states import RemoteLogSegmentState
-from kafka_ds.wire.batch import Record
+from kafka_ds.records.batch import Record
 from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_folder import FolderMetadata, FolderStorage
 from tests.integration.tier_segments import (

@@ -9,13 +9,13 @@ import deltalake
 import pytest
 
 from broker.crash_points import SWEEP_POINTS, TOPIC_POINTS
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.expiry.expiration import Retention
-from broker.tier.expiry.sweeper import Place, Survey, Sweeper
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
-from broker.tier.spi import OffsetOutOfRange, StorageError
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.settings import TierSettings
+from broker.worker.spi import OffsetOutOfRange, StorageError
+from broker.worker.sweeper import Place, Survey, Sweeper
 from kafka_ds.lake.actions import ours_of
+from kafka_ds.lake.expiration import Retention
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.tables.events import RemoteLogEvents
@@ -304,6 +304,25 @@ def test_others_lay_files_anew_between_the_steps(
     assert sweeper(delta).sweep(place()).files == 1
     assert offsets_in_table(delta) == []
     assert states(delta) == {}
+
+
+def test_a_deletion_that_a_restore_holds_up_is_told_of(
+    delta: Lake, fill: Callable[[Lake, int], None]
+) -> None:
+    fill(delta, 4)
+    table = deltalake.DeltaTable(delta.root / "lake" / "topics" / TOPIC)
+    table.optimize.compact()
+    packed = table.version()
+    table.restore(packed - 1)
+    begin_at(delta, 20)
+    with pytest.raises(Crash):
+        sweeper(delta, "after_delete_started").sweep(place())
+    # One file straddles the log start: nothing lies wholly below it now.
+    deltalake.DeltaTable(table.table_uri).restore(packed)
+    found = look(delta)
+    assert (found.below, found.held_up, found.has_files_below) == (0, 2, False)
+    deltalake.DeltaTable(table.table_uri).restore(packed - 1)
+    assert look(delta).below == 2
 
 
 def test_all_may_go_and_the_next_range_comes(lake: Lake, fill: Callable[[Lake, int], None]) -> None:

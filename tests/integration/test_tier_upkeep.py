@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier.messages import FINISHED
-from broker.tier.service import Service
-from broker.tier.settings import TierSettings
+from broker.worker.rpc import FINISHED
+from broker.worker.service import Service
+from broker.worker.settings import TierSettings
 from kafka_ds.lake.log import maintenance
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.log.maintenance import BadCheckpoint

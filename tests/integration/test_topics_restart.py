@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import MetadataRequest
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import MetadataRequest
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerDied, BrokerProcess, running_broker, wait_until
@@ -177,8 +177,8 @@ def test_a_lost_disk_loses_only_what_was_not_in_the_lake(tmp_path: Path) -> None
 
 
 def offset_of(client: RawClient, timestamp: int) -> int:
-    from kafka_ds.wire.messages import ListOffsetsRequest
-    from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+    from kafka_ds.protocol.messages import ListOffsetsRequest
+    from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(

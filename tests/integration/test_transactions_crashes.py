@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed
 from tests.integration.transactional_client import TransactionalClient

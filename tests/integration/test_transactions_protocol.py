@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     DescribeProducersRequest,
     ListTransactionsRequest,
     WriteTxnMarkersRequest,
 )
-from kafka_ds.wire.messages.transaction_admin import DescribeProducersTopicRequest
-from kafka_ds.wire.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
+from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
 from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.integration.raw_client import RawClient

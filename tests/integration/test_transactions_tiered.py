@@ -8,10 +8,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kafka_ds.wire.batch import iterate_headers
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FetchRequest
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import FetchRequest
+from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.records.batch import iterate_headers
 from tests.integration.raw_client import RawClient
 from tests.integration.tier_broker import broker_process, consume, create_topic, table
 from tests.integration.transactional_client import TransactionalClient

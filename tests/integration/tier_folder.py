@@ -1,4 +1,4 @@
-"""A second remote storage, files in a folder: it shows that the protocols of `broker.tier.spi` suit another one."""
+"""A second remote storage, files in a folder: it shows that the protocols of `broker.worker.spi` suit another one."""
 
 import json
 import os
@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from broker.tier.messages import CopyRange, TieredState
-from broker.tier.spi import (
+from broker.worker.rpc import CopyRange, TieredState
+from broker.worker.spi import (
     ColdRead,
     Committed,
     EndOfRange,
@@ -19,8 +19,8 @@ from broker.tier.spi import (
     Written,
 )
 from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
-from kafka_ds.wire.batch import iterate_headers, read_records
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records.batch import iterate_headers, read_records
 
 DELETIONS = (
     RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
@@ -178,6 +178,9 @@ class FolderStorage:
                 continue
             if not (self.root / "files" / name).exists():
                 raise StorageError(f"{name} is gone")
+
+    def confirm(self, topic: str, commit: tuple[int, str]) -> None:
+        """Nobody renames over a commit here, and none is named."""
 
     def is_deleted(self, topic: str, topic_id: bytes) -> bool:
         return (self.root / "deleted" / topic_id.hex()).exists()

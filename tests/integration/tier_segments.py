@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from broker.tier.messages import CopyRange, CopyRequest, CopyTopic
-from kafka_ds.wire.batch import Record, build_batch, iterate_headers, read_records
-from kafka_ds.wire.types import uuid_text
+from broker.worker.rpc import CopyRange, CopyRequest, CopyTopic
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
 
 TOPIC = "orders"
 TOPIC_ID = bytes(range(16))
@@ -51,6 +51,7 @@ def copy_range(
     epoch: int = 3,
     position: int = 0,
     aborted: Sequence[tuple[int, int, int]] = (),
+    log_start: int = 0,
 ) -> CopyRange:
     """The request for one range of a segment file."""
     return CopyRange(
@@ -64,6 +65,7 @@ def copy_range(
         size_bytes=path.stat().st_size - position if path.exists() else 1,
         aborted=[list(each) for each in aborted],
         producer_snapshot=b"snapshot".hex(),
+        log_start_offset=log_start,
     )
 
 

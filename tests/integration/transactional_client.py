@@ -6,9 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
@@ -19,13 +18,14 @@ from kafka_ds.wire.messages import (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
-from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestTopic
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceData
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestTopic
+from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from kafka_ds.records.batch import Record, build_batch
 from tests.integration.raw_client import RawClient
 
 TIMEOUT_S = 120

@@ -10,20 +10,20 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.crash_points import CrashPoints
+from broker.ipc import shared_memory
+from broker.ipc.shared_memory import BrokerMemory, WorkerMemory
 from broker.system import SystemDisk, new_uuid
-from broker.tier.copying.copier import Copier
-from broker.tier.delta import reader as delta_reader
-from broker.tier.delta import tables as delta_tables
-from broker.tier.delta.reader import ColdReader
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.reading.disk_cache import DiskCache
-from broker.tier.reading.piece_files import PieceKey
-from broker.tier.reading.pieces import Piece
-from broker.tier.settings import TierSettings
-from broker.tier.spi import ColdRead
-from broker.workers import shared_memory
-from broker.workers.shared_memory import BrokerMemory, WorkerMemory
+from broker.worker.cache.disk_cache import DiskCache
+from broker.worker.cache.piece_files import PieceKey
+from broker.worker.cache.pieces import Piece
+from broker.worker.copier import Copier
+from broker.worker.delta import reader as delta_reader
+from broker.worker.delta import tables as delta_tables
+from broker.worker.delta.reader import ColdReader
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.settings import TierSettings
+from broker.worker.spi import ColdRead
 from kafka_ds.lake.store.local import LocalStore
 from tests.fakes.memory_disk import ManualClock
 from tests.integration.tier_segments import (

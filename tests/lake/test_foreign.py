@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from kafka_ds.lake.files.parquet import read_files
@@ -12,6 +12,9 @@ from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
 from kafka_ds.lake.tables.intent import TableChanged
 from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
+
+# The other one is refused without its companion.
+FEATURES = [each for each in dir(TableFeatures) if each[0] != "_" and each != "TimestampNanos"]
 
 
 @pytest.fixture
@@ -67,6 +70,17 @@ def test_clustering_that_unsorts(table):
     assert offsets(table) == offsets(table, 1, max_bytes=1000) == list(range(1000))
 
 
+def test_two_packings_at_once_double_rows_for_sql_alone(table):
+    """delta-rs lets both win (docs/FINDINGS.md); nobody reads a record twice through the index."""
+    slow = delta(table)
+    delta(table).optimize.compact()
+    slow.optimize.compact()
+    assert len(delta(table).to_pyarrow_table(columns=["offset"])) == 4000
+    table.read()
+    assert offsets(table) == offsets(table, 1, max_bytes=1000) == list(range(1000))
+    assert "1000 rows came where 0 went" in table.snapshot.foreign_commits[-1].complaint
+
+
 def test_erasing_one_key_while_we_go_on_writing(table):
     stale = TopicTable(table.log.store, "orders")
     stale.open(TOPIC_ID)
@@ -114,15 +128,48 @@ def test_a_column_that_somebody_adds(table):
     assert "note" in found
 
 
-def test_a_feature_that_somebody_switches_on_pauses_the_topic(table):
-    from deltalake import TableFeatures
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_that_somebody_lists_pauses_the_topic_only_where_that_asks_something(
+    table, feature
+):
+    named = getattr(TableFeatures, feature)
+    delta(table).alter.add_feature(named, allow_protocol_versions_increase=True)
+    part = copy_of(table, 0, 1000, 1009, attempt="later")
+    if feature == "RowTracking":
+        with pytest.raises(TableChanged, match="DROP FEATURE rowTracking"):
+            commit(table, part)
+    else:
+        commit(table, part)
+        write_checkpoint(table.log)
+        fresh = TopicSnapshot.load(table.log.store, "orders")
+        assert offsets(table, snapshot=fresh) == list(range(1010))
 
-    delta(table).alter.add_feature(
-        TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
-    )
-    with pytest.raises(TableChanged, match="reader version 3"):
-        commit(table, copy_of(table, 0, 1000, 1009, attempt="later"))
-    assert offsets(table) == list(range(1000))
+
+@pytest.mark.parametrize(
+    ("do", "undo"),
+    [
+        (
+            lambda it: it.alter.set_table_properties({"delta.appendOnly": "true"}),
+            lambda it: it.alter.set_table_properties({"delta.appendOnly": "false"}),
+        ),
+        (
+            lambda it: it.alter.set_table_properties({"delta.enableChangeDataFeed": "true"}),
+            lambda it: it.alter.set_table_properties({"delta.enableChangeDataFeed": "false"}),
+        ),
+        (
+            lambda it: it.alter.add_constraint({"small": '"offset" < 5000'}),
+            lambda it: it.alter.drop_constraint("small"),
+        ),
+    ],
+)
+def test_what_is_undone_stops_nothing_though_its_feature_stays_listed(table, do, undo):
+    do(delta(table))
+    part = copy_of(table, 0, 1000, 1009, attempt="later")
+    with pytest.raises(TableChanged, match="ALTER TABLE"):
+        commit(table, part)
+    undo(delta(table))
+    commit(table, part)
+    assert offsets(table) == list(range(1010))
 
 
 def test_a_checkpoint_and_clean_up_by_others(table):

@@ -54,8 +54,7 @@ def table_of(store, count):
     table.open(TOPIC_ID)
     end = count // PARTITIONS * ROWS - 1
     ends = [
-        txn_action(app_id(TOPIC_ID, each, AppIdKind.TIERED_END), end, 1)
-        for each in range(PARTITIONS)
+        txn_action(app_id(TOPIC_ID, each, AppIdKind.TIERED_END), end) for each in range(PARTITIONS)
     ]
     change = PlainChange("COPY", actions=[*adds(count), *ends])
     table.log.commit(table.log.begin(change), read_version=0)

@@ -1,6 +1,7 @@
 """Spark with delta-spark at a topic's table: it reads our rows, and we read what it leaves."""
 
 import datetime as dt
+import json
 import os
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pytest
 
 from broker.cluster.metadata.log import MetadataLog
 from broker.crash_points import CrashPoints
-from broker.tier.delta.storage import DeltaStorage
-from broker.tier.settings import TierSettings
+from broker.worker.delta.front import removals
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.settings import TierSettings
 from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.log.maintenance import write_checkpoint
@@ -17,6 +19,7 @@ from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import CLUSTER_METADATA, LOG_FOLDER, commit_file
 from kafka_ds.lake.schemas import CHECKPOINT_INTERVAL
 from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.lake.tables.intent import PartitionIntent, TableChanged
 from kafka_ds.lake.tables.topics import TopicTable
 from spark_conf import jars
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
@@ -205,3 +208,206 @@ def test_a_stream_of_sparks_follows_the_table(spark, table, tmp_path):
     commit(table, copy_of(table, 0, 400, 409, attempt="later"))
     rows = run()
     assert rows.count() == rows.distinct().count() == 810
+
+
+SET = "ALTER TABLE {} SET TBLPROPERTIES ({})"
+UNSET = "ALTER TABLE {} UNSET TBLPROPERTIES ({})"
+MAPPED = "'delta.columnMapping.mode' = 'name'"
+DROP = "ALTER TABLE {} DROP FEATURE {}"
+
+
+@pytest.mark.parametrize(
+    ("do", "why", "undo"),
+    [
+        pytest.param(
+            [(SET, "'delta.appendOnly' = 'true'")],
+            "delta.appendOnly",
+            [(UNSET, "'delta.appendOnly'")],
+            id="append-only",
+        ),
+        pytest.param(
+            [(SET, "'delta.enableChangeDataFeed' = 'true'")],
+            "delta.enableChangeDataFeed",
+            [(UNSET, "'delta.enableChangeDataFeed'")],
+            id="change-data-feed",
+        ),
+        pytest.param(
+            [("ALTER TABLE {} ADD CONSTRAINT small CHECK ({})", "offset < 100000")],
+            "CHECK constraint small",
+            [("ALTER TABLE {} DROP CONSTRAINT {}", "small")],
+            id="constraint",
+        ),
+        pytest.param(
+            [(SET, "'delta.enableInCommitTimestamps' = 'true'")],
+            "delta.enableInCommitTimestamps",
+            [(UNSET, "'delta.enableInCommitTimestamps'")],
+            id="in-commit-timestamps",
+        ),
+        pytest.param(
+            [(SET, "'delta.enableRowTracking' = 'true'")],
+            "rowTracking",
+            [(UNSET, "'delta.enableRowTracking'"), (DROP, "rowTracking")],
+            id="row-tracking",
+        ),
+        pytest.param(
+            [(SET, "'delta.enableRowTracking' = 'true'")],
+            "rowTracking",
+            [
+                (
+                    SET,
+                    "'delta.enableRowTracking' = 'false', 'delta.rowTrackingSuspended' = 'true'",
+                )
+            ],
+            id="row-tracking-suspended",
+        ),
+        pytest.param(
+            [(SET, MAPPED)],
+            "delta.columnMapping.mode",
+            [(SET, "'delta.columnMapping.mode' = 'none'")],
+            id="column-mapping",
+        ),
+        pytest.param(
+            [(SET, MAPPED), ("ALTER TABLE {} RENAME COLUMN key TO {}", "renamed")],
+            "delta.columnMapping.mode",
+            [
+                ("ALTER TABLE {} RENAME COLUMN renamed TO {}", "key"),
+                (SET, "'delta.columnMapping.mode' = 'none'"),
+            ],
+            id="renamed",
+        ),
+        pytest.param(
+            [(SET, MAPPED)],
+            "delta.columnMapping.mode",
+            [(DROP, "columnMapping")],
+            id="column-mapping-dropped",
+        ),
+        pytest.param(
+            [(SET, "'delta.checkpointPolicy' = 'v2'")],
+            "delta.checkpointPolicy",
+            [(UNSET, "'delta.checkpointPolicy'")],
+            id="v2-checkpoints",
+        ),
+        pytest.param(
+            [
+                (SET, "'delta.enableTypeWidening' = 'true'"),
+                ("ALTER TABLE {} ADD COLUMNS ({})", "note INT"),
+                ("ALTER TABLE {} ALTER COLUMN note TYPE {}", "BIGINT"),
+            ],
+            "column note was given a wider type",
+            [(DROP, "typeWidening")],
+            id="type-widening",
+        ),
+        pytest.param(
+            [
+                (SET, "'delta.feature.allowColumnDefaults' = 'supported'"),
+                ("ALTER TABLE {} ADD COLUMNS ({})", "note STRING"),
+                ("ALTER TABLE {} ALTER COLUMN note SET DEFAULT {}", "'x'"),
+            ],
+            "column note has a default",
+            [("ALTER TABLE {} ALTER COLUMN {} DROP DEFAULT", "note")],
+            id="default",
+        ),
+        pytest.param(
+            [(SET, f"'delta.enableIcebergCompatV2' = 'true', {MAPPED}")],
+            "delta.",
+            [
+                (UNSET, "'delta.enableIcebergCompatV2'"),
+                (SET, "'delta.columnMapping.mode' = 'none'"),
+            ],
+            id="iceberg",
+        ),
+    ],
+)
+def test_what_stops_tiering_is_undone_by_sql(spark, table, do, why, undo):
+    """docs/table.md says which; a feature that stays listed stops nothing."""
+    fill(table, 2)
+    name = f"delta.`{uri(table)}`"
+    for statement, what in do:
+        spark.sql(statement.format(name, what))
+    part = copy_of(table, 0, 400, 409, attempt="later")
+    with pytest.raises(TableChanged, match=why):
+        commit(table, part)
+    for statement, what in undo:
+        spark.sql(statement.format(name, what))
+    commit(table, part)
+    write_checkpoint(table.log)
+    commit(table, copy_of(table, 0, 410, 419, attempt="latest"))
+    fresh = TopicSnapshot.load(table.log.store, "orders")
+    assert offsets(table, snapshot=fresh) == list(range(420))
+    assert [each.complaint for each in table.snapshot.foreign_commits if each.complaint] == []
+    assert spark.sql(f"SELECT count(*) FROM {name} WHERE partition = 0").first()[0] == 420
+
+
+def test_deletion_vectors_stop_nothing_and_can_be_taken_out(spark, table):
+    fill(table, 2)
+    name = f"delta.`{uri(table)}`"
+    spark.sql(SET.format(name, "'delta.enableDeletionVectors' = 'true'"))
+    spark.sql(f"DELETE FROM {name} WHERE offset < 5")
+    commit(table, copy_of(table, 0, 400, 409, attempt="later"))
+    assert table.snapshot.vectors() and offsets(table) == list(range(5, 410))
+    spark.sql(UNSET.format(name, "'delta.enableDeletionVectors'"))
+    spark.sql(f"REORG TABLE {name} APPLY (PURGE)")
+    spark.sql(DROP.format(name, "deletionVectors"))
+    commit(table, copy_of(table, 0, 410, 419, attempt="later"))
+    write_checkpoint(table.log)
+    for snapshot in (table.read(), TopicSnapshot.load(table.log.store, "orders")):
+        assert offsets(table, snapshot=snapshot) == list(range(5, 420))
+        assert not snapshot.vectors()
+
+
+def test_a_column_of_ours_that_was_dropped_comes_back_with_a_restore(spark, table):
+    fill(table, 2)
+    name = f"delta.`{uri(table)}`"
+    before = table.log.latest_version()
+    spark.sql(SET.format(name, MAPPED))
+    spark.sql(f"ALTER TABLE {name} DROP COLUMN headers_raw")
+    part = copy_of(table, 0, 400, 409, attempt="later")
+    with pytest.raises(TableChanged):
+        commit(table, part)
+    spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {before}")
+    commit(table, part)
+    assert offsets(table) == list(range(410))
+
+
+def test_sparks_history_shows_what_we_did(spark, table):
+    fill(table, 1)
+    (entry,) = table.read().index.files(0)
+    removes = removals(table.snapshot, TOPIC_ID, 0, 200, now_ms=1)
+    commit(
+        table,
+        PartitionIntent(partition=0, leader_epoch=0, log_start_offset=200, removes=removes),
+        operation="EXPIRE",
+    )
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{uri(table)}`").collect()
+    expired, copied, created = (row.asDict() for row in history)
+    assert copied["operationMetrics"]["numFiles"] == "2"
+    assert copied["operationMetrics"]["numOutputRows"] == "400"
+    assert int(copied["operationMetrics"]["numOutputBytes"]) > entry.size
+    assert (copied["readVersion"], copied["isBlindAppend"]) == (0, True)
+    assert copied["isolationLevel"] == "Serializable"
+    assert copied["engineInfo"].startswith("kafka-ds/")
+    assert expired["operationMetrics"] == {
+        "numAddedFiles": "0",
+        "numAddedBytes": "0",
+        "numRemovedFiles": "1",
+        "numRemovedBytes": str(entry.size),
+        "numDeletedRows": "200",
+        "numCopiedRows": "0",
+    }
+    assert (expired["readVersion"], expired["isBlindAppend"]) == (1, False)
+    assert (created["readVersion"], created["operationMetrics"]) == (None, None)
+
+
+def test_a_column_that_may_not_be_null_is_undone_by_sql(spark, table):
+    fill(table, 1)
+    schema = json.loads(table.read().metadata["schemaString"])
+    next(each for each in schema["fields"] if each["name"] == "key")["nullable"] = False
+    metadata = {**table.snapshot.metadata, "schemaString": json.dumps(schema)}
+    change = PlainChange("CHANGE COLUMN", actions=[{"metaData": metadata}])
+    table.log.commit(table.log.begin(change), read_version=table.snapshot.version)
+    part = copy_of(table, 0, 200, 209, attempt="later")
+    with pytest.raises(TableChanged, match="ALTER COLUMN key DROP NOT NULL"):
+        commit(table, part)
+    spark.sql(f"ALTER TABLE delta.`{uri(table)}` ALTER COLUMN key DROP NOT NULL")
+    commit(table, part)
+    assert offsets(table) == list(range(210))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
@@ -12,13 +12,13 @@ from kafka_ds.wire.messages import (
     ListGroupsRequest,
     OffsetFetchRequest,
 )
-from kafka_ds.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
-from kafka_ds.wire.messages.consumer_protocol import (
+from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
+from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     OwnedTopicPartitions,
     encode_subscription,
 )
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from tests.peer.group_talks import Talk, commit, delete_offsets, heartbeat, join, leave, sync
 
 

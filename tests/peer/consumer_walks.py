@@ -15,7 +15,7 @@ from typing import Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.registry import REGISTRY
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     LeaveGroupRequest,
@@ -23,8 +23,8 @@ from kafka_ds.wire.messages import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from kafka_ds.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from tests.peer.group_talks import commit, delete_offsets, leave
 from tests.peer.pair_cases import Case
 from tests.peer.pair_values import symbol

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeResponse,
     CreateTopicsRequest,
     DeleteGroupsRequest,
@@ -28,8 +28,8 @@ from kafka_ds.wire.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetDeleteRequestPartition,
@@ -38,13 +38,13 @@ from kafka_ds.wire.messages.group_offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from kafka_ds.wire.messages.groups import (
+from kafka_ds.protocol.messages.groups import (
     JoinGroupRequestProtocol,
     MemberIdentity,
     SyncGroupRequestAssignment,
 )
-from kafka_ds.wire.messages.topics import CreatableTopic
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.messages.topics import CreatableTopic
+from kafka_ds.protocol.types import NO_UUID
 from tests.integration.raw_client import RawClient
 
 # What both brokers are set to, beside what they have in common.

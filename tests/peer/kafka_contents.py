@@ -18,8 +18,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.wire.messages import MetadataRequest
-from kafka_ds.wire.messages.persisted_transactions import (
+from kafka_ds.protocol.messages import MetadataRequest
+from kafka_ds.protocol.messages.persisted_transactions import (
     TransactionLogValue,
     decode_key,
     decode_value,

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any
 
 from broker.registry import Served
-from kafka_ds.wire.frame import encode_request
-from kafka_ds.wire.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
-from kafka_ds.wire.types import Primitive, fields_of, is_struct, message_info
+from kafka_ds.protocol.frame import encode_request
+from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
+from kafka_ds.protocol.types import Primitive, fields_of, is_struct, message_info
 from tests.peer.pair_values import pool_of
 
 CLIENT_ID = "raw"

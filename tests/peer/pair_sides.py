@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.frame import decode_response
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.frame import decode_response
+from kafka_ds.protocol.messages import (
     RESPONSES,
     ApiVersionsRequest,
     CreateTopicsRequest,
@@ -22,8 +22,8 @@ from kafka_ds.wire.messages import (
     ListGroupsRequest,
     MetadataRequest,
 )
-from kafka_ds.wire.messages.topics import CreatableTopic
-from kafka_ds.wire.types import NO_UUID, fields_of, is_struct
+from kafka_ds.protocol.messages.topics import CreatableTopic
+from kafka_ds.protocol.types import NO_UUID, fields_of, is_struct
 from tests.in_process import batch_of, produce_request
 from tests.integration.raw_client import RawClient
 from tests.peer.pair_cases import Case, asks_only, frame_of

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_ds.wire.batch import Codec, Record, build_batch
-from kafka_ds.wire.plan import Kind, PlannedField
-from kafka_ds.wire.types import NO_UUID, Primitive
+from kafka_ds.protocol.plan import Kind, PlannedField
+from kafka_ds.protocol.types import NO_UUID, Primitive
+from kafka_ds.records.batch import Codec, Record, build_batch
 
 # Topics with records that no request changes but by appending; those that come and go; those of transactions.
 TOPICS = ("t", "u")

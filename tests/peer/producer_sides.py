@@ -6,7 +6,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.messages import (
+    CreateTopicsRequest,
+    DescribeTransactionsRequest,
+    FetchRequest,
+    FindCoordinatorRequest,
+    ListOffsetsRequest,
+)
+from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.topics import CreatableTopic
+from kafka_ds.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     Record,
@@ -16,16 +26,6 @@ from kafka_ds.wire.batch import (
     read_records,
     seal,
 )
-from kafka_ds.wire.messages import (
-    CreateTopicsRequest,
-    DescribeTransactionsRequest,
-    FetchRequest,
-    FindCoordinatorRequest,
-    ListOffsetsRequest,
-)
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.wire.messages.topics import CreatableTopic
 from tests.peer.pair_cases import Case
 from tests.peer.pair_sides import TRANSIENT, Side
 from tests.peer.pair_values import PRODUCERS_FROM

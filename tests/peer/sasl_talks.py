@@ -17,9 +17,7 @@ from random import Random
 from typing import Any
 
 from broker.security.authentication.scram_users import MECHANISMS
-from kafka_ds.security.scram import ScramClient, ScramError, salted
-from kafka_ds.security.secret import Secret
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     AlterUserScramCredentialsRequest,
     ApiVersionsRequest,
     FetchRequest,
@@ -28,7 +26,9 @@ from kafka_ds.wire.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from kafka_ds.wire.messages.security import ScramCredentialUpsertion
+from kafka_ds.protocol.messages.security import ScramCredentialUpsertion
+from kafka_ds.security.scram import ScramClient, ScramError, salted
+from kafka_ds.security.secret import Secret
 from tests.integration.raw_client import RawClient
 
 USER, PASSWORD = "sasl-user", "sasl-password"

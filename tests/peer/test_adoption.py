@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.wire.messages import MetadataRequest
+from kafka_ds.protocol.messages import MetadataRequest
 from tests.integration.raw_client import RawClient
 from tests.peer.apache_kafka import ApacheKafka
 from tests.peer.test_dump_log import consume, produce, produce_transactions

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 import broker.handlers  # noqa: F401 - registers what is served
-from broker.groups.loading import replay_batch
+from broker.coordinator.result import Instant
 from broker.groups.offsets import CommittedOffset
 from broker.groups.shard import GroupShard
-from broker.groups.values import GroupSettings, Instant
+from broker.groups.values import GroupSettings
 from broker.registry import REGISTRY
-from kafka_ds.wire.batch import iterate_headers
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     AlterUserScramCredentialsRequest,
     DescribeGroupsRequest,
     OffsetFetchRequest,
 )
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
-from kafka_ds.wire.messages.security import ScramCredentialDeletion, ScramCredentialUpsertion
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.security import ScramCredentialDeletion, ScramCredentialUpsertion
+from kafka_ds.records.batch import iterate_headers
 from tests.integration.raw_client import RawClient
 from tests.peer import sasl_talks
 from tests.peer.apache_kafka import ApacheKafka, dump
@@ -141,7 +141,7 @@ def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
     for file in sorted(folder.glob("*.log")):
         data = file.read_bytes()
         for position, header in iterate_headers(data):
-            replay_batch(shard, data, position, header)
+            shard.replay_batch(data, position, header)
     shard.loaded(Instant(0, 0))
     found = {}
     for name in GROUPS:

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafka_ds.wire.messages import ApiVersionsRequest
-from kafka_ds.wire.messages.offsets import LATEST
+from kafka_ds.protocol.messages import ApiVersionsRequest
+from kafka_ds.protocol.messages.offsets import LATEST
 from tests.clients.adaptors import librdkafka_read
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.peer.apache_kafka import tool

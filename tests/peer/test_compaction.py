@@ -22,15 +22,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.cleaning.manager import LogCleaner
-from broker.cleaning.service import CleaningService
-from broker.cleaning.settings import CleanerSettings
-from broker.cleaning.throttle import Throttle
+from broker.cleaner.service import CleaningService
+from broker.cleaner.settings import CleanerSettings
+from broker.cleaner.throttle import Throttle
+from broker.compaction.manager import LogCleaner
 from broker.log.checkpoint import decode_offsets
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.system import InlineBackground, SystemClock, SystemDisk
-from kafka_ds.wire.batch import iterate_headers, read_records
+from kafka_ds.records.batch import iterate_headers, read_records
 from tests.peer.apache_kafka import TOOL_OPTIONS, ApacheKafka, java
 from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until
@@ -45,12 +45,17 @@ DAY_MS = 86_400_000
 @pytest.mark.timeout(400)
 def test_kafkas_own_tester_finds_nothing_wrong(kafka_jars: Path, tmp_path: Path) -> None:
     settings = {
-        "log.cleaner.backoff.ms": 100,
         "log.cleaner.min.cleanable.ratio": 0,
         "log.roll.ms": 500,
         "log.segment.bytes": SEGMENT_BYTES,
     }
     with running_broker(tmp_path / "broker", settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        backoff = ConfigEntry(
+            "log.cleaner.backoff.ms", "100", incremental_operation=AlterConfigOpType.SET
+        )
+        own = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[backoff])
+        admin.incremental_alter_configs([own])[own].result(60)
         words = ["--bootstrap-server", broker.bootstrap, "--messages", "20000", "--topics", "1"]
         words += ["--duplicates", "20", "--percent-deletes", "10", "--sleep", "5"]
         words += ["--compression-type", "lz4"]
@@ -87,8 +92,7 @@ def manager_of(folder: Path) -> LogManager:
 def clean(manager: LogManager) -> None:
     """One round of our cleaner, in this process."""
     settings, disk, clock = CleanerSettings(), SystemDisk(), SystemClock()
-    throttle = Throttle(settings.log_cleaner_io_max_bytes_per_second, clock)
-    service = CleaningService(settings, disk, throttle, lambda: (1, 2))
+    service = CleaningService(disk, Throttle(clock), lambda: (1, 2))
 
     async def ask(request: dict[str, Any]) -> dict[str, Any]:
         answer, _ = service.operations()[request["op"]](request)

@@ -16,8 +16,8 @@ from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from broker.system import InlineBackground, SystemClock, SystemDisk, new_uuid
-from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
-from kafka_ds.wire.batch import iterate_headers as batch_headers
+from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
+from kafka_ds.records.batch import iterate_headers as batch_headers
 from tests.peer.apache_kafka import ApacheKafka
 from tests.peer.jvm import Jvm
 

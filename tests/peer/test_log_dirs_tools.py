@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE
-from kafka_ds.wire.messages.offsets import LATEST
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
+from kafka_ds.protocol.messages.offsets import LATEST
 from tests.integration.raw_client import RawClient
 from tests.peer.jvm import TOOLS, Jvm
 from tests.peer.tools import Tools

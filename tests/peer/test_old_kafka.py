@@ -15,11 +15,11 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from broker.log.checkpoint import decode_epochs
-from kafka_ds.wire.batch import MAGIC, iterate_headers
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DescribeTransactionsRequest, OffsetForLeaderEpochRequest
-from kafka_ds.wire.messages.offsets import OffsetForLeaderPartition, OffsetForLeaderTopic
-from kafka_ds.wire.messages.persisted_transactions import TransactionLogValue
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeTransactionsRequest, OffsetForLeaderEpochRequest
+from kafka_ds.protocol.messages.offsets import OffsetForLeaderPartition, OffsetForLeaderTopic
+from kafka_ds.protocol.messages.persisted_transactions import TransactionLogValue
+from kafka_ds.records.batch import MAGIC, iterate_headers
 from tests.in_process import produce_request
 from tests.integration.raw_client import RawClient
 from tests.peer.apache_kafka import ApacheKafka

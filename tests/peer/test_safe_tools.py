@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.wire.messages.offsets import LATEST
+from kafka_ds.protocol.messages.offsets import LATEST
 from tests.peer.apache_kafka import tool
 from tests.peer.jvm import TOOLS, ToolFailed
 from tests.peer.safe_listeners import WAYS, SafeListeners, comes_by, make_user, run_safely

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import MetadataRequest
-from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import MetadataRequest
+from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.types import uuid_text
 from tests.in_process import batch_of, fetch_request, produce_request, records_of
 from tests.peer.jvm import TOOLS
 from tests.peer.tools import TOPIC, Tools

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from broker.log.packing import CODECS
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -20,7 +21,6 @@ from kafka_ds.wire.batch import (
     read_header,
     seal,
 )
-from kafka_ds.wire.errors import ErrorCode
 from tests import unfitting
 from tests.clients.topics import create_topic
 from tests.in_process import fetch_request, produce_request, records_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DescribeConfigsRequest, ListOffsetsRequest, MetadataRequest
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic, MetadataResponseTopic
-from kafka_ds.wire.messages.configs import DescribeConfigsResource
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeConfigsRequest, ListOffsetsRequest, MetadataRequest
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic, MetadataResponseTopic
+from kafka_ds.protocol.messages.configs import DescribeConfigsResource
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from tests.in_process import batch_of, produce_request
 from tests.integration.raw_client import RawClient
 from tests.peer.jvm import TOOLS, Jvm

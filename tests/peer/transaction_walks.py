@@ -17,8 +17,7 @@ from typing import Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.registry import REGISTRY
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     DeleteGroupsRequest,
@@ -35,14 +34,14 @@ from kafka_ds.wire.messages import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceData
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.wire.messages.transaction_admin import DescribeProducersTopicRequest
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
+from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     TxnOffsetCommitRequestPartition,
@@ -50,6 +49,7 @@ from kafka_ds.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
 )
+from kafka_ds.records.batch import Record, build_batch
 from tests.peer.group_talks import commit, delete_offsets
 from tests.peer.pair_cases import Case
 from tests.peer.pair_values import WRITTEN_MS, symbol

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.errors import ErrorCode, MalformedFrame
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
+from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     FindCoordinatorRequest,
@@ -20,12 +19,13 @@ from kafka_ds.wire.messages import (
     MetadataRequest,
     ProduceRequest,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.data import (
     PartitionProduceData,
     TopicProduceData,
 )
-from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.records.batch import Record, build_batch
 from tests.sim.network import SimNetwork
 from tests.sim.wire import WireConnection
 

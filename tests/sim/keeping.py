@@ -10,17 +10,17 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from kafka_ds.wire.batch import BatchHeader, Record
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DeleteRecordsRequest, IncrementalAlterConfigsRequest
-from kafka_ds.wire.messages.configs import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DeleteRecordsRequest, IncrementalAlterConfigsRequest
+from kafka_ds.protocol.messages.configs import (
     TOPIC_RESOURCE,
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
-from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
-from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records.batch import BatchHeader, Record
 from tests.sim.clients import EPOCH_MS, TROUBLE, Client, Partition
 from tests.sim.model import LogModel
 from tests.sim.readers import Consumer

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AddOffsetsToTxnRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
@@ -24,17 +24,17 @@ from kafka_ds.wire.messages import (
     SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetFetchRequestTopic,
 )
-from kafka_ds.wire.messages.groups import (
+from kafka_ds.protocol.messages.groups import (
     JoinGroupRequestProtocol,
     MemberIdentity,
     SyncGroupRequestAssignment,
 )
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )

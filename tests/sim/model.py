@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from kafka_ds.wire.batch import BatchHeader, Record, iterate_headers, read_records, varint
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records.batch import BatchHeader, Record, iterate_headers, read_records, varint
 from tests.sim.clients import History, Partition
 from tests.sim.world import World
 

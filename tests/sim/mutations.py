@@ -15,16 +15,16 @@ from broker.cluster.controller import brokers
 from broker.cluster.controller import isr as cluster_isr
 from broker.cluster.metadata import log as metadata_log
 from broker.cluster.partition_change import Election, PartitionChange
+from broker.coordinator.runtime import CoordinatorContext
 from broker.groups.committing import Committing
 from broker.groups.offsets import Offsets
-from broker.groups.runner import ShardRunner
-from broker.handlers.records import reading
+from broker.handlers.records import fetch
 from broker.log.producers import Producers
 from broker.replica.follower.partition import FollowerPartition, Verdict
 from broker.replica.leader import isr
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -142,7 +142,7 @@ def no_truncation(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def leaders_see_no_divergence(patch: pytest.MonkeyPatch) -> None:
     """A leader does not tell a follower that their last epochs ended at different offsets."""
-    patch.setattr(reading, "divergence", lambda partition, wanted: None)
+    patch.setattr(fetch, "divergence", lambda partition, wanted: None)
 
 
 @mutation
@@ -211,11 +211,10 @@ def unstable_offsets_are_told(patch: pytest.MonkeyPatch) -> None:
 def groups_do_not_wait_for_replicas(patch: pytest.MonkeyPatch) -> None:
     """A coordinator answers as soon as its own log has the record."""
 
-    def give(self: Any, replies: Any) -> None:
-        for reply in replies:
-            self._answer(reply)
+    def give(self: Any, effects: Any, replies: Any) -> None:
+        self._complete(effects, replies)
 
-    patch.setattr(ShardRunner, "_answer_when_committed", give)
+    patch.setattr(CoordinatorContext, "_complete_when_committed", give)
 
 
 @mutation

@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     ElectLeadersRequest,
 )
-from kafka_ds.wire.messages.replicas import (
+from kafka_ds.protocol.messages.replicas import (
     AlterReplicaLogDir,
     AlterReplicaLogDirTopic,
     ReassignablePartition,
     ReassignableTopic,
     TopicPartitions,
 )
-from kafka_ds.wire.messages.topics import CreatableTopic, CreatableTopicConfig, DeleteTopicState
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, DeleteTopicState
+from kafka_ds.protocol.types import NO_UUID
 from tests.sim.clients import TROUBLE, Client, Partition
 
 SIDE_TOPICS = 3

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from kafka_ds.wire.batch import BatchHeader, Record, iterate_headers, read_records
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FetchRequest, ListOffsetsRequest
-from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData, FetchTopic
-from kafka_ds.wire.messages.offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import FetchRequest, ListOffsetsRequest
+from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData, FetchTopic
+from kafka_ds.protocol.messages.offsets import LATEST, ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.records.batch import BatchHeader, Record, iterate_headers, read_records
 from tests.sim.clients import TROUBLE, Client, Partition
 
 READ_COMMITTED = 1

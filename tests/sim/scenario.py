@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 from tests.sim.chance import drawn_from
 from tests.sim.checkers import (
     Watch,

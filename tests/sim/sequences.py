@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from broker.cluster.events import PartitionRegistration
+from tests.sim.clients import Partition
 from tests.sim.faults import Faults
 from tests.sim.world import Host
 
@@ -66,6 +67,9 @@ class Sequences(Faults):
     def _controller_without_lake(self, _: Host) -> str | None:
         return self._begin("the controller loses the lake", self._take_lake_from_controller())
 
+    def _leftover(self, _: Host) -> str | None:
+        return self._begin("a leader leaves records behind", self._leave_records_behind())
+
     # -- steps -------------------------------------------------------------------------------------
 
     async def _until(self, condition: Callable[[], Any], what: str) -> None:
@@ -81,12 +85,16 @@ class Sequences(Faults):
     def _host(self, node_id: int) -> Host:
         return self._world.hosts[node_id - 1]
 
-    async def _one(self) -> tuple[Callable[[], PartitionRegistration], Host, Host, list[Host]]:
-        """A partition with all replicas in sync: a function that looks it up, its leader, the next one, the others."""
+    def _place(self) -> Partition:
         topics = self.truth.image().topics
         names = [name for name in topics if not name.startswith("__")]
-        places = [(name, index) for name in names for index in topics[name].partitions]
-        place = self._random.choice(places)
+        return self._random.choice([(name, i) for name in names for i in topics[name].partitions])
+
+    async def _one(
+        self, place: Partition | None = None
+    ) -> tuple[Callable[[], PartitionRegistration], Host, Host, list[Host]]:
+        """A partition with all replicas in sync: a function that looks it up, its leader, the next one, the others."""
+        place = place or self._place()
 
         def now() -> PartitionRegistration:
             found = self.truth.image().partition(*place)
@@ -174,6 +182,46 @@ class Sequences(Faults):
         if now().leader_epoch == epoch:
             self._hand_over(leader)
         await self._until(lambda: now().leader_epoch > epoch, "nobody else leads")
+
+    async def _leave_records_behind(self) -> None:
+        """A leader appends what no follower gets, and dies; when it comes back, others have written at those offsets.
+
+        Nobody was promised these records: they have to go from its log.
+        """
+        place = self._place()
+        now, leader, follower, others = await self._one(place)
+        followers = [follower, *others]
+        if not self._may_go_down(leader, forgets=False):
+            raise NotSo("the leader may not be away")
+
+        def end(host: Host) -> int:
+            log = host.node.log_manager.get(*place) if host.node is not None else None
+            return log.log_end_offset if log is not None else -1
+
+        for each in followers:
+            self._slow_down([leader], each, 3.0)
+        epoch = now().leader_epoch
+        await self._until(
+            lambda: end(leader) > max(map(end, followers)) or now().leader_epoch > epoch,
+            "nobody writes to it",
+        )
+        if now().leader_epoch > epoch or not leader.is_up or len(now().isr) < 2:
+            raise NotSo("it is not alone with its records, or does not lead")
+        left = end(leader)
+        leader.kill()
+        self.crashed.add(leader.node_id)
+        self._world.fabric.heal()
+        try:
+            await self._until(
+                lambda: (
+                    now().leader > 0
+                    and now().leader_epoch > epoch
+                    and end(self._host(now().leader)) >= left
+                ),
+                "nobody else writes there",
+            )
+        finally:
+            self._start_at_once(leader)
 
     async def _take_lake_from_controller(self) -> None:
         """The controller alone does not reach the lake, or one other broker does not either: a third one decides soon.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from tests.sim.faults import ALL, Plan
 from tests.sim.scenario import Scenario, Shape
@@ -108,6 +109,12 @@ def repeats(seed: int) -> Scenario:
     return Scenario(seed, Shape(transactional=0, seconds=10), plan, SLOWLY)
 
 
+def leftovers(seed: int) -> Scenario:
+    """Leaders that die with records that nobody else has, and come back."""
+    plan = Plan(kinds=("leftover",), every_seconds=0.3, scale=0.2)
+    return Scenario(seed, Shape(transactional=0, seconds=10), plan, BRISK)
+
+
 def groups(seed: int) -> Scenario:
     """Members of groups, some of which transform each record that they read once; their coordinators fail."""
     settings = {
@@ -206,6 +213,16 @@ def tier(seed: int) -> Scenario:
     return TierScenario(seed, shape, plan, settings, deletes_records=deletes_records)
 
 
+def answers(seed: int) -> Scenario:
+    """Tables whose commits are made and not answered, one after the other."""
+    from tests.sim.tier_scenario import TIERED, TierScenario
+
+    shape = Shape(plain=1, idempotent=1, transactional=0, seconds=5)
+    settings = {**BRISK, **TIERED, "lake.max.lag.ms": "300"}
+    plan = Plan(kinds=("commit_answer_lost",), every_seconds=0.15)
+    return TierScenario(seed, shape, plan, settings)
+
+
 def reckless(seed: int) -> Scenario:
     """As `tier`, with unclean elections: former leaders sleep through them, and lose records."""
     from tests.sim.tier_scenario import TIERED, RecklessScenario
@@ -246,6 +263,20 @@ def switches(seed: int) -> Scenario:
     return SwitchScenario(seed, shape, plan, {**BRISK, **TIERED, "lake.max.lag.ms": "300"})
 
 
+def foreign(seed: int, **named: Any) -> Scenario:
+    """As `tier`, with other engines that write to the table, too."""
+    from tests.sim.foreign import ForeignScenario
+    from tests.sim.tier_scenario import TIERED
+
+    chance = Random(f"foreign {seed}")
+    shape = Shape(plain=1, idempotent=1, transactional=1, seconds=10)
+    settings = {**BRISK, **REPLICATED, **TIERED, "lake.max.lag.ms": chance.choice(("-1", "300"))}
+    settings |= chance.choice(RETENTIONS)
+    plan = Plan(kinds=TIER, every_seconds=0.7, scale=BRISK_SCALE)
+    deletes_records = chance.random() < 0.3
+    return ForeignScenario(seed, shape, plan, settings, deletes_records=deletes_records, **named)
+
+
 def large(seed: int) -> Scenario:
     """Seven brokers with Kafka's own timeouts, and everything at once."""
     shape = Shape(
@@ -264,14 +295,17 @@ FAMILIES: dict[str, Callable[[int], Scenario]] = {
         storeless,
         laggards,
         repeats,
+        leftovers,
         groups,
         moves,
         coordinators,
         zombies,
         transactions,
         tier,
+        answers,
         reckless,
         switches,
+        foreign,
         large,
     )
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 from tests.sim.clients import TROUBLE, Partition
 from tests.sim.keeping import alter_topic
 from tests.sim.operator import Operator

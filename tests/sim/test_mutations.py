@@ -29,7 +29,7 @@ QUICK = {
 SLOW = {
     "groups_do_not_wait_for_replicas": ("groups", 40),
     "unstable_offsets_are_told": ("groups", 40),
-    "no_truncation": ("machines", 10),
+    "no_truncation": ("leftovers", 3),
     "leaders_see_no_divergence": ("zombies", 60),
     "min_insync_replicas_are_ignored": ("machines", 120),
 }

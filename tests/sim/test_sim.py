@@ -18,6 +18,7 @@ SEEDS = {
     "cluster": examples(16),
     "laggards": examples(20),
     "repeats": examples(14),
+    "leftovers": examples(2),
     "lake": examples(66),
     "storeless": examples(6),
     "groups": examples(14),

@@ -10,13 +10,18 @@ from tests.sim.test_mutations import is_caught
 from tests.sim.tier_mutations import MUTATIONS
 
 # How many seeds of each family CI runs; `make sim` runs many.
-SEEDS = {"tier": examples(1), "reckless": examples(1), "switches": examples(1)}
+SEEDS = {
+    "tier": examples(1),
+    "reckless": examples(1),
+    "switches": examples(1),
+    "foreign": examples(3),
+}
 # The family that catches each missing rule, and in how many seeds at most.
 QUICK = {
     "local_segments_go_before_they_are_finished": ("tier", 3),
 }
 SLOW = {
-    "a_lost_answer_is_no_commit": ("tier", 20),
+    "a_lost_answer_is_no_commit": ("answers", 4),
     "open_transactions_are_copied": ("tier", 40),
     "the_newest_range_is_copied_first": ("tier", 10),
     "topic_ids_do_not_matter": ("tier", 20),
@@ -25,8 +30,12 @@ SLOW = {
     "files_go_that_hold_later_records_too": ("tier", 10),
     "retention_takes_one_range_too_many": ("tier", 40),
     "the_lake_does_not_hear_of_deleted_records": ("tier", 10),
-    "attempts_that_may_yet_win_are_given_up": ("tier", 20),
+    "attempts_that_may_yet_win_are_given_up": ("tier", 60),
     "a_topic_that_left_gives_nothing_up": ("switches", 60),
+    "a_short_retention_is_not_heeded": ("foreign", 60),
+    "a_new_layout_changes_nothing_that_others_see": ("foreign", 60),
+    "a_pause_is_for_ever": ("foreign", 5),
+    "what_a_restore_brings_back_is_foreign": ("foreign", 60),
 }
 # The mutations that no family was seen to catch, and the tests that do.
 UNSEEN = {

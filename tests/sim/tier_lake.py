@@ -13,13 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from kafka_ds.lake.actions import OURS, TOPIC_ID_KEY
 from kafka_ds.lake.names import AppIdKind, parse_app_id
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.store.store import Entry
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
 from tests.sim.fibers import pause
 from tests.sim.model import COLUMNS, LogModel, Row, rows_of
 from tests.sim.world import SimLake, World
@@ -30,6 +32,7 @@ SLOW_CALL_SECONDS = 1.5
 SLOW_CALLS = 0.006
 TOPICS = "topics/"
 LOG = "/_delta_log/"
+ADD_BACK = "ADD BACK"
 
 
 class FolderStore(LocalStore):
@@ -115,6 +118,10 @@ class _Table:
 
     version: int = -1
     topic_id: str = ""
+    vectors: set[str] = field(default_factory=set)
+    """Files that have a deletion vector."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
     files: dict[str, dict[tuple[int, int], Row]] = field(default_factory=dict)
     live: dict[tuple[int, int], str] = field(default_factory=dict)
     ever: dict[tuple[str, int, int], Row] = field(default_factory=dict)
@@ -122,6 +129,8 @@ class _Table:
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     """The greatest log start of each partition so far."""
+    taken: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """Rows that other engines have taken out, by the version that did: erased, or until a RESTORE brings them back."""
 
 
 class TableWatch:
@@ -129,7 +138,7 @@ class TableWatch:
 
     At each version an offset is there once, with the record that logs had there, always the same. A commit adds offsets
     from the tiered end on, without a gap and none below. It removes rows only with their topic, or below the log start
-    that an earlier version has.
+    that an earlier version has. Commits of other engines bring no row that was never there.
     """
 
     def __init__(self, store: FolderStore, model: LogModel) -> None:
@@ -163,34 +172,69 @@ class TableWatch:
             ours = action.get("commitInfo", {}).get(OURS, {})
             for part in ours.get("partitions", ()):
                 self.won |= {each["id"] for each in part.get("segments", ())}
+            if "protocol" in action:
+                table.protocol = action["protocol"]
             if "metaData" in action:
+                table.metadata = action["metaData"]
                 table.topic_id = _topic_id(action["metaData"])
         before, ends, starts = set(table.live), dict(table.ends), dict(table.starts)
+        is_ours = any(OURS in action.get("commitInfo", {}) for action in actions)
         for action in actions:
             if "remove" in action:
+                table.vectors.discard(action["remove"]["path"])
                 for place in table.files.pop(action["remove"]["path"], {}):
                     table.live.pop(place, None)
         for action in actions:
             if "add" in action:
-                self._add(table, folder, action["add"], where)
+                self._add(table, folder, action["add"], where, is_ours=is_ours)
         for action in actions:
             if "txn" in action:
                 _note_mark(table, action["txn"], where)
-        self._check_step(table, before, ends, starts, where)
+        operations = {
+            action["commitInfo"]["operation"] for action in actions if "commitInfo" in action
+        }
+        if is_ours and operations != {ADD_BACK}:
+            self._check_step(table, before, ends, starts, where)
+        else:
+            _note_others_step(table, before, where)
         for (topic_id, partition), start in table.starts.items():
             if topic_id == table.topic_id and start > starts.get((topic_id, partition), 0):
                 self.on_start(topic, partition, starts.get((topic_id, partition), 0), start)
 
-    def _add(self, table: _Table, folder: str, add: dict[str, Any], where: str) -> None:
+    def _erased(self, folder: str, version: int) -> dict[str, list[bool]]:
+        """Which rows of files with deletion vectors are kept, by the files' names."""
+        table = DeltaTable(self._store.uri(folder), version=version)
+        found = pa.table(table.deletion_vectors()).to_pylist()
+        return {each["filepath"].rpartition("/")[2]: each["selection_vector"] for each in found}
+
+    def catch_up(self, topic: str) -> None:
+        """Take the versions that others have made, without this store."""
+        folder = f"{TOPICS}{topic}"
+        while True:
+            version = self.tables[topic].version + 1 if topic in self.tables else 0
+            path = f"{folder}{LOG}{version:020d}.json"
+            if self._store.size(path) is None:
+                return
+            self._seen(folder, version, self._store.read(path))
+
+    def _add(
+        self, table: _Table, folder: str, add: dict[str, Any], where: str, *, is_ours: bool
+    ) -> None:
         path = add["path"]
         partition = int(add["partitionValues"]["partition"])
         found = pq.read_table(os.path.join(self._store.root, folder, path), columns=COLUMNS)
         held = table.files[path] = {}
+        if add.get("deletionVector"):
+            table.vectors.add(path)
+            kept = self._erased(folder, table.version)[path.rpartition("/")[2]]
+            # What is behind the last row that was deleted is kept.
+            found = found.filter(pa.array([*kept, *[True] * (len(found) - len(kept))]))
         for offset, row in rows_of(found):
             place = (partition, offset)
             assert place not in table.live, f"{where}: {place} is there twice"
             table.live[place] = path
             held[place] = row
+            assert is_ours or (table.topic_id, *place) in table.ever, f"{where}: {place} is new"
             known = table.ever.setdefault((table.topic_id, *place), row)
             assert known == row, f"{where}: {place} was {known!r} and is {row!r}"
             self._model.check((table.topic_id, *place), row, where)
@@ -224,6 +268,15 @@ class TableWatch:
         table = self.tables.get(topic, _Table())
         return table.starts.get((table.topic_id, partition), 0)
 
+    def taken(self, topic: str, partition: int) -> dict[int, Row]:
+        """The rows that other engines have taken out of the table, and not brought back."""
+        table = self.tables.get(topic, _Table())
+        return {
+            offset: table.ever[topic_id, index, offset]
+            for topic_id, index, offset in table.taken
+            if (topic_id, index) == (table.topic_id, partition)
+        }
+
     def rows(self, topic: str, partition: int) -> list[tuple[int, Row]]:
         """The rows of a partition now, by offset; none where nothing was ever copied."""
         table = self.tables.get(topic, _Table())
@@ -232,6 +285,17 @@ class TableWatch:
             for index, offset in table.live
             if index == partition
         )
+
+    def missing(self, topic: str, partition: int) -> list[tuple[int, int]]:
+        """The first and last offset of each file of a partition that the table names and the store does not have."""
+        table = self.tables.get(topic, _Table())
+        return [
+            (min(held)[1], max(held)[1])
+            for path, held in table.files.items()
+            if held
+            and all(index == partition for index, _ in held)
+            and self._store.size(f"{TOPICS}{topic}/{path}") is None
+        ]
 
     def spent(self, topic: str, partition: int) -> list[str]:
         """The files that lie wholly below the log start and are still there."""
@@ -246,6 +310,15 @@ class TableWatch:
 def _topic_id(metadata: dict[str, Any]) -> str:
     found: str = metadata["configuration"].get(TOPIC_ID_KEY, "")
     return found
+
+
+def _note_others_step(table: _Table, before: set[tuple[int, int]], where: str) -> None:
+    """Another engine's commit, or an operator's who undoes it: what goes is noted, what comes back is not missing."""
+    assert table.topic_id, f"{where}: the table is nobody's"
+    for place in before - table.live.keys():
+        table.taken[table.topic_id, *place] = table.version
+    for place in table.live.keys() - before:
+        table.taken.pop((table.topic_id, *place), None)
 
 
 def _note_mark(table: _Table, txn: dict[str, Any], where: str) -> None:

@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from broker.log.config import LogConfig
-from broker.tier.copying import partitions
-from broker.tier.delta import front as delta_front
-from broker.tier.delta.tables import SharedTable
-from broker.tier.expiry import expiration, sweeper
-from broker.tier.expiry.expiring import ExpirationLoop
-from broker.tier.expiry.local_deletion import LocalDeletion
-from broker.tier.expiry.sweeper import Sweeper
-from broker.tier.manager import TierManager
-from broker.tier.metadata.remote_log import DeltaMetadata
-from kafka_ds.lake.log.attempt import Attempt
+from broker.remote import partitions
+from broker.remote.copy_policy import CopyState
+from broker.remote.expiry import ExpirationLoop
+from broker.remote.local_deletion import LocalDeletion
+from broker.remote.manager import TierManager
+from broker.worker import sweeper
+from broker.worker.delta import front as delta_front
+from broker.worker.delta.tables import SharedTable
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.sweeper import Sweeper
+from kafka_ds.lake import expiration
+from kafka_ds.lake.log import attempt, snapshot
+from kafka_ds.lake.log.attempt import FILES_AGE_MS_MAX, Attempt, vacuumed_age_ms
+from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import AppIdKind
 from kafka_ds.lake.tables.intent import TopicChange
 from tests.sim.mutations import Mutation
@@ -70,7 +74,6 @@ def topic_ids_do_not_matter(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedTable, "claim", claim)
     patch.setattr(TopicChange, "_admit", admit)
     patch.setattr(TopicChange, "_check_table", lambda self, version, action: None)
-    patch.setattr(TopicChange, "_check_ours", lambda self, version, ours: None)
 
 
 @mutation
@@ -228,3 +231,44 @@ def attempts_that_may_yet_win_are_given_up(patch: pytest.MonkeyPatch) -> None:
         self._metadata.given_up([each for each in others if each.state is sweeper.STARTED])
 
     patch.setattr(Sweeper, "_give_up_lost", give_up)
+
+
+# -- other engines --------------------------------------------------------------------------------
+
+
+@mutation
+def a_short_retention_is_not_heeded(patch: pytest.MonkeyPatch) -> None:
+    """Files in flight are taken to be there for an hour, whatever a VACUUM announces."""
+
+    def age(actions: Any) -> int | None:
+        return None if vacuumed_age_ms(actions) is None else FILES_AGE_MS_MAX
+
+    for module in (attempt, snapshot):
+        patch.setattr(module, "vacuumed_age_ms", age)
+
+
+@mutation
+def a_new_layout_changes_nothing_that_others_see(patch: pytest.MonkeyPatch) -> None:
+    """Its commit has no metadata, so delta-rs packs the same files beside it."""
+    begin = TopicChange.__init__
+
+    def begun(self: Any, *given: Any, **named: Any) -> None:
+        begin(self, *given, **named)
+        self._says_metadata = False
+
+    patch.setattr(TopicChange, "__init__", begun)
+
+
+@mutation
+def a_pause_is_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """What is in the way of copies is looked at once."""
+    may_copy = CopyState.may_copy
+    patch.setattr(
+        CopyState, "may_copy", lambda self, now_ms: not self.is_paused and may_copy(self, now_ms)
+    )
+
+
+@mutation
+def what_a_restore_brings_back_is_foreign(patch: pytest.MonkeyPatch) -> None:
+    """Files that the table had before are taken for rows of another engine."""
+    patch.setattr(TopicSnapshot, "_is_back", lambda self, entry: False)

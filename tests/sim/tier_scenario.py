@@ -27,17 +27,17 @@ from broker.crash_points import (
 
 # Imported here, because an import within a run (by workers) would draw from the run's random numbers.
 from broker.log.log import Log
-from broker.tier.delta import writer  # noqa: F401
+from broker.worker.delta import writer  # noqa: F401
 from kafka_ds.lake.batches import convert  # noqa: F401
 from kafka_ds.lake.files import relaying  # noqa: F401
 from kafka_ds.lake.log import maintenance  # noqa: F401
 from kafka_ds.lake.tables import event_files  # noqa: F401
 from kafka_ds.lake.tables.events import RemoteLogEvents
 from kafka_ds.lake.tables.states import RemoteLogSegmentState
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DeleteTopicsRequest
-from kafka_ds.wire.messages.topics import DeleteTopicState
-from kafka_ds.wire.types import NO_UUID, uuid_from_text, uuid_text
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DeleteTopicsRequest
+from kafka_ds.protocol.messages.topics import DeleteTopicState
+from kafka_ds.protocol.types import NO_UUID, uuid_from_text, uuid_text
 from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.checkers import Watch
 from tests.sim.clients import TROUBLE, History, Partition, Producer
@@ -47,7 +47,7 @@ from tests.sim.operator import Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
 from tests.sim.scenario import QUIET_SECONDS_MAX, TOPIC, Scenario, Shape
 from tests.sim.sequences import Sequences
-from tests.sim.tier_lake import FolderStore, TableWatch
+from tests.sim.tier_lake import TOPICS, FolderStore, TableWatch
 from tests.sim.tier_worker import Tier
 from tests.sim.world import Host
 
@@ -135,6 +135,11 @@ class TierFaults(Sequences):
             return True
 
         return f"{host.name} is armed at {point}" if self.tier.arm(host, point, dies) else None
+
+    def _commit_answer_lost(self, host: Host) -> str | None:
+        """Of this host's next commit on a topic's table: it is there, and the worker has to find that out."""
+        host.lake.losing_next = TOPICS
+        return f"{host.name} is to lose the answer to a commit"
 
     def _lost_disk(self, host: Host) -> str | None:
         if not host.is_up or not self._may_go_down(host, forgets=True):
@@ -395,10 +400,10 @@ class TierScenario(Scenario):
                 continue  # Copying was disabled all the time.
             newest = DeltaTable(uri).version()
             assert newest == self.tables.tables[partition[0]].version
-            rows = _rows_of(DeltaTable(uri), partition[1])
+            rows = rows_in(DeltaTable(uri), partition[1])
             assert rows == self.tables.rows(*partition)
             for version in range(max(newest - 3, self._oldest(partition[0])), newest):
-                earlier = _rows_of(DeltaTable(uri, version=version), partition[1])
+                earlier = rows_in(DeltaTable(uri, version=version), partition[1])
                 # Rows of then are unchanged now, except that rows below the log start may be gone.
                 start, known = self.tables.start(*partition), dict(rows)
                 lost = [(at, row) for at, row in earlier if at >= start and known.get(at) != row]
@@ -493,7 +498,8 @@ def _state(segment: Any) -> int:
     return int(segment.state)
 
 
-def _rows_of(table: DeltaTable, partition: int) -> list[tuple[int, Row]]:
+def rows_in(table: DeltaTable, partition: int) -> list[tuple[int, Row]]:
+    """A partition's rows as `deltalake` reads them."""
     found: pa.Table = table.to_pyarrow_table(
         columns=COLUMNS, filters=[("partition", "=", partition)]
     )

@@ -20,21 +20,19 @@ from typing import Any
 import pytest
 
 from broker.crash_points import WORKER_POINTS, CrashPoints
-from broker.tier import manager, service
-from broker.tier.copying import copier, source
-from broker.tier.delta import layout as delta_layout
-from broker.tier.delta import reader as delta_reader
-from broker.tier.delta import residue as delta_residue
-from broker.tier.delta import storage as delta_storage
-from broker.tier.delta import tables as delta_tables
-from broker.tier.expiry import sweeper
-from broker.tier.metadata import materialise
-from broker.tier.metadata import remote_log as delta_metadata
-from broker.tier.settings import TierSettings
-from broker.tier.upkeep import orphans
-from broker.tier.worker import KINDS, Worker
-from broker.workers.child import WorkerDied, WorkerFailed, WorkerLost
-from broker.workers.worker import INTERNAL
+from broker.ipc.child import WorkerDied, WorkerFailed, WorkerLost
+from broker.ipc.worker import INTERNAL
+from broker.remote import manager
+from broker.worker import copier, orphans, segment_source, service, sweeper
+from broker.worker.delta import layout as delta_layout
+from broker.worker.delta import reader as delta_reader
+from broker.worker.delta import residue as delta_residue
+from broker.worker.delta import storage as delta_storage
+from broker.worker.delta import tables as delta_tables
+from broker.worker.main import KINDS, Worker
+from broker.worker.metadata import materialise
+from broker.worker.metadata import remote_log as delta_metadata
+from broker.worker.settings import TierSettings
 from kafka_ds.lake.files import parquet
 from kafka_ds.lake.log import log as lake_log
 from tests.sim.clients import EPOCH_MS
@@ -214,7 +212,7 @@ def _fail(future: asyncio.Future[Any]) -> None:
 
 
 class SimWorker:
-    """A worker as its broker sees it; replaces `broker.workers.child.Worker`."""
+    """A worker as its broker sees it; replaces `broker.ipc.child.Worker`."""
 
     def __init__(self, tier: Tier, arguments: Sequence[str]) -> None:
         self._tier = tier
@@ -326,7 +324,7 @@ class Tier:
         times = SimpleNamespace(monotonic=self.world.loop.time, time_ns=lambda: 0)
         for module in (delta_tables, delta_layout, copier, sweeper, materialise):
             patch.setattr(module, "time", times)
-        patch.setattr(source, "os", _Files(self))
+        patch.setattr(segment_source, "os", _Files(self))
         patch.setattr(delta_reader.ColdReader, "_prepare_ahead", lambda *_: None)
 
     # -- faults --------------------------------------------------------------------------------------
@@ -356,6 +354,7 @@ class _Files:
     """The segments' files on the host whose worker reads; replaces the module `os`."""
 
     O_RDONLY = O_CLOEXEC = 0
+    path = os.path
 
     def __init__(self, tier: Tier) -> None:
         self._tier = tier

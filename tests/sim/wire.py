@@ -7,9 +7,9 @@ import itertools
 import struct
 from typing import Any
 
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import RESPONSES
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import RESPONSES
+from kafka_ds.protocol.types import message_info
 from tests.sim.network import SimNetwork
 
 _LENGTH = struct.Struct(">i")

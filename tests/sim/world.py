@@ -18,10 +18,10 @@ from typing import IO, Any
 from broker.config.loading import from_given
 from broker.node import Node
 from kafka_ds.lake.store.store import Entry, NotWritten
-from kafka_ds.wire.compile import decode
-from kafka_ds.wire.frame import decode_request_header
-from kafka_ds.wire.messages import AlterPartitionRequest
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.codec import decode
+from kafka_ds.protocol.frame import decode_request_header
+from kafka_ds.protocol.messages import AlterPartitionRequest
+from kafka_ds.protocol.types import message_info
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.clients import EPOCH_MS
@@ -95,6 +95,7 @@ class SimLake:
         self.is_away = False
         self.failing = 0.0  # the share of calls that fail before anything happens
         self.losing = 0.0  # the share of writes whose answer is lost
+        self.losing_next = ""  # the answer to the next commit in a folder below this one is lost
 
     def _before(self) -> None:
         if self.is_away or self._random.random() < self.failing:
@@ -107,6 +108,9 @@ class SimLake:
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._before()
         won = self._store.put_if_absent(path, data)
+        if won and self.losing_next and path.startswith(self.losing_next):
+            self.losing_next = ""
+            raise TimeoutError(errno.ETIMEDOUT, "the lake's answer was lost")
         self._after()
         return won
 

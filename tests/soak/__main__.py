@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.bench.machine import children
 from tests.processes import BrokerProcess, wait_until
 from tests.soak.ageing import age
-from tests.soak.judging import Sample, gaps, judge, report
+from tests.soak.judging import Sample, gaps, judge, judge_stalls, report, stalls_in
 from tests.soak.load import COMPACTED, IDEMPOTENT, TRANSACTIONAL, Load, number_of
 from tests.soak.sampling import sample
 
@@ -171,8 +171,11 @@ def main(words: list[str]) -> int:
         duration_s = asked.minutes * 60
         samples, wrong, counts = soak(folder, duration_s, restarts_s=restarts(duration_s))
         (folder / "samples.json").write_text(json.dumps([asdict(each) for each in samples]))
+        stalls, own = judge_stalls(stalls_in((folder / "broker.log").read_text(errors="replace")))
+    wrong += own
     verdicts = judge(samples)
     print(report(verdicts))
+    print(stalls)
     for name, count in sorted(counts.items()):
         print(f"{name}: {count}")
     wrong += [f"{each.name} grows" for each in verdicts if not each.is_bounded]

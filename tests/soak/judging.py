@@ -10,6 +10,7 @@ the largest value is judged.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,12 @@ from statistics import median
 
 WINDOW_MIN_S = 120.0
 WARM_UP = 1 / 3
+
+# What the event loop may not run in one go for the broker's own reasons; a core that others have is none of these.
+OWN_STALL_MS_MAX = 3_000
+_STALL = re.compile(
+    r"event loop did not run for (\d+) ms: (\d+) ms on a core, (\d+) ms waiting for one, (\d+) ms blocked"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +200,48 @@ def report(verdicts: Sequence[Verdict]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """A time in which a broker's event loop did not run."""
+
+    length_ms: int
+    running_ms: int
+    waiting_ms: int
+    blocked_ms: int
+
+    @property
+    def own_ms(self) -> int:
+        """What the machine's other work did not cause."""
+        return self.running_ms + self.blocked_ms
+
+
+def stalls_in(log: str) -> list[Stall]:
+    """The stalls that a broker's log tells of."""
+    return [
+        Stall(length_ms=length, running_ms=running, waiting_ms=waiting, blocked_ms=blocked)
+        for length, running, waiting, blocked in (map(int, each) for each in _STALL.findall(log))
+    ]
+
+
+def judge_stalls(stalls: Sequence[Stall]) -> tuple[str, list[str]]:
+    """A line about them, foreign ones apart; and what is wrong."""
+    if not stalls:
+        return "stalls of the event loop: none", []
+    longest = max(stalls, key=lambda each: each.length_ms)
+    foreign = [each for each in stalls if each.own_ms < each.length_ms / 2]
+    line = (
+        f"stalls of the event loop: {len(stalls)}, of them {len(foreign)} for want of a core; "
+        f"the longest {longest.length_ms} ms ({longest.waiting_ms} ms for want of a core); "
+        f"own: at most {max(each.own_ms for each in stalls)} ms"
+    )
+    wrong = [
+        f"the event loop did not run for {each.own_ms} ms for its own reasons: {each}"
+        for each in stalls
+        if each.own_ms > OWN_STALL_MS_MAX
+    ]
+    return line, wrong
 
 
 def gaps(numbers: Sequence[int], expected: set[int]) -> tuple[list[int], list[int]]:

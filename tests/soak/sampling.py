@@ -21,7 +21,7 @@ METADATA_FILE = "partition.metadata"
 # The topic whose records go by retention.
 EXPIRING = "soak-plain"
 # The modules that the broker's child processes run, and their names here.
-ROLES = {"broker.tier.worker": "worker", "broker.cleaning.worker": "cleaner"}
+ROLES = {"broker.worker.main": "worker", "broker.cleaner.main": "cleaner"}
 
 
 def sample(broker: BrokerProcess, at_s: float, life: int, *, tables: bool) -> Sample:

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from broker.loop_stalls import INTERVAL_SECONDS, LoopStalls, ThreadTimes
 from tests.soak.__main__ import restarts, soak
 from tests.soak.ageing import AGE_S, age
-from tests.soak.judging import BOUNDS, Bound, Sample, gaps, judge
+from tests.soak.judging import BOUNDS, Bound, Sample, gaps, judge, judge_stalls, stalls_in
 from tests.soak.sampling import EXPIRING, METADATA_FILE, MIB, logs_of, role_of, tables_of
 
 
@@ -115,8 +116,8 @@ def test_a_short_run_says_nothing_of_growth() -> None:
 @pytest.mark.parametrize(
     ("command", "role"),
     [
-        ("python3 -m broker.tier.worker 7 {} 8", "worker"),
-        ("python3 -X dev -m broker.cleaning.worker 9 {}", "cleaner"),
+        ("python3 -m broker.worker.main 7 {} 8", "worker"),
+        ("python3 -X dev -m broker.cleaner.main 9 {}", "cleaner"),
         ("python3 -m broker --override node.id=1", None),  # forked, and not what it will be yet
         ("python3 -m", None),
         ("", None),
@@ -128,6 +129,22 @@ def test_the_children_of_a_broker_are_told_apart(command: str, role: str | None)
 
 def test_what_is_lost_or_there_twice_is_seen() -> None:
     assert gaps([3, 1, 2, 2, 9], {1, 2, 3, 4}) == ([4], [2])
+
+
+def test_a_stall_for_want_of_a_core_is_not_the_brokers(caplog: pytest.LogCaptureFixture) -> None:
+    times = ThreadTimes(0.0, 0.0, 0.0, 0)
+    now_s = 0.0
+    stalls = LoopStalls(now_s=lambda: now_s, times=lambda: times)
+    for running, waiting in ((100.0, 5_900.0), (4_000.0, 0.0)):
+        now_s += INTERVAL_SECONDS + (running + waiting) / 1_000
+        times = ThreadTimes(times.running + running, times.waiting + waiting, 0.0, 0)
+        stalls.woke_up()
+    found = stalls_in("\n".join(caplog.messages))
+    assert [(each.length_ms, each.own_ms) for each in found] == [(6_000, 100), (4_000, 4_000)]
+    line, wrong = judge_stalls(found)
+    assert "2, of them 1 for want of a core; the longest 6000 ms (5900 ms for want" in line
+    assert len(wrong) == 1 and "for 4000 ms for its own reasons" in wrong[0]
+    assert judge_stalls([]) == ("stalls of the event loop: none", [])
 
 
 @pytest.mark.slow

@@ -66,6 +66,32 @@ def test_each_tier_alone(spark: SparkSession, both: tuple[Topic, int]) -> None:
     }
 
 
+def test_a_small_topic_is_broadcast_to_a_join(
+    spark: SparkSession, topic: Topic, both: tuple[Topic, int]
+) -> None:
+    """The size of a scan is what its plan will read, of the lake and of the brokers."""
+    large, _ = both
+    # Their values are large, and compress well: neither their number nor the lake's bytes would tell.
+    heavy = Topic(topic.broker, f"{topic.name}-heavy").create(partitions=1)
+    heavy.produce(30, size=50_000, partitions=1)
+    topic.create().produce(10)
+
+    def join(left: DataFrame, right: DataFrame) -> str:
+        joined = left.alias("l").join(right.alias("r"), f.expr("l.offset = r.offset"))
+        return str(joined._jdf.queryExecution().sparkPlan().toString())
+
+    few, many, big = (each.read(spark) for each in (topic, large, heavy))
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "100k")
+    try:
+        assert "BroadcastHashJoin" in join(many, few)
+        assert "BroadcastHashJoin" in join(many, many.where("offset < 10"))
+        assert "BroadcastHashJoin" in join(many, few.where("offset < 0"))
+        assert "SortMergeJoin" in join(many, many)
+        assert "SortMergeJoin" in join(many, big)
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+
+
 @pytest.mark.parametrize(
     ("sql", "keep"),
     [

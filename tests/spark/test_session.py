@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import kafka_ds
 from kafka_ds.lake.names import REMOTE_LOG_METADATA
-from kafka_ds.source.datasource import KafkaDataSource
+from kafka_ds.source.datasource import REDACTED_OPTIONS, REDACTION_SETTING, KafkaDataSource
 from kafka_ds.source.report import LOGGING_SETTING
 from spark_conf.session import defaults
 from spark_conf.system_views import system_views
@@ -25,6 +25,12 @@ def test_the_defaults_are_spark_settings() -> None:
 
 def test_the_format_and_push_down_are_there(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+
+
+def test_what_spark_leaves_out_of_plans_by_itself_is_still_left_out(spark: SparkSession) -> None:
+    kafka_ds.register(spark)
+    wanted = spark.conf.get(REDACTION_SETTING)
+    assert wanted == f"(?i)url|{REDACTED_OPTIONS}"
 
 
 def test_python_processes_find_compiled_modules(spark: SparkSession) -> None:

@@ -148,6 +148,7 @@ def test_a_row_without_a_topic_is_an_error(spark: SparkSession, broker: BrokerPr
             write(nothing, source, broker)
 
 
+@pytest.mark.spark_4_2
 @pytest.mark.timeout(900)
 def test_a_stream_is_written_once_also_after_a_restart(
     spark: SparkSession, topic: Topic, broker: BrokerProcess, ways: Ways, tmp_path: Path

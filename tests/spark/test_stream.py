@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.protocol.types import uuid_text
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.wire.types import uuid_text
 from tests.processes import BrokerProcess, wait_until
 from tests.spark.topics import Topic, found
 
@@ -78,6 +78,7 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(job: Job) -> None:
     assert job.rows().count() == 6
 
 
+@pytest.mark.spark_4_2
 def test_limits_bound_each_micro_batch(job: Job) -> None:
     job.topic.create().produce(100)
     assert job.run(startingOffsets="earliest", maxOffsetsPerTrigger=30) == 4
@@ -89,6 +90,7 @@ def test_limits_bound_each_micro_batch(job: Job) -> None:
     assert job.agrees()
 
 
+@pytest.mark.spark_4_2
 def test_a_stream_goes_from_the_table_to_the_leader(job: Job) -> None:
     job.topic.create(partitions=1).produce(5000, size=500, partitions=1)
     end = job.topic.wait_until_tiered(0, least=1000)
@@ -122,6 +124,7 @@ def test_where_narrows_a_stream(job: Job) -> None:
     )
 
 
+@pytest.mark.spark_4_2
 @pytest.mark.parametrize("written_by", ["kafka_ds-0.1.0", "spark-kafka-4.2.0"])
 def test_a_checkpoint_of_another_source_is_gone_on_from(
     job: Job, tmp_path: Path, written_by: str
@@ -165,6 +168,7 @@ def test_a_running_stream_keeps_up_and_reports_its_lag(spark: SparkSession, topi
         query.stop()
 
 
+@pytest.mark.spark_4_2
 def test_rows_of_a_small_micro_batch_come_with_its_plan(spark: SparkSession, topic: Topic) -> None:
     """Operators get them in Spark's own format, each action gets all of them, also when the block is gone."""
     topic.create(partitions=1).produce(30, partitions=1, headers=True)
@@ -195,6 +199,7 @@ def test_rows_of_a_small_micro_batch_come_with_its_plan(spark: SparkSession, top
     assert rows == topic.expected()
 
 
+@pytest.mark.spark_4_2
 def test_too_few_offsets_wait_for_more(spark: SparkSession, topic: Topic) -> None:
     topic.create().produce(10)
     query = (

@@ -19,7 +19,7 @@ from broker.cluster.events import (
     TopicDeleted,
 )
 from broker.cluster.metadata.event_lines import Told, lines_of
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
 
 @pytest.fixture

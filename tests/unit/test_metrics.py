@@ -20,9 +20,9 @@ from broker.metrics.names import (
     meter,
 )
 from broker.metrics.times import WINDOW_SECONDS, RecentTimes
-from broker.net.metrics import Metrics
-from broker.net.metrics_text import SAMPLES_AT_ONCE, text_of
 from broker.replica.topic_metrics import topic_metrics
+from broker.server.metrics import Metrics
+from broker.server.metrics_text import SAMPLES_AT_ONCE, text_of
 from tests.in_process import batch_of, fetch_request, in_process, produce_request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -163,7 +163,7 @@ def test_a_long_reading_gives_way_to_others() -> None:
         task = asyncio.create_task(other())
         await asyncio.sleep(0)
         turns = 0
-        from broker.net.metrics_text import take
+        from broker.server.metrics_text import take
 
         await take(metrics)
         task.cancel()

@@ -13,8 +13,8 @@ from broker.cluster.events import (
     TopicCreated,
 )
 from broker.system import new_uuid
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from tests.in_process import InProcess, in_process
 from tests.loops import in_loop
 

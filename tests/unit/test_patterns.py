@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.patterns import matcher
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 
 def test_it_matches_as_a_whole() -> None:

@@ -21,7 +21,7 @@ from broker.system import (
     ThreadBackground,
     new_uuid,
 )
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
 
 
 def test_files_are_read_and_written_at_positions(tmp_path: Path) -> None:

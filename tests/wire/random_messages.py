@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import OWN_KEYS_FROM, REQUESTS, RESPONSES
-from kafka_ds.wire.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
-from kafka_ds.wire.types import Primitive, message_info
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import OWN_KEYS_FROM, REQUESTS, RESPONSES
+from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
+from kafka_ds.protocol.types import Primitive, message_info
 
 EVERY_MESSAGE = [cls for table in (REQUESTS, RESPONSES) for _, cls in sorted(table.items())]
 # Those that Kafka has too.

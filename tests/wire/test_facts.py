@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.wire.messages import OWN_KEYS_FROM, REQUESTS
-from kafka_ds.wire.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
-from kafka_ds.wire.types import MISSING, NO_UUID, Versions, fields_of, message_info
-from kafka_ds.wire.types import versions as our_versions
+from kafka_ds.protocol.messages import OWN_KEYS_FROM, REQUESTS
+from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, plan
+from kafka_ds.protocol.types import MISSING, NO_UUID, Versions, fields_of, message_info
+from kafka_ds.protocol.types import versions as our_versions
 from tests.wire.random_messages import MESSAGES
 
 pytestmark = pytest.mark.jars

@@ -10,9 +10,9 @@ import kafka.protocol.producer
 import kafka.protocol.sasl
 import pytest
 
-from kafka_ds.wire.compile import encode
-from kafka_ds.wire.frame import encode_request, encode_response
-from kafka_ds.wire.messages import ApiVersionsResponse
+from kafka_ds.protocol.codec import encode
+from kafka_ds.protocol.frame import encode_request, encode_response
+from kafka_ds.protocol.messages import ApiVersionsResponse
 from tests.wire.random_messages import ALL_VERSIONS, MESSAGES, random_message
 
 MODULES: list[Any] = [

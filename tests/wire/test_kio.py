@@ -14,10 +14,10 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from kafka_ds.wire.compile import decode, encode
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import REQUESTS
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.codec import decode, encode
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import REQUESTS
+from kafka_ds.protocol.types import message_info
 from tests.wire.random_messages import ALL_VERSIONS, MESSAGES, SIZES, random_message, random_text
 
 ROUNDS = 3

@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.compile import decode, encode
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.messages.consumer_protocol import (
+from kafka_ds.protocol.codec import decode, encode
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_subscription,
     encode_subscription,
 )
-from kafka_ds.wire.messages.persisted import (
+from kafka_ds.protocol.messages.persisted import (
     RECORD_TYPES,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -30,12 +29,13 @@ from kafka_ds.wire.messages.persisted import (
     encode_key,
     encode_value,
 )
-from kafka_ds.wire.messages.persisted_consumer_groups import (
+from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
 )
-from kafka_ds.wire.plan import plan
-from kafka_ds.wire.types import fields_of, is_struct, message_info, uuid_text
+from kafka_ds.protocol.plan import plan
+from kafka_ds.protocol.types import fields_of, is_struct, message_info, uuid_text
+from kafka_ds.records.batch import Record, build_batch
 from tests.peer.apache_kafka import dump
 from tests.wire.random_messages import random_message
 from tests.wire.test_facts import Comparison, definition, kafka_range

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.wire.compile import decode, encode
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.messages.persisted_metadata import RECORDS, TopicRecord, decode_record
-from kafka_ds.wire.plan import plan
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.codec import decode, encode
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.persisted_metadata import RECORDS, TopicRecord, decode_record
+from kafka_ds.protocol.plan import plan
+from kafka_ds.protocol.types import message_info
 from tests.wire.random_messages import random_message
 from tests.wire.test_facts import Comparison, definition, kafka_range
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.compile import decode, encode
-from kafka_ds.wire.errors import MalformedFrame
-from kafka_ds.wire.messages.persisted_transactions import (
+from kafka_ds.protocol.codec import decode, encode
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.persisted_transactions import (
     PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,
@@ -19,8 +18,9 @@ from kafka_ds.wire.messages.persisted_transactions import (
     encode_key,
     encode_value,
 )
-from kafka_ds.wire.plan import plan
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.plan import plan
+from kafka_ds.protocol.types import message_info
+from kafka_ds.records.batch import Record, build_batch
 from tests.peer.apache_kafka import dump
 from tests.wire.random_messages import random_message
 from tests.wire.test_facts import Comparison, definition, kafka_range

@@ -28,8 +28,9 @@ from broker.cluster.events import ConfigChanged
 from broker.cluster.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.cluster.image import MetadataImage, TopicImage
 from broker.cluster.topic_names import INTERNAL_TOPICS, REMOTE_STORAGE_ENABLE, in_force, why_illegal
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from broker.config.topic import REMOTE_STORAGE_KEPT
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 
 # -- settings -------------------------------------------------------------------------------------
 
@@ -81,13 +82,15 @@ class ConfigRules:
 
     `check_topic` is told what a topic has and what it would have; `check_broker` what all broker resources would
     have, by name, and the image; `check_group` what a group would have. `list_of(resource type, name)` is the items
-    that stand there by default, or None where the setting is no list.
+    that stand there by default, or None where the setting is no list. `completed` gives what a topic would have
+    together with what is to be noted beside that.
     """
 
     check_topic: Callable[[Overrides, Overrides], None]
     check_broker: Callable[[Mapping[str, Overrides], MetadataImage], None]
     check_group: Callable[[Overrides], None]
     list_of: Callable[[int, str], Sequence[str] | None]
+    completed: Callable[[Overrides, Overrides], Overrides] = lambda before, after: after
 
 
 def alter_configs(
@@ -112,7 +115,9 @@ def alter_configs(
                 _check_min_isr(wanted.resource_name, before, after)
             if wanted.resource_type == TOPIC_RESOURCE:
                 _check_internal(wanted.resource_name, before, after)
-                rules.check_topic(in_force(wanted.resource_name, before), after)
+                present = in_force(wanted.resource_name, before)
+                after = rules.completed(present, after)
+                rules.check_topic(present, after)
             elif wanted.resource_type == GROUP_RESOURCE:
                 rules.check_group(after)
             else:
@@ -213,6 +218,10 @@ def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) 
     if twice:
         message = f"Error due to duplicate config keys: {','.join(twice)}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+    if REMOTE_STORAGE_KEPT in counts:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE_KEPT} is no setting of a topic"
+        )
     after: dict[str, str] = {} if wanted.replaces else dict(before)
     for each in wanted.alterations:
         if each.operation == Operation.DELETE:

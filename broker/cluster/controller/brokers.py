@@ -34,8 +34,8 @@ from broker.cluster.events import (
 from broker.cluster.features import why_unsupported
 from broker.cluster.image import BrokerRegistration
 from broker.cluster.partition_change import PartitionChange, directory_of
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import uuid_text
 
 _RESERVED_DIRECTORIES = (UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY)
 

@@ -67,7 +67,7 @@ from broker.cluster.events import (
     SupportedFeature,
 )
 from broker.cluster.image import MetadataImage
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 # What users of a controller import from here, with the controller.
 __all__ = [

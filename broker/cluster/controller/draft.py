@@ -29,7 +29,7 @@ from broker.cluster.events import (
 from broker.cluster.features import ELR_FEATURE, level_of
 from broker.cluster.image import MetadataImage, Position, TopicImage, registration_of
 from broker.cluster.partition_change import Election, PartitionChange, directory_of
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"

@@ -19,7 +19,7 @@ from enum import IntEnum
 from broker.cluster.controller.draft import Draft, PartitionKey
 from broker.cluster.events import NO_LEADER, PartitionRegistration
 from broker.cluster.partition_change import Election, PartitionChange
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 
 # KRaft's bound on the elections of one turn of the timer.
 ELECTIONS_PER_TURN_MAX = 1000

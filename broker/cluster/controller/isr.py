@@ -25,7 +25,7 @@ from broker.cluster.controller.brokers import checked
 from broker.cluster.controller.draft import Draft, PartitionKey
 from broker.cluster.events import NO_BROKER_EPOCH, RECOVERED, RECOVERING, PartitionRegistration
 from broker.cluster.partition_change import PartitionChange
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

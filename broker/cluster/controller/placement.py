@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from broker.cluster.image import BrokerRegistration
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 Item = TypeVar("Item")
 

@@ -21,7 +21,7 @@ from broker.cluster.controller.draft import Draft, PartitionKey
 from broker.cluster.controller.topics import check_replicas
 from broker.cluster.events import RECOVERING, PartitionRegistration
 from broker.cluster.partition_change import PartitionChange
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,8 @@ from broker.cluster.security_image import (
     acl_created,
     in_order,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import MAX_I64
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import MAX_I64
 
 # What one request may change at most, as in Kafka.
 CHANGES_PER_REQUEST_MAX = 10_000

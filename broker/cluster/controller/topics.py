@@ -26,9 +26,10 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import RESERVED_TOPICS, collision_key, why_illegal
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
-from kafka_ds.wire.types import NO_UUID
+from broker.config.topic import REMOTE_STORAGE_KEPT
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
+from kafka_ds.protocol.types import NO_UUID
 
 # Kafka's bound on the partitions that one request may create: they all go into one commit.
 PARTITIONS_PER_REQUEST_MAX = 10_000
@@ -134,6 +135,8 @@ class TopicCreation:
             if value is None:
                 message = f"Null value not supported for topic configs: {name}"
                 raise KafkaError(ErrorCode.INVALID_CONFIG, message)
+            if name == REMOTE_STORAGE_KEPT:
+                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is no setting of a topic")
         self._check_configs({name: value for name, value in topic.configs if value is not None})
         return assignment
 

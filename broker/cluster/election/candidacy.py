@@ -27,12 +27,11 @@ from broker.cluster.election.standstill import Standstill
 from broker.cluster.membership.channel import endpoint_of
 from broker.config.settings import ConfigError
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLivenessResponse
 
 if TYPE_CHECKING:
-    from broker.cluster.metadata.claiming import Claiming
-    from broker.cluster.metadata.driver import ClusterDriver
+    from broker.cluster.metadata.driver import ClusterDriver, ControllerClaim
     from broker.seams import Clock, Network
     from kafka_ds.lake.store.store import Store
 
@@ -73,7 +72,7 @@ class Candidacy:
         clock: Clock,
         network: Network,
         chance: Callable[[], float],
-        decide_claim: Callable[[Claiming, int | None], None],
+        decide_claim: Callable[[ControllerClaim, int | None], None],
     ) -> None:
         """`executor`: the lease's thread; `decide_claim(claiming, the broker that is dead)` says what a claim holds."""
         self._settings = settings
@@ -332,13 +331,32 @@ class Candidacy:
 
     async def _may_be_twin(self) -> bool:
         """Whether it is open who has this broker's place; raises ConfigError where another process has."""
-        lease, node_id = self._lease, self._settings.node_id
-        if lease is None or lease.controller_id != node_id or lease.released:
-            return False
-        if (lease.host, lease.port) == self._address:
-            return False  # This port is ours, so it is nobody else's.
+        return any([await self._may_live(*place) for place in self._former_places()])
+
+    def _former_places(self) -> set[tuple[str, int, int]]:
+        """Address and controller epoch of who may have this broker's place: by the lease, and by the metadata.
+
+        Who claims writes a lease first. So over the lease of who won there may lie that of one who lost, and it is only
+        written again after an interval.
+        """
+        lease, image, settings = self._lease, self._driver.image, self._settings
+        places = set()
+        is_released = False
+        if lease is not None and lease.controller_id == settings.node_id:
+            is_released = lease.released and lease.controller_epoch >= image.controller_epoch
+            if not lease.released:
+                places.add((lease.host, lease.port, lease.controller_epoch))
+        registered = endpoint_of(image, settings.node_id, settings.listener)
+        if image.controller_id == settings.node_id and registered is not None and not is_released:
+            places.add((*registered, image.controller_epoch))
+        # This port is ours, so it is nobody else's.
+        return {each for each in places if each[:2] != self._address}
+
+    async def _may_live(self, host: str, port: int, controller_epoch: int) -> bool:
+        """Whether a process of this broker's number may live there; raises ConfigError where one does."""
+        node_id = self._settings.node_id
         try:
-            answer = await self._asked(lease.host, lease.port, node_id, lease.controller_epoch)
+            answer = await self._asked(host, port, node_id, controller_epoch)
         except PeerLate as error:
             _LOGGER.warning("a broker with this one's number may live: %s", error)
             return True
@@ -346,7 +364,7 @@ class Candidacy:
             return False
         if answer.error_code == ErrorCode.NONE and answer.last_heard_ms == 0:
             raise ConfigError(
-                f"node.id={node_id}: a broker of this number is the controller at {lease.host}:{lease.port}"
+                f"node.id={node_id}: a broker of this number is the controller at {host}:{port}"
             )
         return False
 

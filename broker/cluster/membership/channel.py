@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from broker.transport.peer import PeerUnreachable
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
@@ -31,7 +31,7 @@ BACKOFF_SECONDS_MAX = 1.0
 LAST_WORD_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 
-AnswerHere = Callable[[Any], Awaitable[Any]]
+HandleLocally = Callable[[Any], Awaitable[Any]]
 
 
 def endpoint_of(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
@@ -45,13 +45,13 @@ class ControllerChannel:
     """Asks the active controller."""
 
     def __init__(
-        self, driver: ClusterDriver, peers: Peers, *, listener: str, answer_here: AnswerHere
+        self, driver: ClusterDriver, peers: Peers, *, listener: str, handle_locally: HandleLocally
     ) -> None:
-        """`listener`: that of inter.broker.listener.name; `answer_here` serves a request at this broker."""
+        """`listener`: that of inter.broker.listener.name; `handle_locally` serves a request at this broker."""
         self._driver = driver
         self._peers = peers
         self._listener = listener
-        self._answer_here = answer_here
+        self._handle_locally = handle_locally
 
     async def ask(self, request: Any, *, timeout_ms: int) -> Any:
         """The answer of the active controller, with any error code except NOT_CONTROLLER.
@@ -81,7 +81,7 @@ class ControllerChannel:
         try:
             if driver.is_active:
                 async with asyncio.timeout(timeout_ms / 1_000):
-                    answer = await self._answer_here(request)
+                    answer = await self._handle_locally(request)
             else:
                 endpoint = endpoint_of(driver.image, controller_id, self._listener)
                 if endpoint is None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.events import LOST_DIRECTORY, Event, PartitionChanged, PartitionRegistration
 from broker.cluster.partition_change import directory_of
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AssignReplicasToDirsRequest
-from kafka_ds.wire.messages.brokers import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AssignReplicasToDirsRequest
+from kafka_ds.protocol.messages.brokers import (
     AssignReplicasRequestDirectory,
     AssignReplicasRequestPartition,
     AssignReplicasRequestTopic,

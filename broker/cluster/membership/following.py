@@ -18,11 +18,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.cluster.events import decode_events
 from broker.cluster.membership.channel import endpoint_of
-from broker.cluster.metadata.tail import decode_events
 from broker.transport.peer import PeerUnreachable
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
 
 if TYPE_CHECKING:
     from broker.cluster.events import Event

@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING
 
 from broker.cluster.events import NO_BROKER_EPOCH, Endpoint, SupportedFeature
 from broker.config.settings import ConfigError
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
-from kafka_ds.wire.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from kafka_ds.protocol.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener
 
 if TYPE_CHECKING:
     from broker.cluster.image import BrokerRegistration
     from broker.cluster.membership.channel import ControllerChannel
     from broker.cluster.metadata.driver import ClusterDriver
     from broker.config.loading import BrokerConfig
-    from kafka_ds.wire.messages import BrokerHeartbeatResponse
+    from kafka_ds.protocol.messages import BrokerHeartbeatResponse
 
 _LOGGER = logging.getLogger(__name__)
 

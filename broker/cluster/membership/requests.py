@@ -14,32 +14,32 @@ from typing import TYPE_CHECKING, Any
 from broker.cluster.controller.controller import NewTopic, TopicResult
 from broker.cluster.events import RECOVERED, RECOVERING
 from broker.principal import encode_principal
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.frame import decode_response, encode_request
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import (
     RESPONSES,
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
     CreateTopicsRequest,
     EnvelopeRequest,
 )
-from kafka_ds.wire.messages.brokers import (
+from kafka_ds.protocol.messages.brokers import (
     AlterPartitionBrokerState,
     AlterPartitionRequestPartition,
     AlterPartitionRequestTopic,
 )
-from kafka_ds.wire.messages.topics import (
+from kafka_ds.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
 )
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.types import message_info
 
 if TYPE_CHECKING:
     from broker.cluster.membership.channel import ControllerChannel
     from broker.cluster.metadata.driver import ClusterDriver
     from broker.principal import Principal
-    from kafka_ds.wire.frame import RequestHeader
+    from kafka_ds.protocol.frame import RequestHeader
 
 _LENGTH_BYTES = 4
 # How long a topic that was created elsewhere is waited for in the metadata here.

@@ -21,15 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from broker.cluster.controller.controller import Controller, Decision, NewTopic, TopicResult
-from broker.cluster.events import ControllerChange, Event, Snapshot
+from broker.cluster.events import ControllerChange, Event, Snapshot, encode_events
 from broker.cluster.image import MetadataImage, Position
-from broker.cluster.metadata.claiming import Claiming
-from broker.cluster.metadata.deposing import Deposed, Deposing
 from broker.cluster.metadata.log import (
     Commit,
     MetadataLog,
@@ -38,14 +37,17 @@ from broker.cluster.metadata.log import (
     VersionsMissing,
     replay_commit,
 )
-from broker.cluster.metadata.pending import Pending, next_group
-from broker.cluster.metadata.tail import Entry, Tail
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
 
 # Decisions that wait for the store; more than this are refused.
 PENDING_MAX = 10_000
+# Events of one commit; a larger decision goes alone.
+GROUP_EVENTS_MAX = 20_000
+# Commits that are kept in memory for brokers that follow.
+COMMITS_MAX = 1_000
+EVENTS_MAX = 50_000
 FATE_RETRY_SECONDS = 0.5
 # A store that does not answer must not keep a broker from stopping.
 STOP_SECONDS_MAX = 5.0
@@ -86,17 +88,17 @@ class ClusterDriver:
         self._node_id = node_id
         self._controller = new_controller(image.copy())
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="controller")
-        self._tail = Tail(image.version)
+        self._recent = RecentCommits(image.version)
         self._turn = asyncio.Lock()
         # In the order in which they came.
         self._waiting: dict[asyncio.Future[None], None] = {}
         self._working: dict[asyncio.Task[Any], None] = {}
-        self._queue: list[Pending] = []
+        self._queue: list[PendingDecision] = []
         self._committer: asyncio.Task[None] | None = None
         self._is_active = False
         self._is_stopped = False
         self._is_left_behind = False
-        self._deposing = Deposing()
+        self._deposed = DeposedSignal()
         # Whether its thread may still wait for the store.
         self._has_given_up = False
 
@@ -125,7 +127,7 @@ class ClusterDriver:
 
     async def claim(
         self,
-        decide: Callable[[Claiming], None],
+        decide: Callable[[ControllerClaim], None],
         *,
         controller_epoch: int,
         begin: Callable[[Controller], None] = lambda _: None,
@@ -142,7 +144,7 @@ class ClusterDriver:
 
     async def _claim(
         self,
-        decide: Callable[[Claiming], None],
+        decide: Callable[[ControllerClaim], None],
         epoch: int,
         begin: Callable[[Controller], None],
     ) -> bool:
@@ -152,7 +154,7 @@ class ClusterDriver:
             if self.image.controller_epoch != epoch:
                 return False
             self._reset()
-            claiming = Claiming(self._controller, self.folder)
+            claiming = ControllerClaim(self._controller, self.folder)
             decide(claiming)
             try:
                 # Who waited for its fate here could not follow whoever has become the controller meanwhile.
@@ -236,12 +238,12 @@ class ClusterDriver:
         changes = [e for _, events in entries for e in events if isinstance(e, ControllerChange)]
         if self._is_active and all(each.controller_epoch <= known for each in changes):
             return
-        self._deposing.tell()
+        self._deposed.tell()
         await self._to_the_end(self._follow_instead(entries))
 
     async def _follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         async with self._turn:
-            self._deposing.heard()
+            self._deposed.heard()
             if self._is_active and any(version > self.image.version for version, _ in entries):
                 self._take_back([], Superseded("another broker has become the controller"))
             await self._take_all(entries)
@@ -272,7 +274,7 @@ class ClusterDriver:
 
     def entries_after(self, version: int, max_bytes: int) -> list[Entry] | None:
         """The commits after a version, as the wire has them; None where only the table has them."""
-        return self._tail.after(version, max_bytes)
+        return self._recent.after(version, max_bytes)
 
     async def _read_log(self) -> None:
         await self._take_all(await self._newer())
@@ -283,7 +285,7 @@ class ClusterDriver:
         version = self.image.version
         try:
             reading = self._in_thread(lambda: self.log.read_after(version))
-            return await self._deposing.unless(reading)
+            return await self._deposed.unless(reading)
         except Deposed as error:
             raise OSError(str(error)) from error
         except VersionsMissing as error:
@@ -306,7 +308,7 @@ class ClusterDriver:
         """Apply durable events at this broker."""
         replay_commit(self.image, version, events, self.folder)
         news = events[1:] if events and isinstance(events[0], Snapshot) else events
-        self._tail.add(version, news, encoded)
+        self._recent.add(version, news, encoded)
         # It is durable: other brokers need not wait until all of it has taken effect on this one. A broker that stops
         # hands over as fast as it has taken effect on the last of them.
         self._wake()
@@ -352,7 +354,7 @@ class ClusterDriver:
             # The version is not known yet, only that it is not before this one.
             ahead.replay(event, Position(self.image.version + 1, sequence))
         done = asyncio.get_running_loop().create_future()
-        self._queue.append(Pending(decision.events, done))
+        self._queue.append(PendingDecision(decision.events, done))
         if self._committer is None:
             self._committer = self._begin(self._commit_pending())
         await done
@@ -376,7 +378,7 @@ class ClusterDriver:
 
     async def _commit_pending(self) -> None:
         """Commit group after group until nothing is pending."""
-        group: list[Pending] = []
+        group: list[PendingDecision] = []
         try:
             while self._queue:
                 group, self._queue = next_group(self._queue)
@@ -397,7 +399,7 @@ class ClusterDriver:
         finally:
             self._committer = None
 
-    async def _commit_group(self, group: Sequence[Pending]) -> None:
+    async def _commit_group(self, group: Sequence[PendingDecision]) -> None:
         events = [event for each in group for event in each.events]
         version = self.image.version
         if events:
@@ -437,14 +439,14 @@ class ClusterDriver:
             return version, commit.encoded() if has_followers else None
 
         while True:
-            done = await self._deposing.unless(self._in_thread(put))
+            done = await self._deposed.unless(self._in_thread(put))
             if done is not None:
                 return done
             self.fates_unknown += 1
             if not asks_again:
                 raise OSError(f"{self.folder}: the fate of a commit is unknown")
             _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
-            await self._deposing.unless(asyncio.sleep(FATE_RETRY_SECONDS))
+            await self._deposed.unless(asyncio.sleep(FATE_RETRY_SECONDS))
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         def begin() -> Result:
@@ -456,7 +458,7 @@ class ClusterDriver:
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, begin)
 
-    def _take_back(self, group: Sequence[Pending], error: BaseException) -> None:
+    def _take_back(self, group: Sequence[PendingDecision], error: BaseException) -> None:
         """Undo this group, which did not happen, and the later decisions that build on it."""
         failed = [*group, *self._queue]
         self._queue = []
@@ -483,9 +485,7 @@ class ClusterDriver:
     def _resign(self, error: BaseException) -> None:
         if not self._is_active:
             return
-        _LOGGER.error(
-            "%s: %s: this broker decides nothing more", self.folder, error or "interrupted"
-        )
+        _LOGGER.error("%s: %s: Resigned as controller", self.folder, error or "interrupted")
         self._is_active = False
         self._wake()
         if self.on_resigned is not None:
@@ -498,3 +498,146 @@ class ClusterDriver:
 
 async def _nothing_follows(_: Sequence[Event]) -> None:
     """What a driver without a broker lets follow."""
+
+
+class ControllerClaim:
+    """The decisions of the commit with which a broker becomes the controller, each on top of those before it."""
+
+    def __init__(self, controller: Controller, folder: str) -> None:
+        self.folder = folder
+        self._controller = controller
+        self.events: list[Event] = []
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as it will be."""
+        return self._controller.image
+
+    def take(self, make: Callable[[Controller], Decision[Result]]) -> Result:
+        """Decide one more thing."""
+        decision = make(self._controller)
+        ahead = self._controller.image
+        version = ahead.version + 1 if not self.events else ahead.version
+        for event in decision.events:
+            ahead.replay(event, Position(version, len(self.events)))
+            self.events.append(event)
+        return decision.result
+
+
+class Deposed(Exception):
+    """There is another controller, while the fate of a commit of this one is unknown."""
+
+
+class DeposedSignal:
+    """Ends a controller's wait for the store when it hears over RPC that there is another one.
+
+    A store that hangs must not keep a broker from following. What was begun may still end, in a thread; nobody waits
+    for it any more.
+    """
+
+    def __init__(self) -> None:
+        self._told: asyncio.Future[None] | None = None
+        self._is_told = False
+
+    def tell(self) -> None:
+        """There is another controller: until `heard`, nothing more is waited for."""
+        self._is_told = True
+        if self._told is not None and not self._told.done():
+            self._told.set_result(None)
+
+    def heard(self) -> None:
+        """This broker goes on with what that controller has decided."""
+        self._is_told = False
+
+    async def unless(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What comes of it; raises Deposed if `tell` comes first."""
+        if self._is_told:
+            work.close()
+            raise Deposed("another broker has become the controller")
+        working = asyncio.ensure_future(work)
+        self._told = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((working, self._told), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Deposed("another broker has become the controller")
+            return working.result()
+        finally:
+            working.cancel()
+
+
+class PendingDecision(NamedTuple):
+    """A decision that is not durable yet."""
+
+    events: tuple[Event, ...]
+    done: asyncio.Future[None]
+
+
+def next_group(
+    queue: Sequence[PendingDecision],
+) -> tuple[list[PendingDecision], list[PendingDecision]]:
+    """What goes into the next commit, and what waits for a later one; a large decision goes alone."""
+    count = total = 0
+    for each in queue:
+        total += len(each.events)
+        if count and total > GROUP_EVENTS_MAX:
+            break
+        count += 1
+    return list(queue[:count]), list(queue[count:])
+
+
+class Entry:
+    """One commit, as events and, once asked for, as bytes."""
+
+    __slots__ = ("_encoded", "events", "version")
+
+    def __init__(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
+        self.version = version
+        self.events = events
+        self._encoded = encoded
+
+    @property
+    def encoded(self) -> bytes:
+        """The events as a JSON array."""
+        if self._encoded is None:
+            self._encoded = encode_events(self.events)
+        return self._encoded
+
+
+class RecentCommits:
+    """Every commit after `begins_after`, without a gap, so that a broker that follows from there needs no table.
+
+    Bytes are made once: with the commit if there are other brokers, otherwise at the first request, so that a lone
+    broker never pays for them. They are the bytes of the log without snapshots, which tell a follower nothing new.
+    """
+
+    def __init__(self, version: int) -> None:
+        """Begin with nothing, at this version of the log."""
+        self.begins_after = version
+        self._entries: deque[Entry] = deque()
+        self._events = 0
+
+    def add(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
+        """The next commit, and its bytes where they are made already."""
+        self._entries.append(Entry(version, events, encoded))
+        self._events += len(events)
+        while len(self._entries) > COMMITS_MAX or (
+            self._events > EVENTS_MAX and len(self._entries) > 1
+        ):
+            oldest = self._entries.popleft()
+            self._events -= len(oldest.events)
+            self.begins_after = oldest.version
+
+    def after(self, version: int, max_bytes: int) -> list[Entry] | None:
+        """The commits after a version, at least one if there are any; None where some are not here any more."""
+        if version < self.begins_after:
+            return None
+        found: list[Entry] = []
+        size = 0
+        for entry in self._entries:
+            if entry.version <= version:
+                continue
+            size += len(entry.encoded)
+            if found and size > max_bytes:
+                break
+            found.append(entry)
+        return found

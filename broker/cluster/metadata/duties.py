@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from broker.cluster.metadata.driver import ClusterDriver

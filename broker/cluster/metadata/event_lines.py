@@ -23,7 +23,7 @@ from broker.cluster.events import (
     TopicCreated,
     TopicDeleted,
 )
-from kafka_ds.wire.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]

@@ -25,12 +25,12 @@ from broker.cluster.events import (
     ControllerChange,
     Event,
     Snapshot,
+    encode_listed,
     from_json,
     to_json,
 )
 from broker.cluster.image import MetadataImage, Position
 from broker.cluster.metadata import table
-from broker.cluster.metadata.tail import encode_listed
 from broker.config.settings import ConfigError
 from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.lake.log.attempt import (

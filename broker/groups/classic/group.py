@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from broker.coordinator.result import Ticket
 from broker.groups.classic.states import PREDECESSORS, GroupState
 from broker.groups.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
-from broker.groups.values import EMPTY_ASSIGNMENT, Protocols, Ticket
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.persisted import GroupMetadataValue
+from broker.groups.values import EMPTY_ASSIGNMENT, Protocols
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.persisted import GroupMetadataValue
 
 
 class Member:

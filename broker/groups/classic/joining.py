@@ -15,6 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from broker.coordinator.result import Instant, Ticket
 from broker.groups.classic.group import Group, Member
 from broker.groups.classic.rebalance import Rebalancing, generation_of, refused_join
 from broker.groups.classic.states import GroupState
@@ -25,14 +26,12 @@ from broker.groups.values import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     NO_MEMBER_ID,
     Client,
-    Instant,
     Protocols,
     ReplacingStatic,
     Step,
-    Ticket,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import JoinGroupRequest, SyncGroupResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import JoinGroupRequest, SyncGroupResponse
 
 FIRST_VERSION_THAT_RETURNS = 4
 FIRST_VERSION_THAT_SKIPS_ASSIGNMENT = 9

@@ -10,21 +10,15 @@ Rules of this file:
 
 from __future__ import annotations
 
+from broker.coordinator.result import Instant, Ticket
 from broker.groups.classic.group import Group
 from broker.groups.classic.rebalance import Rebalancing, assignment_of
 from broker.groups.classic.states import GroupState
 from broker.groups.records import group_record
 from broker.groups.state import ShardState
-from broker.groups.values import (
-    EMPTY_ASSIGNMENT,
-    NO_MEMBER_ID,
-    Instant,
-    Step,
-    StoringAssignment,
-    Ticket,
-)
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from broker.groups.values import EMPTY_ASSIGNMENT, NO_MEMBER_ID, Step, StoringAssignment
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     LeaveGroupRequest,
@@ -32,7 +26,7 @@ from kafka_ds.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafka_ds.wire.messages.groups import MemberIdentity, MemberResponse
+from kafka_ds.protocol.messages.groups import MemberIdentity, MemberResponse
 
 
 class Membership:

@@ -15,20 +15,16 @@ Rules of this file:
 
 from __future__ import annotations
 
+from broker.coordinator.result import Instant
 from broker.groups.classic.group import Group, Member
 from broker.groups.classic.states import MAY_REBALANCE, GroupState
 from broker.groups.records import group_record
 from broker.groups.state import Count, ShardState
 from broker.groups.timers import TimerKey, TimerKind
-from broker.groups.values import (
-    EMPTY_ASSIGNMENT,
-    NO_MEMBER_ID,
-    Instant,
-    Step,
-)
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import JoinGroupResponse, SyncGroupResponse
-from kafka_ds.wire.messages.groups import JoinGroupResponseMember
+from broker.groups.values import EMPTY_ASSIGNMENT, NO_MEMBER_ID, Step
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import JoinGroupResponse, SyncGroupResponse
+from kafka_ds.protocol.messages.groups import JoinGroupResponseMember
 
 
 class Rebalancing:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from broker.coordinator.result import Instant
 from broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import ConsumerMember, MemberState, Partitions
@@ -33,8 +34,8 @@ from broker.groups.consumer.records import (
 from broker.groups.consumer.topology import metadata_hash
 from broker.groups.state import Count, ShardState
 from broker.groups.timers import TimerKey, TimerKind
-from broker.groups.values import CoordinatorRecord, Instant, Step
-from kafka_ds.wire.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
+from broker.groups.values import CoordinatorRecord, Step
+from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
 
 # What a group begins with: its first member's subscription is a change already (Kafka).
 FIRST_EPOCH = 1

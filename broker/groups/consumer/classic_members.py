@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from broker.coordinator.result import Instant
 from broker.groups.classic.rebalance import refused_join
 from broker.groups.classic.subscription import CONSUMER_PROTOCOL
 from broker.groups.consumer.changing import Changing, Draft
@@ -28,9 +29,9 @@ from broker.groups.consumer.member import (
 from broker.groups.consumer.migrating import Migrating
 from broker.groups.state import ShardState
 from broker.groups.timers import TimerKey, TimerKind
-from broker.groups.values import NO_MEMBER_ID, Client, Instant, Step
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.messages import (
+from broker.groups.values import NO_MEMBER_ID, Client, Step
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -40,11 +41,11 @@ from kafka_ds.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafka_ds.wire.messages.consumer_protocol import (
+from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
     decode_subscription,
 )
-from kafka_ds.wire.messages.groups import MemberIdentity, MemberResponse
+from kafka_ds.protocol.messages.groups import MemberIdentity, MemberResponse
 
 FIRST_VERSION_THAT_RETURNS = 4
 MIGRATION_IS_OFF = "disabled"

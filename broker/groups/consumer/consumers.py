@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+from broker.coordinator.result import Instant, Ticket
 from broker.groups.classic.rebalance import Rebalancing
 from broker.groups.consumer.changing import Changing
 from broker.groups.consumer.classic_members import ClassicMembers
@@ -19,8 +20,8 @@ from broker.groups.consumer.member import MemberState
 from broker.groups.consumer.migrating import Migrating
 from broker.groups.state import ShardState
 from broker.groups.timers import TimerKey, TimerKind
-from broker.groups.values import Client, Instant, JoiningClassic, Step, Ticket
-from kafka_ds.wire.messages import (
+from broker.groups.values import Client, JoiningClassic, Step
+from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     HeartbeatRequest,
@@ -31,8 +32,8 @@ from kafka_ds.wire.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafka_ds.wire.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
-from kafka_ds.wire.messages.persisted_consumer_groups import ConsumerGroupMetadataKey
+from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
+from kafka_ds.protocol.messages.persisted_consumer_groups import ConsumerGroupMetadataKey
 
 # After this long a member whose end could not be written is dropped once more.
 RETRY_MS = 500

@@ -12,8 +12,8 @@ from broker.groups.consumer.changing import Changing
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import ConsumerMember, Partition, by_topic
 from broker.groups.state import ShardState
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.consumer_groups import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseAssignment,
     ConsumerGroupDescribeResponseDescribedGroup,
     ConsumerGroupDescribeResponseMember,

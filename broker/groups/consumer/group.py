@@ -26,9 +26,9 @@ from broker.groups.consumer.records import (
     with_metadata,
 )
 from broker.groups.values import CoordinatorRecord
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
-from kafka_ds.wire.messages.persisted_consumer_groups import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
+from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from broker.coordinator.result import Instant
 from broker.groups.consumer.changing import Changing, Draft
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import (
@@ -26,14 +27,14 @@ from broker.groups.consumer.member import (
 from broker.groups.consumer.migrating import Migrating
 from broker.groups.consumer.records import current_record
 from broker.groups.state import ShardState
-from broker.groups.values import Client, Instant, Step
+from broker.groups.values import Client, Step
 from broker.patterns import matcher
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from kafka_ds.wire.messages.consumer_groups import (
+from kafka_ds.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponseAssignment,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )

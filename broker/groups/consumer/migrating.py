@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from broker.coordinator.result import Instant
 from broker.groups.classic.group import Group, Member
 from broker.groups.classic.rebalance import Rebalancing, refused_join
 from broker.groups.classic.states import GroupState
@@ -35,10 +36,10 @@ from broker.groups.consumer.records import (
 from broker.groups.records import group_record, group_tombstone
 from broker.groups.state import ShardState
 from broker.groups.timers import TimerKey, TimerKind
-from broker.groups.values import EMPTY_ASSIGNMENT, Downgrading, Instant, Step, Upgrading
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.messages import SyncGroupResponse
-from kafka_ds.wire.messages.consumer_protocol import (
+from broker.groups.values import EMPTY_ASSIGNMENT, Downgrading, Step, Upgrading
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import SyncGroupResponse
+from kafka_ds.protocol.messages.consumer_protocol import (
     AssignedTopicPartitions,
     ConsumerProtocolAssignment,
     OwnedTopicPartitions,

@@ -17,9 +17,9 @@ from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import ConsumerMember
 from broker.groups.consumer.topology import Topology
 from broker.groups.values import NO_MEMBER_ID
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import OffsetCommitRequest, TxnOffsetCommitRequest
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import OffsetCommitRequest, TxnOffsetCommitRequest
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 
 FIRST_VERSION_OF_MEMBERS = 9
 NO_EPOCH = -1

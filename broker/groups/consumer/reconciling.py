@@ -15,7 +15,7 @@ from collections.abc import Callable, Set
 from dataclasses import replace
 
 from broker.groups.consumer.member import ConsumerMember, MemberState, Owned, Partition, Partitions
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 
 def reconciled(

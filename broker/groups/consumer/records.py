@@ -18,7 +18,7 @@ from broker.groups.consumer.member import (
     by_topic,
 )
 from broker.groups.values import CoordinatorRecord
-from kafka_ds.wire.messages.persisted_consumer_groups import (
+from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,

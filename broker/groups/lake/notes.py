@@ -1,8 +1,9 @@
 """Pure: what a broker notes in the lake of where its partitions and groups are, as it goes to the worker.
 
 Rules of this file: notes are lists and not objects, as there may be many. Their values have the order of the columns in
-`broker/tier/metadata/notes.py`, which makes rows of them. Ids are texts, times milliseconds, -1 where there is none.
-The groups of one partition of `__consumer_offsets` are encoded once, and again only when something was written there.
+`broker/worker/metadata/offset_rows.py`, which makes rows of them. Ids are texts, times milliseconds, -1 where there is
+none. The groups of one partition of `__consumer_offsets` are encoded once, and again only when something was written
+there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.groups.classic.subscription import CONSUMER_PROTOCOL
-from kafka_ds.wire.types import NO_UUID, uuid_text
+from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 if TYPE_CHECKING:
     from broker.groups.shard import GroupShard

@@ -3,6 +3,8 @@
 Rules of this file:
 - It writes every `lake.offsets.interval.ms`, and only if something has moved: a broker at rest writes nothing, a busy
   one makes one commit in that time. What came after the last one is lost with all disks (`python -m broker restore`).
+- A broker that is stopped writes once more, for PUBLISH_SECONDS at most. If it has not written before, it leaves out
+  coordinators without a group: it may have begun on empty disks by mistake.
 - A partition of `__consumer_offsets` is written together with its groups, of one leader epoch, or not at all. While its
   log is being read, or until another broker that leads it has written, the table keeps what was written before.
 - One pass over partitions and groups is spread over turns of the event loop, so that others wait only for a part of it.
@@ -13,15 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from broker.coordinating.lead import Lead
-from broker.coordinating.placement import TOPIC
+from broker.coordinator.placement import TOPIC
+from broker.coordinator.runtime import CoordinatorContext
 from broker.groups.lake.notes import ShardPlace, partition_note, shard_note
 from broker.groups.shard import GroupShard
+from broker.ipc.channel import AskWorker
+from broker.ipc.child import WorkerFailed, WorkerLost
 from broker.replica.leader.hosted import HostedPartition
-from broker.workers.channel import AskWorker
-from broker.workers.child import WorkerFailed, WorkerLost
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +31,12 @@ log = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE = 200
 # Of a partition's note all but the bytes on disk, which move with local retention, too.
 _SIGNIFICANT = 9
-
-
-class Coordinator(Protocol):
-    """The coordinator of one partition of `__consumer_offsets`."""
-
-    partition: HostedPartition
-    lead: Lead
-    shard: GroupShard
-
-    @property
-    def is_active(self) -> bool: ...
-    @property
-    def is_closed(self) -> bool: ...
+# A stop waits no longer for a store that is away.
+PUBLISH_SECONDS = 5.0
 
 
 LedPartitions: TypeAlias = Callable[[], Iterable[HostedPartition]]
-Coordinators: TypeAlias = Callable[[], Iterable[Coordinator]]
+Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupShard]]]
 
 
 class OffsetNotes:
@@ -65,6 +56,7 @@ class OffsetNotes:
         self._interval_ms = interval_ms
         self._told: Any = None
         self._shards: dict[int, tuple[ShardPlace, str]] = {}
+        self._writing = asyncio.Lock()
 
     async def run(self) -> None:
         """Note, and note again."""
@@ -77,10 +69,35 @@ class OffsetNotes:
             except Exception:  # the root of a task: nobody else would hear of it
                 log.exception("offsets are not noted in the lake")
 
-    async def note(self) -> None:
-        """Note what has moved since the last time, if anything has."""
+    async def publish(self) -> bool:
+        """Write what has moved, before this broker stops; what cannot be written in time is told, and False."""
+        if self._interval_ms < 0:
+            return True
+        try:
+            async with asyncio.timeout(PUBLISH_SECONDS):
+                await self.note(begins=False)
+            return True
+        except (TimeoutError, WorkerLost, WorkerFailed) as error:
+            why = str(error) or f"the lake did not answer for {PUBLISH_SECONDS:g} s"
+            log.warning(
+                "the last committed offsets of groups are not published to the lake: %s", why
+            )
+        except Exception:
+            log.exception("the last committed offsets of groups are not published to the lake")
+        return False
+
+    async def note(self, *, begins: bool = True) -> None:
+        """Note what has moved since the last time, if anything has; `begins`: also that there are no groups."""
+        async with self._writing:
+            await self._note(begins)
+
+    async def _note(self, begins: bool) -> None:
         partitions = await self._partitions()
         await self._encode_shards()
+        if not begins and self._told is None:
+            for index, each in self._active().items():
+                if not each.shard.has_groups:
+                    self._shards.pop(index, None)
         epochs = {place.partition: place.leader_epoch for place, _ in self._shards.values()}
         partitions = [
             each for each in partitions if each[0] != TOPIC or epochs.get(each[2]) == each[3]
@@ -108,13 +125,16 @@ class OffsetNotes:
                 await asyncio.sleep(0)
         return found
 
+    def _active(self) -> dict[int, CoordinatorContext[GroupShard]]:
+        return {each.partition.index: each for each in self._coordinators() if each.is_active}
+
     async def _encode_shards(self) -> None:
         """Encode what has changed; drop what is led elsewhere, or unknown."""
-        active = {each.partition.index: each for each in self._coordinators() if each.is_active}
+        active = self._active()
         for index in self._shards.keys() - active.keys():
             del self._shards[index]
         for index, each in active.items():
-            place = ShardPlace(index, each.partition.leader.leader_epoch, each.lead.written)
+            place = ShardPlace(index, each.partition.leader.leader_epoch, each.last_written_offset)
             known = self._shards.get(index)
             if known is None or known[0] != place:
                 self._shards[index] = place, shard_note(place, each.shard)

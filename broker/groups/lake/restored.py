@@ -15,13 +15,13 @@ from typing import Any
 
 from broker.groups.offsets import NO_TIMESTAMP
 from broker.groups.values import CoordinatorRecord
-from kafka_ds.wire.messages.persisted import (
+from kafka_ds.protocol.messages.persisted import (
     GroupMetadataKey,
     GroupMetadataValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from kafka_ds.wire.types import NO_UUID, uuid_from_text
+from kafka_ds.protocol.types import NO_UUID, uuid_from_text
 
 Row = Mapping[str, Any]
 NO_EPOCH = -1

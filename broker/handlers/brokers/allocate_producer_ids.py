@@ -10,8 +10,8 @@ Versions: 0.
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 
 @serves(AllocateProducerIdsRequest, versions="0", internal=True, pipelined=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from broker.cluster.controller.isr import AlterPartition, AlterPartitionResult
 from broker.cluster.events import NO_BROKER_EPOCH
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.messages import AlterPartitionRequest, AlterPartitionResponse
-from kafka_ds.wire.messages.brokers import (
+from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from kafka_ds.protocol.messages.brokers import (
     AlterPartitionRequestPartition,
     AlterPartitionResponsePartition,
     AlterPartitionResponseTopic,

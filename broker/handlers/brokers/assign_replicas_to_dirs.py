@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from broker.cluster.controller.brokers import DirectoryAssignment
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
-from kafka_ds.wire.messages.brokers import (
+from kafka_ds.protocol.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
+from kafka_ds.protocol.messages.brokers import (
     AssignReplicasRequestDirectory,
     AssignReplicasResponseDirectory,
     AssignReplicasResponsePartition,

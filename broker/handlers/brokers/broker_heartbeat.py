@@ -11,7 +11,7 @@ are ignored.
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 
 @serves(BrokerHeartbeatRequest, versions="0-2", internal=True, pipelined=True)

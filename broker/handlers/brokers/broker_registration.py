@@ -15,8 +15,8 @@ from __future__ import annotations
 from broker.cluster.events import Endpoint, SupportedFeature
 from broker.cluster.membership.lifecycle import SECURITY_PROTOCOLS
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import BrokerRegistrationRequest, BrokerRegistrationResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import BrokerRegistrationRequest, BrokerRegistrationResponse
 
 _PROTOCOL_NAMES = {number: name for name, number in SECURITY_PROTOCOLS.items()}
 

@@ -9,7 +9,7 @@ Versions: 0. Key 20000, which no release of Apache Kafka has, and which is not a
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.messages import ControllerLivenessRequest, ControllerLivenessResponse
+from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLivenessResponse
 
 
 @serves(ControllerLivenessRequest, versions="0", internal=True, pipelined=True)

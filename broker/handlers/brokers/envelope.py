@@ -15,13 +15,13 @@ from __future__ import annotations
 import ipaddress
 from time import perf_counter
 
-from broker.net.dispatch import Unanswerable, Waiting
 from broker.principal import Principal, decode_principal
 from broker.registry import REGISTRY, RequestContext, serves
+from broker.server.dispatch import Unanswerable, Waiting
 from broker.transport.addresses import one_text
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.frame import decode_request_header
-from kafka_ds.wire.messages import EnvelopeRequest, EnvelopeResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.frame import decode_request_header
+from kafka_ds.protocol.messages import EnvelopeRequest, EnvelopeResponse
 
 _LENGTH_BYTES = 4
 

@@ -16,9 +16,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
-from kafka_ds.wire.messages.brokers import MetadataEntry
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
+from kafka_ds.protocol.messages.brokers import MetadataEntry
 
 if TYPE_CHECKING:
     from broker.cluster.metadata.driver import ClusterDriver

@@ -20,9 +20,9 @@ import re
 from broker.cluster.features import FEATURES
 from broker.cluster.image import MetadataImage
 from broker.registry import REGISTRY, RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import ApiVersionsRequest, ApiVersionsResponse
-from kafka_ds.wire.messages.cluster import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from kafka_ds.protocol.messages.cluster import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
 
 FIRST_VERSION_WITH_CLIENT_NAMES = 3
 FIRST_VERSION_WITH_LEVEL_0 = 4

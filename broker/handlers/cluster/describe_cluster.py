@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from broker.handlers.common import NOT_ASKED, brokers_of, cluster_operations, controller_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DescribeClusterRequest, DescribeClusterResponse
-from kafka_ds.wire.messages.cluster import DescribeClusterBroker
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeClusterRequest, DescribeClusterResponse
+from kafka_ds.protocol.messages.cluster import DescribeClusterBroker
 
 BROKERS = 1
 CONTROLLERS = 2

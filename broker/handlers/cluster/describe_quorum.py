@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 from broker.log.names import METADATA_TOPIC
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
-from kafka_ds.wire.messages.quorum import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeQuorumRequest, DescribeQuorumResponse
+from kafka_ds.protocol.messages.quorum import (
     DescribeQuorumReplicaState,
     DescribeQuorumResponsePartitionData,
     DescribeQuorumResponseTopicData,
     Listener,
     Node,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 if TYPE_CHECKING:
     from broker.parts import Parts

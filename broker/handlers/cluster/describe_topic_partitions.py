@@ -19,17 +19,17 @@ from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import topic_operations
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import sees
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
-from kafka_ds.wire.messages.quorum import (
+from kafka_ds.protocol.messages.quorum import (
     Cursor,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 # Kafka's max.request.partition.size.limit.
 PAGE_PARTITIONS_MAX = 2_000

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from broker.coordinating.topic import CoordinatedTopic
+from broker.coordinator.runtime import CoordinatorRuntime
 from broker.handlers.common import brokers_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
-from kafka_ds.wire.messages.cluster import Coordinator
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka_ds.protocol.messages.cluster import Coordinator
 
 GROUP = 0
 TRANSACTION = 1
@@ -39,7 +39,7 @@ def find_coordinator(
     return _answer(request, context)
 
 
-def _topic_of(key_type: int, context: RequestContext) -> CoordinatedTopic[Any] | None:
+def _topic_of(key_type: int, context: RequestContext) -> CoordinatorRuntime[Any] | None:
     """The topic that keeps keys of this type."""
     if key_type == GROUP:
         return context.node.groups.topic
@@ -47,7 +47,7 @@ def _topic_of(key_type: int, context: RequestContext) -> CoordinatedTopic[Any] |
 
 
 async def _find_when_there_is(
-    topic: CoordinatedTopic[Any], request: FindCoordinatorRequest, context: RequestContext
+    topic: CoordinatorRuntime[Any], request: FindCoordinatorRequest, context: RequestContext
 ) -> FindCoordinatorResponse:
     try:
         await topic.ensure()

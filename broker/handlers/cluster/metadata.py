@@ -38,25 +38,25 @@ from broker.handlers.common import (
     controller_of,
     topic_operations,
 )
-from broker.net.dispatch import failure_of
 from broker.registry import REGISTRY, RequestContext, serves
 from broker.security.authorization.asking import may, sees
 from broker.security.guard import guarded
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from broker.server.dispatch import failure_of
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     MetadataRequest,
     MetadataResponse,
 )
-from kafka_ds.wire.messages.cluster import (
+from kafka_ds.protocol.messages.cluster import (
     MetadataRequestTopic,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafka_ds.wire.messages.topics import CreatableTopic
-from kafka_ds.wire.types import NO_UUID, api_key_of
+from kafka_ds.protocol.messages.topics import CreatableTopic
+from kafka_ds.protocol.types import NO_UUID, api_key_of
 
 FIRST_VERSION_WITH_IDS = 12
 # What keeps a topic from being created now, as clients that asked for metadata are told: they ask again.

@@ -10,7 +10,7 @@ Versions: 0.
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.messages import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kafka_ds.protocol.messages import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 @serves(UnregisterBrokerRequest, versions="0", forwarded=True)

@@ -19,9 +19,9 @@ from broker.cluster.controller.controller import Controller
 from broker.cluster.controller.draft import Decision
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
-from kafka_ds.wire.messages.quorum import FeatureUpdateKey, UpdatableFeatureResult
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
+from kafka_ds.protocol.messages.quorum import FeatureUpdateKey, UpdatableFeatureResult
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from broker.cluster.controller.administration import Alteration, ResourceAlteration
 from broker.handlers.configs.altering import alter, refused
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import AlterConfigsRequest, AlterConfigsResponse
-from kafka_ds.wire.messages.configs import AlterConfigsResource
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import AlterConfigsRequest, AlterConfigsResponse
+from kafka_ds.protocol.messages.configs import AlterConfigsResource
 
 
 def refuse(

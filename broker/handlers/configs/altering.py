@@ -24,10 +24,10 @@ from broker.config.group import check_group_config
 from broker.config.loading import BrokerConfig, topic_config, topic_settings
 from broker.config.settings import ConfigError, Kind, attribute_of
 from broker.handlers.configs.judging import check_settings, verdicts
-from broker.handlers.configs.tables import why_not_from
+from broker.handlers.configs.tables import why_not_from, with_table_kept
 from broker.registry import RequestContext
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
@@ -152,11 +152,20 @@ def rules_of(config: BrokerConfig, judged: Judged = NOBODY) -> ConfigRules:
         return items
 
     return ConfigRules(
+        completed=lambda before, after: _completed(config, before, after),
         check_topic=check_topic,
         check_broker=check_broker,
         check_group=check_group,
         list_of=list_of,
     )
+
+
+def _completed(config: BrokerConfig, before: Overrides, after: Overrides) -> Overrides:
+    try:
+        present, wanted = topic_config(config, before), topic_config(config, after)
+    except ConfigError:
+        return after  # What is wrong is said when it is checked.
+    return with_table_kept(before, after, present, wanted)
 
 
 def _check_topic(config: BrokerConfig, before: Overrides, after: Overrides) -> None:

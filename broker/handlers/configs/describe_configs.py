@@ -27,9 +27,9 @@ from broker.config.describe import (
     describe_topic,
 )
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
-from kafka_ds.wire.messages.configs import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
+from kafka_ds.protocol.messages.configs import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,

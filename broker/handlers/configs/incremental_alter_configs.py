@@ -22,9 +22,12 @@ from __future__ import annotations
 from broker.cluster.controller.administration import Alteration, ResourceAlteration
 from broker.handlers.configs.altering import alter, refused
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
-from kafka_ds.wire.messages.configs import IncrementalAlterConfigsResource
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kafka_ds.protocol.messages.configs import IncrementalAlterConfigsResource
 
 
 def refuse(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from broker.handlers.configs.judging import why_not
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import JudgeSettingsRequest, JudgeSettingsResponse
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import JudgeSettingsRequest, JudgeSettingsResponse
 
 
 @serves(JudgeSettingsRequest, versions="0", internal=True)

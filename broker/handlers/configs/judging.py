@@ -19,9 +19,9 @@ from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
 from broker.handlers.configs.tables import why_not_from
-from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.messages import JudgeSettingsRequest
-from kafka_ds.wire.messages.brokers import JudgedResource, JudgedSetting
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.messages import JudgeSettingsRequest
+from kafka_ds.protocol.messages.brokers import JudgedResource, JudgedSetting
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
@@ -38,6 +38,7 @@ Changes = Mapping[str, Mapping[str, str]]
 def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage) -> BrokerConfig:
     """What the configuration would be; ConfigError: not so, or not with the topics' own settings."""
     changed = with_changes(config, changes)
+    _check_threads(config, changed)
     is_inherited_as_before = changed.topic == config.topic
     # Thousands of topics have the same few settings.
     judged: set[frozenset[tuple[str, str]]] = set()
@@ -58,6 +59,16 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
         if why is not None:
             raise ConfigError(f"topic {topic.name} would have {why}")
     return changed
+
+
+def _check_threads(config: BrokerConfig, changed: BrokerConfig) -> None:
+    """As in Kafka, no step is larger than to the half or the double."""
+    name = "log.cleaner.threads"
+    before, after = (int(str(each.in_force(name))) for each in (config, changed))
+    if after < before // 2:
+        raise ConfigError(f"{name}={after} is less than half of the present value, {before}")
+    if after > before * 2:
+        raise ConfigError(f"{name}={after} is more than double the present value, {before}")
 
 
 async def why_not(node: Parts, changes: Changes) -> str | None:

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 
 from broker.handlers.common import brokers_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
-from kafka_ds.wire.messages.configs import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
+from kafka_ds.protocol.messages.configs import (
     BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,

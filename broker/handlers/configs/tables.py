@@ -2,6 +2,9 @@
 
 Rules of this file (docs/decisions/0019-tables-of-compacted-topics.md, KIP-950):
 - What is in a table may be nowhere else, so a topic ceases to be one only if its rows are to go.
+- A topic that is a table without saying so, and becomes compacted, remains one from where it is: nothing is compacted
+  before it is in the table. That is noted beside its settings (`REMOTE_STORAGE_KEPT`), and clients see no setting that
+  they have not made: what declares topics would take it away again.
 - A compacted topic that is a table remains both. Compaction has taken deletions from its log. If the log's beginning
   left for the lake now, readers would find there what had been deleted behind it.
 - Once its copies have ended they do not begin again: compaction has not waited for them.
@@ -11,8 +14,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.config.topic import REMOTE_STORAGE_KEPT
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from broker.config.topic import TopicConfig
+
+REMOTE_STORAGE = "remote.storage.enable"
+
+
+def with_table_kept(
+    before: Mapping[str, str], after: Mapping[str, str], present: TopicConfig, wanted: TopicConfig
+) -> Mapping[str, str]:
+    """A topic's own settings after a change of them, with what is to be noted of its table."""
+    becomes_compacted = wanted.is_compacted and not present.is_compacted
+    is_kept = becomes_compacted and present.remote_storage_enable and REMOTE_STORAGE not in after
+    if not is_kept and REMOTE_STORAGE_KEPT not in before:
+        return after
+    return {**after, REMOTE_STORAGE_KEPT: "true"}
 
 
 def why_not_from(present: TopicConfig, wanted: TopicConfig) -> str | None:

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from broker.cluster.image import MetadataImage
 from broker.handlers.groups.common import topic_of
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.types import NO_UUID
 
 # The API's answer for a topic, with `partitions`.
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from broker.cluster.image import MetadataImage
 from broker.groups.values import Client, sees_all
 from broker.registry import RequestContext
 from broker.security.authorization.asking import authorizer_of, sees
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 
 
 def client_of(context: RequestContext) -> Client:

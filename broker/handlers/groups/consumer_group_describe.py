@@ -18,9 +18,9 @@ from broker.handlers.groups.common import client_of
 from broker.handlers.groups.consumer_group_heartbeat import check_served
 from broker.handlers.groups.describe_groups import group_operations
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from kafka_ds.wire.messages.consumer_groups import ConsumerGroupDescribeResponseDescribedGroup
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupDescribeResponseDescribedGroup
 
 
 def refuse(

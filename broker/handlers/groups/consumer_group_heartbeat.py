@@ -21,8 +21,8 @@ from broker.cluster.features import GROUP_FEATURE, level_of
 from broker.cluster.image import MetadataImage
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )

@@ -11,9 +11,9 @@ from __future__ import annotations
 from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
-from kafka_ds.wire.messages.group_admin import DeletableGroupResult
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
+from kafka_ds.protocol.messages.group_admin import DeletableGroupResult
 
 
 def refuse(

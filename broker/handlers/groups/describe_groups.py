@@ -17,9 +17,9 @@ from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import operations_for
-from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
-from kafka_ds.wire.messages.group_admin import DescribedGroup
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
+from kafka_ds.protocol.messages.group_admin import DescribedGroup
 
 
 def group_operations(context: RequestContext, group_id: str) -> int:

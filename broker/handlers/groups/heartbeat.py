@@ -15,8 +15,8 @@ from collections.abc import Awaitable
 
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import HeartbeatRequest, HeartbeatResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import HeartbeatRequest, HeartbeatResponse
 
 
 @serves(HeartbeatRequest, versions="0-4")

@@ -22,8 +22,8 @@ from collections.abc import Awaitable
 from broker.handlers.answers import then
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import JoinGroupRequest, JoinGroupResponse
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import JoinGroupRequest, JoinGroupResponse
 
 FIRST_VERSION_WITHOUT_A_PROTOCOL = 7
 

@@ -17,8 +17,8 @@ from collections.abc import Awaitable
 from broker.handlers.answers import then
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.messages import LeaveGroupRequest, LeaveGroupResponse
-from kafka_ds.wire.messages.groups import MemberIdentity
+from kafka_ds.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
+from kafka_ds.protocol.messages.groups import MemberIdentity
 
 FIRST_VERSION_WITH_MANY_MEMBERS = 3
 

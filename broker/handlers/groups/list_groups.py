@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.messages import ListGroupsRequest, ListGroupsResponse
+from kafka_ds.protocol.messages import ListGroupsRequest, ListGroupsResponse
 
 
 @serves(ListGroupsRequest, versions="0-5")

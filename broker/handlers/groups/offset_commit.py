@@ -21,9 +21,9 @@ from broker.handlers.answers import answered
 from broker.handlers.groups.commit_answers import Answers, merge
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import OffsetCommitRequest, OffsetCommitResponse
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
+from kafka_ds.protocol.messages.group_offsets import (
     FIRST_VERSION_WITH_TOPIC_IDS,
     OffsetCommitRequestTopic,
     OffsetCommitResponsePartition,

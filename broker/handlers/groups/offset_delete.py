@@ -16,9 +16,9 @@ from collections.abc import Awaitable
 from broker.handlers.answers import then
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )

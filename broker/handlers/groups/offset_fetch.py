@@ -26,9 +26,9 @@ from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of, topic_of
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import may, sees
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import OffsetFetchRequest, OffsetFetchResponse
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
+from kafka_ds.protocol.messages.group_offsets import (
     FIRST_VERSION_WITH_TOPIC_IDS,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -38,7 +38,7 @@ from kafka_ds.wire.messages.group_offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 FIRST_VERSION_WITH_AN_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8

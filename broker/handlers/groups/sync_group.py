@@ -17,8 +17,8 @@ from collections.abc import Awaitable
 
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import SyncGroupRequest, SyncGroupResponse
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import SyncGroupRequest, SyncGroupResponse
 
 FIRST_VERSION_WITH_PROTOCOLS = 5
 

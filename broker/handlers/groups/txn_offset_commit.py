@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.coordinating.placement import TOPIC
+from broker.coordinator.placement import TOPIC
 from broker.handlers.answers import answered
 from broker.handlers.groups.commit_answers import Answers, merge
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
 from broker.transactions.joining import Asking, support_of
 from broker.transactions.values import ProducerIdAndEpoch
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,

@@ -34,10 +34,10 @@ from broker.log.log import Log
 from broker.log.values import TimestampOffset
 from broker.registry import RequestContext, serves
 from broker.replica.leader.hosted import HostedPartition
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ListOffsetsRequest, ListOffsetsResponse
-from kafka_ds.wire.messages.data import CONSUMER
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from kafka_ds.protocol.messages.data import CONSUMER
+from kafka_ds.protocol.messages.offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -50,7 +50,7 @@ from kafka_ds.wire.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from broker.tier.manager import TierManager
+    from broker.remote.manager import TierManager
 
 FIRST_VERSION_WITH = {
     LATEST: 1,
@@ -177,6 +177,10 @@ class Lookup:
         tier = self._tier
         if tier is None or not partition.log.config.remote_storage_enable:
             return NOT_FOUND
+        if self._request.replica_id != CONSUMER and timestamp == LATEST_TIERED:
+            # A follower lets go what it hears of.
+            checked = tier.checked_end(partition.topic_id, partition.index)
+            return _seam(partition, checked, timestamp)
         end = tier.tiered_end(partition.topic_id, partition.index)
         if end is None:
             return self._ask_seam(tier, partition, timestamp)

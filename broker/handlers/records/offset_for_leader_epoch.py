@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from broker.registry import RequestContext, serves
 from broker.replica.manager import ReplicaManager
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from kafka_ds.protocol.messages.offsets import (
     OffsetForLeaderEpochEndOffset,
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,

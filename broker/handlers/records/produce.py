@@ -45,7 +45,17 @@ from broker.replica.leader.preparing import BatchPreparer
 from broker.replica.manager import ReplicaManager
 from broker.transactions.joining import Asking, support_of
 from broker.transactions.values import ProducerIdAndEpoch
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
+from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
+from kafka_ds.protocol.messages.data import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    TopicProduceResponse,
+)
+from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     HEADER,
@@ -54,16 +64,6 @@ from kafka_ds.wire.batch import (
     BatchHeader,
     Codec,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
-from kafka_ds.wire.messages import ProduceRequest, ProduceResponse
-from kafka_ds.wire.messages.data import (
-    FIRST_VERSION_WITH_TOPIC_IDS,
-    BatchIndexAndErrorMessage,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    TopicProduceResponse,
-)
-from kafka_ds.wire.types import NO_UUID
 
 FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_THAT_JOINS = 12

@@ -17,9 +17,9 @@ from __future__ import annotations
 import logging
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
-from kafka_ds.wire.messages.replicas import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from kafka_ds.protocol.messages.replicas import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirTopicResult,
 )

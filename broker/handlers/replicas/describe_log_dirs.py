@@ -17,9 +17,9 @@ import os
 
 from broker.log.log import Log
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
-from kafka_ds.wire.messages.replicas import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from kafka_ds.protocol.messages.replicas import (
     DescribeLogDirsPartition,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,

@@ -15,9 +15,9 @@ from __future__ import annotations
 from broker.cluster.controller.elections import ElectionResult, ElectionType
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import ElectLeadersRequest, ElectLeadersResponse
-from kafka_ds.wire.messages.replicas import PartitionResult, ReplicaElectionResult
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
+from kafka_ds.protocol.messages.replicas import PartitionResult, ReplicaElectionResult
 
 _MESSAGES = {
     ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",

@@ -16,14 +16,14 @@ from __future__ import annotations
 from broker.cluster.controller.reassignment import Reassignment, ReassignmentResult
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
-from kafka_ds.wire.messages.replicas import (
+from kafka_ds.protocol.messages.replicas import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
     ReassignablePartitionResponse,

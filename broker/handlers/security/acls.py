@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from broker.cluster.acls import Acl, AclFilter
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsRequest,
@@ -25,7 +25,7 @@ from kafka_ds.wire.messages import (
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
-from kafka_ds.wire.messages.security import (
+from kafka_ds.protocol.messages.security import (
     AclCreation,
     AclCreationResult,
     AclDescription,

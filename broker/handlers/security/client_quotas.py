@@ -20,14 +20,14 @@ from broker.cluster.events import QuotaComponent
 from broker.cluster.security_image import in_order
 from broker.registry import RequestContext, serves
 from broker.security.quotas.quota_filter import QuotaComponentFilter, check_filter, is_meant
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from kafka_ds.wire.messages.security import (
+from kafka_ds.protocol.messages.security import (
     AlterQuotaEntryData,
     AlterQuotaEntryResult,
     QuotaEntityData,

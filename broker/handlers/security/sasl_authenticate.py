@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 
 def refuse(

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import SaslHandshakeRequest, SaslHandshakeResponse
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 def refuse(

@@ -26,14 +26,14 @@ from broker.cluster.controller.draft import Decision
 from broker.cluster.controller.security import ScramDeletion, ScramUpsertion
 from broker.registry import RequestContext, serves
 from broker.security.authentication.scram_users import MECHANISMS, credential_of
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
-from kafka_ds.wire.messages.security import (
+from kafka_ds.protocol.messages.security import (
     AlterUserScramCredentialsResult,
     CredentialInfo,
     DescribeUserScramCredentialsResult,

@@ -16,9 +16,9 @@ from __future__ import annotations
 from broker.cluster.controller.topics import MorePartitions
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
-from kafka_ds.wire.messages.topics import CreatePartitionsTopic, CreatePartitionsTopicResult
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import CreatePartitionsRequest, CreatePartitionsResponse
+from kafka_ds.protocol.messages.topics import CreatePartitionsTopic, CreatePartitionsTopicResult
 
 
 def refuse(

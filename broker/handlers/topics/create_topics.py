@@ -28,9 +28,9 @@ from broker.config.loading import BrokerConfig
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import may
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import CreateTopicsRequest, CreateTopicsResponse
-from kafka_ds.wire.messages.topics import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
+from kafka_ds.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

@@ -7,7 +7,7 @@
 - When it is answered the new log start is durable (in Kafka a crash may undo it); a thread waits for the disk. If that
   fails: KAFKA_STORAGE_ERROR for all partitions of that log directory. The segments below the new start go with the next
   run of retention. The lake learns the start in the background: a broker that loses its disk then begins there, too,
-  and files of the lake that lie wholly below are removed (`broker/tier/expiry/expiring.py`).
+  and files of the lake that lie wholly below are removed (`broker/remote/expiry.py`).
 - Internal topics: INVALID_TOPIC_EXCEPTION; a topic whose cleanup.policy has no delete: POLICY_VIOLATION; unknown:
   UNKNOWN_TOPIC_OR_PARTITION; not led here, or comparing its log with the lake's: NOT_LEADER_OR_FOLLOWER.
 
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.registry import RequestContext, serves
 from broker.replica.leader.hosted import HostedPartition
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
-from kafka_ds.wire.messages.topics import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from kafka_ds.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsTopic,

@@ -15,10 +15,10 @@ from __future__ import annotations
 from broker.cluster.controller.controller import TopicResult
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
-from kafka_ds.wire.messages.topics import DeletableTopicResult
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
+from kafka_ds.protocol.messages.topics import DeletableTopicResult
+from kafka_ds.protocol.types import NO_UUID
 
 FIRST_VERSION_WITH_DISABLED = 3
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.coordinating.placement import TOPIC
+from broker.coordinator.placement import TOPIC
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves
 from broker.transactions.values import ProducerIdAndEpoch, TopicPartition
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 FIRST_VERSION_WITH_FENCING = 2
 

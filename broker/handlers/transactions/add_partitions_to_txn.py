@@ -24,9 +24,9 @@ from broker.transactions.values import (
     ProducerIdAndEpoch,
     TopicPartition,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,

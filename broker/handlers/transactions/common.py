@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.transactions.values import TopicPartition
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 
 
 def told(code: ErrorCode, *, knows_fencing: bool) -> ErrorCode:

@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DescribeProducersRequest, DescribeProducersResponse
-from kafka_ds.wire.messages.transaction_admin import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
+from kafka_ds.protocol.messages.transaction_admin import (
     PartitionResponse,
     ProducerState,
     TopicResponse,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import sees
 from broker.transactions.records import by_topic
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
-from kafka_ds.wire.messages.transaction_admin import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
+from kafka_ds.protocol.messages.transaction_admin import (
     DescribeTransactionsTopicData,
     DescribeTransactionsTransactionState,
 )

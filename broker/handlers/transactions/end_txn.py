@@ -22,8 +22,8 @@ from broker.transactions.values import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
 )
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import EndTxnRequest, EndTxnResponse
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import EndTxnRequest, EndTxnResponse
 
 FIRST_VERSION_WITH_FENCING = 2
 FIRST_VERSION_WITH_EPOCH_BUMP = 5

@@ -22,8 +22,8 @@ from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves
 from broker.transactions.values import ProducerIdAndEpoch
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 
 NONE = -1
 FIRST_VERSION_WITH_FENCING = 4

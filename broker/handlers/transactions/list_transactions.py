@@ -14,9 +14,9 @@ from __future__ import annotations
 from broker.patterns import matcher
 from broker.registry import RequestContext, serves
 from broker.transactions.states import BY_NAME
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ListTransactionsRequest, ListTransactionsResponse
-from kafka_ds.wire.messages.transaction_admin import ListTransactionsTransactionState
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
+from kafka_ds.protocol.messages.transaction_admin import ListTransactionsTransactionState
 
 
 @serves(ListTransactionsRequest, versions="0-2")

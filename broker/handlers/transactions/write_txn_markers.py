@@ -18,9 +18,9 @@ from collections.abc import Awaitable
 from broker.registry import RequestContext, serves
 from broker.transactions.markers import Marker
 from broker.transactions.values import TopicPartition
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from kafka_ds.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,

@@ -20,7 +20,7 @@ from broker.log import names
 from broker.log.directories.directory import LogDirectory, Offsets
 from broker.seams import Disk
 from broker.system import new_uuid
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 Key = tuple[str, int]
 

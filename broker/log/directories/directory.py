@@ -32,7 +32,7 @@ from broker.log.failures import LogDirectoryError
 from broker.log.files import read_or_none, replace, unlink_if_there
 from broker.seams import Disk
 from broker.system import new_uuid
-from kafka_ds.wire.types import NO_UUID, uuid_from_text
+from kafka_ds.protocol.types import NO_UUID, uuid_from_text
 
 Offsets = Mapping[tuple[str, int], int]
 

@@ -23,7 +23,7 @@ from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from broker.seams import Disk
 from broker.system import new_uuid
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 _LOGGER = logging.getLogger(__name__)
 

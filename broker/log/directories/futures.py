@@ -34,7 +34,7 @@ from broker.log.files import read_or_none, replace, sync_file, write_whole
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
 from broker.system import new_uuid
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 Key = tuple[str, int]
 

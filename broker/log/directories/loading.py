@@ -24,6 +24,7 @@ from broker.log.directories.directory import LogDirectory
 from broker.log.failures import DamagedLogError
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
+from kafka_ds.protocol.errors import KafkaError
 
 PROGRESS_EVERY_MS = 1_000
 
@@ -128,19 +129,22 @@ class Loader:
         self, directory: LogDirectory, name: str, key: Key, recovery_point: int, start_offset: int
     ) -> Log:
         topic, partition = key
-        return Log.open(
-            directory.file(name),
-            self._config_of(topic),
-            self._disk,
-            self._clock,
-            topic=topic,
-            partition=partition,
-            topic_id=directory.topic_id_of(name),
-            clean_shutdown=directory.was_clean,
-            recovery_point=recovery_point,
-            log_start_offset=start_offset,
-            background=self._background,
-        )
+        try:
+            return Log.open(
+                directory.file(name),
+                self._config_of(topic),
+                self._disk,
+                self._clock,
+                topic=topic,
+                partition=partition,
+                topic_id=directory.topic_id_of(name),
+                clean_shutdown=directory.was_clean,
+                recovery_point=recovery_point,
+                log_start_offset=start_offset,
+                background=self._background,
+            )
+        except KafkaError as error:  # Batches that are believed, and are none.
+            raise DamagedLogError(f"{name}: {error}") from error
 
     def _finish(self, futures: Opening, told_ms: int) -> None:
         for done, future in enumerate(as_completed(futures), start=1):

@@ -34,8 +34,8 @@ from broker.log.directories.upkeep import Interval, Upkeep
 from broker.log.files import replace, sync_file
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import NO_UUID
 
 Key = tuple[str, int]
 
@@ -124,6 +124,8 @@ class LogManager:
         self._checkpoints_due = Interval(flush_offset_checkpoint_interval_ms, now_ms)
         self._retention_due = Interval(retention_check_interval_ms, now_ms)
         self._expiration_due = Interval(PRODUCER_EXPIRATION_CHECK_MS, now_ms)
+        # The bytes and offsets that recoveries at this start have dropped.
+        self.recovery_losses: dict[Key, tuple[int, int]] = {}
         self._is_closing = False
         self.was_clean = False
         self.previous_broker_epoch = -1
@@ -203,6 +205,12 @@ class LogManager:
             self.checkpoints.gone(directory, key)
         self._deleted.found(directory, contents.deleted)
         self.damaged.found(directory, contents.damaged)
+        for key, log in contents.logs.items():
+            log.known_end_offset = max(log.known_end_offset, contents.high_watermarks.get(key, 0))
+            size_bytes = 0 if log.dropped is None else log.dropped.size_bytes
+            offsets = log.known_end_offset - log.log_end_offset
+            if size_bytes or offsets:
+                self.recovery_losses[key] = size_bytes, offsets
         self._found.take(contents)
 
     def adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:

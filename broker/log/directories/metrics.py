@@ -24,6 +24,21 @@ DIRECTORY_OFFLINE = gauge(
 REMAINING = gauge(
     f"{_MANAGER}remainingLogsToRecover", "Logs that are still to be opened at a start.", "dir"
 )
+DROPPED_BYTES = gauge(
+    f"{_MANAGER}RecoveryDroppedBytes",
+    "Bytes that the recovery at the last start has dropped of a damaged log, until the next start.",
+    "topic",
+    "partition",
+    ours=True,
+)
+DROPPED_OFFSETS = gauge(
+    f"{_MANAGER}RecoveryDroppedOffsets",
+    "Offsets that the log is known to have held before the last start, and did not hold after its recovery: by the "
+    "batches that were dropped, the recovery point and the checkpointed high watermark.",
+    "topic",
+    "partition",
+    ours=True,
+)
 
 
 def log_samples(manager: LogManager) -> Iterator[Sample]:
@@ -34,3 +49,6 @@ def log_samples(manager: LogManager) -> Iterator[Sample]:
         yield DIRECTORY_OFFLINE, (path,), int(error is not None)
     for path, count in manager.remaining_to_load.items():
         yield REMAINING, (path,), count
+    for (topic, partition), (size_bytes, offsets) in manager.recovery_losses.items():
+        yield DROPPED_BYTES, (topic, str(partition)), size_bytes
+        yield DROPPED_OFFSETS, (topic, str(partition)), offsets

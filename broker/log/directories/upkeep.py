@@ -20,7 +20,7 @@ from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.rolling import roll_after_ms
 from broker.log.segment.segment import Segment
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.protocol.errors import KafkaError
 
 Key = tuple[str, int]
 

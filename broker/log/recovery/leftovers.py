@@ -6,12 +6,15 @@ once, and what it holds is handed on.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from broker.log import names
 from broker.log.files import unlink_if_there
 from broker.log.segment.scan import headers
 from broker.seams import Disk
+
+_LOGGER = logging.getLogger(__name__)
 
 # The files of a folder by name; those of segments with the parts of their names.
 Listing = Mapping[str, names.SegmentFile | None]
@@ -39,6 +42,11 @@ def finish_leftovers(disk: Disk, directory: str) -> Listing:
         if file.suffix == names.SWAP and file.offset in logs:
             disk.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(names.SWAP)}")
         elif file.suffix or file.offset not in logs:
+            if not file.suffix:
+                _LOGGER.warning(
+                    "Found an orphaned index file %s/%s, with no corresponding log file.",
+                    directory, name,
+                )  # fmt: skip
             unlink_if_there(disk, f"{directory}/{name}")
     return list_files(disk, directory)
 
@@ -82,8 +90,15 @@ def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:
     end_offset = base_offset
     file = disk.open(path + names.SWAP)
     try:
-        for _, header in headers(file.read, 0, file.size()):
-            end_offset = header.next_offset
+        size, end = file.size(), 0
+        for position, header in headers(file.read, 0, size):
+            end_offset, end = header.next_offset, position + header.size_in_bytes
+        if end < size:
+            _LOGGER.warning(
+                "Found invalid messages in log segment %s%s at byte offset %d of %d: "
+                "what it was to replace from offset %d on stays",
+                path, names.SWAP, end, size, end_offset,
+            )  # fmt: skip
     finally:
         file.close()
     for offset in {base_offset, *offsets_of(disk, directory, names.LOG)}:

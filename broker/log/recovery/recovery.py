@@ -11,13 +11,15 @@ Rules of this file:
 - What goes, goes from the end, and the torn batch last: a crash meanwhile leaves no gap as of compaction.
 - Indexes, epochs and producers are rebuilt from the batches if they are missing, cannot be right, or belong to a part
   that was scanned. They are derived; the batches are the truth.
+- What goes is said before it goes (`broker.log.recovery.damage`), and so is what is rebuilt.
 - Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all of this begins anew.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -28,6 +30,7 @@ from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, unlink_if_there
 from broker.log.own_batches import OwnBatch, read_marker, record_own
 from broker.log.producers import CorruptSnapshot, Producers
+from broker.log.recovery.damage import Dropped, drop
 from broker.log.recovery.leftovers import (
     Listing,
     finish_leftovers,
@@ -41,17 +44,20 @@ from broker.log.segment.index import RELATIVE_OFFSET_MAX
 from broker.log.segment.scan import headers, valid_batches
 from broker.log.segment.segment import Segment
 from broker.seams import Disk
-from kafka_ds.wire.batch import BatchHeader, CorruptRecord
+from kafka_ds.records.batch import HEADER_BYTES, BatchHeader, CorruptRecord
+
+_LOGGER = logging.getLogger(__name__)
 
 # Beyond any offset.
 ALL_OFFSETS = 2**63 - 1
 
 
 class _Believed(NamedTuple):
-    """What says of gaps between segments that they are no damage."""
+    """What says of gaps between segments, and of zeros behind the last one, that they are no damage."""
 
     is_compacted: bool
     durable_to: int  # More than the recovery point, if something below it is damaged.
+    is_preallocated: bool = False
 
 
 class _OldSegments(Exception):
@@ -64,7 +70,10 @@ class _OldSegments(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class LoadedLog:
-    """What was found. `recovery_point`: up to where the log was durable before and still exists."""
+    """What was found. `recovery_point`: up to where the log was durable before and still exists.
+
+    `known_end_offset`: up to where the log is known to have reached, by what was dropped and by its recovery point.
+    """
 
     segments: list[Segment]
     producers: Producers
@@ -73,6 +82,8 @@ class LoadedLog:
     recovery_point: int
     was_clean: bool
     epochs_dirty: bool
+    dropped: Dropped | None
+    known_end_offset: int
 
     @property
     def log_end_offset(self) -> int:
@@ -114,6 +125,10 @@ def load(
             files = list_files(disk, directory)
         else:
             tell(directory, converted)
+            gone = converted[-1].dropped if converted else None
+            if gone is not None:  # What is left of this log is whole.
+                end_offset = max(loaded.known_end_offset, gone.end_offset)
+                return replace(loaded, dropped=gone, known_end_offset=end_offset)
             return loaded
 
 
@@ -137,7 +152,7 @@ def _convert_old(
         )
         finish_leftovers(disk, directory)
         done.append(converted)
-        if not converted.is_whole:
+        if converted.dropped is not None:
             break
     return done
 
@@ -158,17 +173,20 @@ def _load(
     epochs, epochs_known = _load_epochs(disk, directory)
     stored = epochs.entries
     scanned_from: int | None = None
-    believed = _Believed(config.is_compacted, ALL_OFFSETS if clean_shutdown else recovery_point)
+    dropped: Dropped | None = None
+    known_end_offset = recovery_point
+    durable_to = ALL_OFFSETS if clean_shutdown else recovery_point
+    believed = _Believed(config.is_compacted, durable_to, config.preallocate)
     if segments:
         damaged = _first_damaged(segments, look_at_end=clean_shutdown)
         if damaged is not None:
             recovery_point = min(recovery_point, damaged.base_offset)
             clean_shutdown = False
         if not clean_shutdown:
-            scanned_from = _recover(disk, segments, epochs, believed, recovery_point)
+            scanned_from, dropped = _recover(disk, segments, epochs, believed, recovery_point)
     if segments and segments[-1].next_offset < log_start_offset:
         # The beginning was moved, and what was to follow it is lost: nothing is left.
-        remove_segments(disk, segments)
+        _remove_all(disk, segments, log_start_offset)
         segments, scanned_from = [], None
         epochs.clear()
         epochs_known = True
@@ -205,7 +223,13 @@ def _load(
         recovery_point=end_offset if clean_shutdown else min(recovery_point, end_offset),
         was_clean=clean_shutdown,
         epochs_dirty=epochs.entries != stored,
+        dropped=dropped,
+        known_end_offset=max(known_end_offset, end_offset, dropped.end_offset if dropped else 0),
     )
+
+
+def _name_of(directory: str) -> str:
+    return directory.rpartition("/")[2]
 
 
 def _refuse_old(segments: Sequence[Segment]) -> None:
@@ -246,6 +270,16 @@ def remove_segments(disk: Disk, segments: Sequence[Segment]) -> None:
         unlink_if_there(disk, segment.file_path(names.PRODUCER_SNAPSHOT))
 
 
+def _remove_all(disk: Disk, segments: Sequence[Segment], log_start_offset: int) -> None:
+    _LOGGER.warning(
+        "%s: Deleting all segments because logEndOffset %d was smaller than logStartOffset %d: "
+        "%d bytes are dropped, and the log goes on at offset %d",
+        _name_of(segments[0].directory), segments[-1].next_offset, log_start_offset,
+        sum(each.size_bytes for each in segments), log_start_offset,
+    )  # fmt: skip
+    remove_segments(disk, segments)
+
+
 def _open_segments(
     disk: Disk, directory: str, listed: Listing, config: LogConfig, now_ms: int
 ) -> list[Segment]:
@@ -275,8 +309,16 @@ def _first_damaged(segments: Sequence[Segment], *, look_at_end: bool) -> Segment
     """The first segment that must be scanned even below the recovery point."""
     for segment in segments:
         if not segment.aborted.is_sound(segment.base_offset):
+            _LOGGER.warning(
+                "Found a corrupted index file corresponding to log file %s: %s, "
+                "recovering segment and rebuilding index files...",
+                segment.path, names.TRANSACTION_INDEX,
+            )  # fmt: skip
             return segment
-    return segments[-1] if look_at_end and not segments[-1].load_tail() else None
+    if not look_at_end or segments[-1].load_tail():
+        return None
+    _LOGGER.warning("%s was shut down cleanly, but does not end with a batch", segments[-1].path)
+    return segments[-1]
 
 
 def _recover(
@@ -285,9 +327,10 @@ def _recover(
     epochs: LeaderEpochs,
     believed: _Believed,
     recovery_point: int,
-) -> int | None:
-    """Scan what reaches above the recovery point; returns where the scan began."""
-    is_compacted, durable_to = believed
+) -> tuple[int, Dropped | None]:
+    """Scan what reaches above the recovery point; returns where the scan began, and what went."""
+    is_compacted, durable_to, is_preallocated = believed
+    dropped: Dropped | None = None
     first = next(
         (i for i, s in enumerate(segments[:-1]) if s.next_offset > recovery_point),
         len(segments) - 1,
@@ -298,6 +341,10 @@ def _recover(
     for index in range(first, len(segments)):
         segment = segments[index]
         size = segment.file.size()
+        _LOGGER.info(
+            "Recovering unflushed segment %d. %d/%d recovered for %s.",
+            segment.base_offset, index - first, len(segments) - first, _name_of(segment.directory),
+        )  # fmt: skip
         has_gaps = _scan_segment(segment, epochs, size)
         whole = segment.size_bytes == size
         is_compacted = is_compacted or has_gaps
@@ -307,6 +354,8 @@ def _recover(
             gap = segment.next_offset < rest[0].base_offset
             whole = whole and gap and (is_compacted or rest[0].base_offset <= durable_to)
             segment.next_offset = rest[0].base_offset if whole else segment.next_offset
+        if not whole and (rest or not (is_preallocated and _is_unwritten(segment))):
+            dropped = drop(segment, size, rest)
         if rest and not whole:
             remove_segments(disk, rest[::-1])
             del segments[index + 1 :]
@@ -317,7 +366,12 @@ def _recover(
             break
     for segment in segments[first:-1]:
         segment.drop_indexes()
-    return scanned_from
+    return scanned_from, dropped
+
+
+def _is_unwritten(segment: Segment) -> bool:
+    """Whether a preallocated file goes on with zeros behind its batches, as it was made."""
+    return not any(segment.file.read(HEADER_BYTES, segment.size_bytes))
 
 
 def _scan_segment(segment: Segment, epochs: LeaderEpochs, size: int) -> bool:
@@ -352,12 +406,13 @@ def _scan_segment(segment: Segment, epochs: LeaderEpochs, size: int) -> bool:
 
 def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, bool]:
     """The epochs of the checkpoint, and whether it was a good one."""
-    data = read_or_none(disk, f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}")
+    path = f"{directory}/{names.LEADER_EPOCH_CHECKPOINT}"
+    data = read_or_none(disk, path)
     try:
         if data:
             return LeaderEpochs(decode_epochs(data)), True
-    except (CorruptCheckpoint, AssertionError):
-        pass
+    except (CorruptCheckpoint, AssertionError) as error:
+        _LOGGER.warning("%s is not used: %s; the batches tell the epochs", path, error)
     return LeaderEpochs(), False
 
 
@@ -399,34 +454,48 @@ def _producers_from(
     end_offset: int,
     scanned_from: int | None,
 ) -> Producers:
-    producers, position = Producers(), segments[0].base_offset
     limit = end_offset if scanned_from is None else min(scanned_from, end_offset)
-    for offset in sorted(snapshots, reverse=True):
-        path = f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
-        if offset > limit:
-            continue
-        try:
-            producers = Producers.decode_snapshot(disk.read_file(path), disk.modified_ms(path))
-            position = offset
-            break
-        except CorruptSnapshot:
-            disk.unlink(path)
+    known = _last_snapshot(disk, directory, [each for each in snapshots if each <= limit])
+    producers, position = known or (Producers(), segments[0].base_offset)
     for segment in segments:
         if segment.next_offset <= position:
             continue
         is_scanned = scanned_from is not None and segment.base_offset >= scanned_from
-        start = segment.position_of(position)
-        for at, header in headers(segment.file.read, start, segment.size_bytes):
+        end = segment.position_of(position)
+        for at, header in headers(segment.file.read, end, segment.size_bytes):
+            end = at + header.size_in_bytes
             if header.producer_id < 0:
                 continue
             if header.is_control:
                 _replay_marker(producers, segment, at, header, write=is_scanned)
             else:
                 producers.update(header)
+        if end < segment.size_bytes:
+            _LOGGER.warning(
+                "Found invalid messages in log segment %s at byte offset %d of %d: producers behind are not known",
+                segment.path, end, segment.size_bytes,
+            )  # fmt: skip
         producers.begin_silence(disk.modified_ms(segment.path))
         if is_scanned:
             segment.aborted.write_if_dirty()
     return producers
+
+
+def _last_snapshot(
+    disk: Disk, directory: str, snapshots: Iterable[int]
+) -> tuple[Producers, int] | None:
+    """The producers of the last good snapshot, and its offset; those that are not good go."""
+    for offset in sorted(snapshots, reverse=True):
+        path = f"{directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
+        try:
+            return Producers.decode_snapshot(disk.read_file(path), disk.modified_ms(path)), offset
+        except CorruptSnapshot as error:
+            _LOGGER.warning(
+                "Failed to load producer snapshot from %s: %s; the batches tell the producers",
+                path, error,
+            )  # fmt: skip
+            disk.unlink(path)
+    return None
 
 
 def _replay_marker(
@@ -435,8 +504,14 @@ def _replay_marker(
     batch = segment.file.read(header.size_in_bytes, position)
     try:
         marker = read_marker(batch, header)
-    except CorruptRecord:
-        return  # Its checksum held when it was written; no consumer understands it either.
+    except CorruptRecord as error:
+        # Its checksum held when it was written; no consumer understands it either.
+        _LOGGER.warning(
+            "%s: the control batch at offset %d, byte offset %d, of producer %d cannot be read, "
+            "and ends no transaction: %s",
+            segment.path, header.base_offset, position, header.producer_id, error,
+        )  # fmt: skip
+        return
     aborted = record_own(OwnBatch(header, marker), producers)
     if aborted is not None and write:
         segment.aborted.add(aborted)

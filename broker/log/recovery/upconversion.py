@@ -24,12 +24,14 @@ from broker.log.checkpoint import CorruptCheckpoint, decode_epochs, encode_epoch
 from broker.log.epochs import LeaderEpochs
 from broker.log.failures import DamagedLogError
 from broker.log.files import read_or_none, replace, unlink_if_there, write_whole
+from broker.log.recovery.damage import Dropped
+from broker.log.recovery.damage import tell as tell_dropped
 from broker.log.recovery.leftovers import unlink_segment
 from broker.log.segment.index import RELATIVE_OFFSET_MAX
 from broker.log.segment.scan import ReadAt
 from broker.seams import Disk, DiskFile
-from kafka_ds.wire.batch import MAGIC_POSITION, read_header
-from kafka_ds.wire.legacy import HEAD_BYTES, MAGICS, Upconverter, entry_bytes, is_message
+from kafka_ds.records.batch import MAGIC_POSITION, read_header
+from kafka_ds.records.legacy import HEAD_BYTES, MAGICS, Upconverter, entry_bytes, is_message
 
 # Positions in an index have 31 bits. A segment that would grow beyond (packed anew, less tightly) becomes two.
 SEGMENT_BYTES_MAX = 2**31 - 1
@@ -40,12 +42,12 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Converted:
-    """The new files, under `.swap` names now. `is_whole`: nothing of the segment was left out."""
+    """The new files, under `.swap` names now. `dropped`: what of the segment, and behind it, was damaged."""
 
     messages: int
     bytes_before: int
     bytes_after: int
-    is_whole: bool
+    dropped: Dropped | None
 
 
 def begins_old(read: ReadAt, size: int) -> bool:
@@ -109,7 +111,9 @@ def convert(
     finally:
         parts.close()
         file.close()
+    dropped = None
     if taken < size:
+        dropped = _dropped(disk, path, upconverter, taken, size, behind)
         for base in behind:
             unlink_segment(disk, directory, base)
     parts.swap()
@@ -117,8 +121,25 @@ def convert(
         messages=upconverter.messages,
         bytes_before=size,
         bytes_after=parts.bytes_written,
-        is_whole=taken == size,
+        dropped=dropped,
     )
+
+
+def _dropped(
+    disk: Disk, path: str, upconverter: Upconverter, taken: int, size: int, behind: Sequence[int]
+) -> Dropped:
+    """Say what goes with the damaged end of a segment and the segments behind it."""
+    folder = path.rpartition("/")[0]
+    paths = [f"{folder}/{names.file_name(base, names.LOG)}" for base in behind]
+    offset = upconverter.next_offset
+    dropped = Dropped(
+        offset=offset,
+        end_offset=max([offset, *behind]),
+        size_bytes=size - taken + sum(map(disk.size, paths)),
+    )
+    reason = upconverter.damage or "cut short"
+    tell_dropped(path, taken, reason, dropped, segments_behind=len(behind))
+    return dropped
 
 
 def _pour(file: DiskFile, size: int, upconverter: Upconverter, parts: _Parts) -> int:

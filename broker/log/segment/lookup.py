@@ -14,7 +14,7 @@ from operator import attrgetter
 from broker.log.segment.scan import LOOK_BYTES, ReadAt, headers
 from broker.log.segment.segment import Segment
 from broker.log.values import AbortedTransaction, FileSlice, LogRead, TimestampOffset
-from kafka_ds.wire.batch import (
+from kafka_ds.records.batch import (
     NO_TIMESTAMP,
     BatchHeader,
     CorruptRecord,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kafka_ds.wire.batch import HEADER, HEADER_BYTES, MAGIC, BatchHeader, crc_is_valid
+from kafka_ds.records.batch import HEADER, HEADER_BYTES, MAGIC, BatchHeader, crc_is_valid
 
 ReadAt = Callable[[int, int], bytes | bytearray]
 """(size, position) → bytes, fewer only at the end of the file."""

@@ -12,6 +12,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_left
 from copy import copy
@@ -29,7 +30,10 @@ from broker.log.segment.index import (
 )
 from broker.log.segment.scan import LOOK_BYTES, ReadAt, headers
 from broker.seams import Disk, DiskFile, ReadableBuffer
-from kafka_ds.wire.batch import NO_TIMESTAMP, BatchHeader
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import NO_TIMESTAMP, BatchHeader
+
+_LOGGER = logging.getLogger(__name__)
 
 # Places of the last batches appended, kept so that reads at the tail need no index and no disk.
 TAIL_BATCHES_MAX = 512
@@ -233,7 +237,10 @@ class Segment:
     # -- reading --------------------------------------------------------------------------------
 
     def position_of(self, offset: int, read: ReadAt | None = None) -> int:
-        """The position of the first batch that ends at or after an offset; the size if none does."""
+        """The position of the first batch that ends at or after an offset; the size if none does.
+
+        Raises KafkaError where the batches on the way are damaged: nothing is passed over.
+        """
         if not self.base_offset < offset < self.next_offset:
             return 0 if offset < self.next_offset else self.size_bytes
         last_offsets, positions = self._tail
@@ -248,14 +255,25 @@ class Segment:
         for position, header in walk:
             if header.last_offset >= offset:
                 return position
+            start = position + header.size_in_bytes
+        if start < self.size_bytes:
+            raise self._corrupt(start)
         return self.size_bytes
+
+    def _corrupt(self, position: int) -> KafkaError:
+        """What a reader is told who comes to bytes that are no batch; the log of this broker is told more."""
+        _LOGGER.error(
+            "%s: Found invalid messages in log segment %s at byte offset %d of %d: what is there cannot be read",
+            self.directory.rpartition("/")[2], self.path, position, self.size_bytes,
+        )  # fmt: skip
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path}: no batch at byte {position}")
 
     def cut(
         self, start: int, limit: int, max_bytes: int, *, min_one_batch: bool, read: ReadAt
     ) -> tuple[int, int]:
         """The last batch boundary of [start, limit] within max_bytes, and an offset there.
 
-        No record before that boundary has this offset or a higher one.
+        No record before that boundary has this offset or a higher one. Raises KafkaError as `position_of`.
         """
         entry = self.offset_index.entry_not_after(start + max_bytes)
         if entry is not None and start < entry[1] <= limit:
@@ -264,16 +282,18 @@ class Segment:
                 self._remember_cut(header.base_offset, end)
                 return end, header.base_offset
             return end, self.base_offset + entry[0]
-        end, bound = start, self.base_offset
+        sound_to, following = start, self.base_offset
         for position, header in headers(read, start, limit, chunk_bytes=LOOK_BYTES):
-            bound = header.base_offset
-            end = position
-            if position + header.size_in_bytes > start + max_bytes:
+            sound_to, following = position + header.size_in_bytes, header.next_offset
+            if sound_to > start + max_bytes:
                 if position == start and min_one_batch:
-                    return start + header.size_in_bytes, header.next_offset
-                break
-        self._remember_cut(bound, end)
-        return end, bound
+                    return sound_to, following
+                self._remember_cut(header.base_offset, position)
+                return position, header.base_offset
+        # There is more than fits, so only damage ends the walk: what is before it is good.
+        if sound_to == start:
+            raise self._corrupt(start)
+        return sound_to, following
 
     def _remember_cut(self, offset: int, position: int) -> None:
         if len(self._cuts) >= CUTS_MAX:
@@ -321,7 +341,17 @@ class Segment:
                 self._disk.read_file(self.file_path(names.TIME_INDEX)),
                 last_relative_offset=max(self.next_offset - 1 - self.base_offset, 0),
             )
-        except (FileNotFoundError, CorruptIndex):
+        except FileNotFoundError:
+            _LOGGER.warning(
+                "Could not find an index file corresponding to log file %s: its indexes are rebuilt",
+                self.path,
+            )
+            return None
+        except CorruptIndex:
+            _LOGGER.warning(
+                "Found a corrupted index file corresponding to log file %s: its indexes are rebuilt",
+                self.path,
+            )
             return None
         return offsets, times
 
@@ -354,6 +384,11 @@ class Segment:
         offsets, times = aside.reset()
         for _, header in headers(self.file.read, 0, self.size_bytes):
             aside.note(header)
+        if aside.size_bytes < self.size_bytes:
+            _LOGGER.warning(
+                "Found invalid messages in log segment %s at byte offset %d of %d",
+                self.path, aside.size_bytes, self.size_bytes,
+            )  # fmt: skip
         self.first_timestamp_ms = aside.first_timestamp_ms
         self.max_timestamp_ms = aside.max_timestamp_ms
         self.max_timestamp_offset = aside.max_timestamp_offset

@@ -6,7 +6,7 @@ Rules of this file:
   Only what has changed is sent (KIP-227).
 - A partition that is to be followed from now on does not wait for the fetch in flight. In Kafka it does: the leader of
   an idle topic keeps the fetch for replica.fetch.wait.max.ms, and producers to the new partition wait as long. Here
-  another request behind the fetch tells the leader to answer it (`broker.net.connection`).
+  another request behind the fetch tells the leader to answer it (`broker.server.connection`).
 - An answer is taken partition by partition, each only if it is still followed, at the offset and leader epoch
   that were asked for: metadata may change whenever this task waits.
 - Records are appended as bytes. An error of one partition holds back that partition, and no other. It is logged when
@@ -32,9 +32,9 @@ from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question, State, Verdict
 from broker.replica.follower.truncation import EpochEnd
 from broker.transport.peer import PeerConnection, PeerUnreachable
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ApiVersionsRequest, FetchRequest
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ApiVersionsRequest, FetchRequest
+from kafka_ds.protocol.messages.data import (
     FIRST_VERSION_WITH_TOPIC_IDS,
     FetchPartition,
     FetchPartitionData,
@@ -379,8 +379,12 @@ class Fetcher:
             case Verdict.FAIL:
                 self._fail(partition, ErrorCode(data.error_code).name)
             case Verdict.RETRY:
-                code = ErrorCode(data.error_code).name
-                self._say(partition, logging.INFO, f"broker {self.source} answers {code}")
+                code = ErrorCode(data.error_code)
+                said = f"broker {self.source} answers {code.name}"
+                if code is ErrorCode.CORRUPT_MESSAGE:  # The leader's log says where.
+                    self._say(partition, logging.ERROR, f"{said} at offset {asked.fetch_offset}")
+                else:
+                    self._say(partition, logging.INFO, said)
                 self.hold_back(partition, data.error_code)
         return 0
 
@@ -388,7 +392,14 @@ class Fetcher:
         self, partition: FollowedPartition, asked: Question, data: FetchPartitionData
     ) -> int:
         now_ms = self._around.clock.now_ms()
-        appended = partition.append(data, asked.leader_epoch, now_ms)
+        try:
+            appended = partition.append(data, asked.leader_epoch, now_ms)
+        except KafkaError as error:
+            if error.code is not ErrorCode.CORRUPT_MESSAGE:
+                raise
+            where = f"from broker {self.source} at offset {partition.log.log_end_offset}"
+            said = f"Found invalid messages during fetch {where}: {error}"
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, said) from error
         if not partition.is_unflushed:
             self._over(partition)
         if appended:

@@ -22,8 +22,8 @@ from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
 from broker.transport.peer import PeerConnection, PeerUnreachable
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -69,11 +69,14 @@ class Placing:
                 partition.cut_begun()
         if log.log_end_offset != before:
             # Below what was known to be committed only an unclean election can cut.
+            is_committed = log.log_end_offset < committed
             _LOGGER.log(
-                logging.WARNING if log.log_end_offset < committed else logging.INFO,
-                "%s: cut from %d to [%d, %d), following broker %d in epoch %d",
-                log.name, before, log.log_start_offset, log.log_end_offset,
-                self._following.source, partition.follower.leader_epoch,
+                logging.WARNING if is_committed else logging.INFO,
+                "Truncating partition %s to offset %d%s: its log ended at %d and begins at %d now; "
+                "following broker %d in epoch %d",
+                log.name, log.log_end_offset,
+                f" below high watermark {committed}" if is_committed else "",
+                before, log.log_start_offset, self._following.source, partition.follower.leader_epoch,
             )  # fmt: skip
 
     async def write_cuts(self, partitions: list[FollowedPartition]) -> None:

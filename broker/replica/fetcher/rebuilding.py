@@ -22,7 +22,7 @@ from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question
 from broker.transport.peer import PeerUnreachable
-from kafka_ds.wire.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
+from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
 
 # Longer than any answer takes that still comes.
 HELD_BACK_MS = 3_600_000

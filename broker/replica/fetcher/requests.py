@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 
 from broker.replica.fetcher.session import SessionRequest
 from broker.replica.fetcher.settings import ReplicationSettings
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     FetchRequest,
     ListOffsetsRequest,
     OffsetForLeaderEpochRequest,
 )
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.messages.data import (
     FetchPartition,
     FetchReplicaState,
     FetchTopic,
     ForgottenTopic,
 )
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsTopic,
     OffsetForLeaderPartition,

@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from broker.replica.session_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.data import FetchPartition
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.data import FetchPartition
 
 # A partition in the session: its topic's id and its number.
 Key = tuple[bytes, int]

@@ -16,7 +16,7 @@ from broker.log.ending import Ending
 from broker.replica.fetcher.settings import ReplicationSettings
 from broker.replica.throttle import is_listed
 from broker.seams import Clock, Network
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.replica.follower.followed import FollowedPartition

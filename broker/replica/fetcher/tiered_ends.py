@@ -14,16 +14,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from broker.remote.copy_policy import CopyState
+from broker.remote.local_deletion import let_go
 from broker.replica.fetcher.requests import offsets_request
 from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
-from broker.tier.copying.policy import CopyState
-from broker.tier.expiry.local_deletion import let_go
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ListOffsetsResponse
-from kafka_ds.wire.messages.offsets import LATEST_TIERED
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ListOffsetsResponse
+from kafka_ds.protocol.messages.offsets import LATEST_TIERED
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -111,11 +111,12 @@ class TieredEnds:
                 is_current = not partition.is_lost and partition.follower.leader_epoch == epoch
                 if found.error_code == ErrorCode.NONE and found.offset >= 0 and is_current:
                     state = self._known.setdefault(partition, CopyState())
-                    state.learnt(found.offset, now_ms)
+                    state.finished(found.offset, now_ms)
 
     def _let_go(self, partition: FollowedPartition) -> None:
         state = self._known.get(partition)
         if state is None or partition.is_lost:
             return
         grace_ms = self._around.settings.lake_local_grace_ms
-        let_go(partition.log, state, self._around.clock, grace_ms=grace_ms)
+        clock = self._around.clock
+        let_go(partition.log, state.aged_offset(clock.monotonic_ms(), grace_ms), clock)

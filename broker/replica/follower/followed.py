@@ -19,8 +19,8 @@ from broker.log.log import Log
 from broker.log.values import READ_COMMITTED, AbortedTransaction
 from broker.replica.follower.partition import FollowerPartition, Question
 from broker.replica.follower.truncation import EpochEnd, truncation_for
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.data import FetchPartition, FetchPartitionData
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
 
 
 class ReaderOfFollower(Protocol):

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from broker.replica.follower.truncation import NO_EPOCH
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 
 
 class State(Enum):

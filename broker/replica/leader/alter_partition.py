@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.metrics.names import meter
 from broker.replica.leader.isr import Answer, Proposal
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AlterPartitionRequest
-from kafka_ds.wire.messages.brokers import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AlterPartitionRequest
+from kafka_ds.protocol.messages.brokers import (
     AlterPartitionBrokerState,
     AlterPartitionRequestPartition,
     AlterPartitionRequestTopic,

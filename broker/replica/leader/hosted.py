@@ -7,8 +7,8 @@ Rules of this file:
   those who wait are told, and the flush is tried again: what is in the log counts then, though nothing more comes.
 - Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
   by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
-- A partition may rest in a fetch session: its reader has everything, and a look at it would find what the last one has
-  found. Whatever changes that must `_stir` it first, which tells the session: the log and its start, the high
+- A partition may be idle in a fetch session: its reader has everything, and a lookup would find what the last one has
+  found. Whatever changes that calls `_changing` first, which tells the session: the log and its start, the high
   watermark, epochs, the ISR, what followers have said. What changes with the metadata alone, sessions see themselves.
 - A proposal for the ISR goes to the `Proposer`, which asks the controller and brings the answer back (`answered`).
 """
@@ -29,7 +29,7 @@ from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.replica_state import LastFetch
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 # How long a flush that a full disk refused waits for the next try.
 FLUSH_RETRY_SECONDS = 1.0
@@ -46,7 +46,7 @@ class Watcher(Protocol):
 
 
 class Session(Protocol):
-    """Where a partition rests: the part of a fetch session in which nothing happens."""
+    """The idle partitions of a fetch session (`IdlePartitions`)."""
 
     @property
     def replica_id(self) -> int:
@@ -60,8 +60,8 @@ class Session(Protocol):
     def parked(self) -> Iterable[object]:
         """Its fetches that wait."""
 
-    def stirred(self, partition: HostedPartition) -> None:
-        """Something is about to happen to the partition, which rests no more."""
+    def partition_changed(self, partition: HostedPartition) -> None:
+        """Something is about to happen to the partition, which is idle no more."""
 
 
 class Proposer(Protocol):
@@ -85,7 +85,7 @@ class HostedPartition:
         "_following",
         "_is_lost",
         "_proposer",
-        "_resting",
+        "_idle",
         "_unflushed_since",
         "_watchers",
         "changes",
@@ -118,8 +118,8 @@ class HostedPartition:
         self._watchers: dict[Watcher, None] = {}
         # Those of the watchers that read up to the log's end.
         self._following: dict[Watcher, None] = {}
-        self._resting: dict[Session, None] = {}
-        # How often anything has happened that a look at the partition may show.
+        self._idle: dict[Session, None] = {}
+        # How often anything has happened that a lookup may show.
         self.changes = 0
         self._acknowledgements: dict[Acknowledgement, None] = {}
         self._deletions: dict[asyncio.Future[int], int] = {}
@@ -128,7 +128,7 @@ class HostedPartition:
         self._is_lost = False
         # The log would wait for the disk in the event loop.
         log.flushes_in_append = False
-        log.on_start_moved = self._stir
+        log.on_start_moved = self._changing
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class HostedPartition:
         """
         leader, log = self.leader, self.log
         leader.check_append(acks)
-        self._stir()
+        self._changing()
         info = log.append(
             records,
             leader_epoch=leader.leader_epoch,
@@ -222,7 +222,7 @@ class HostedPartition:
         if durable > self._unflushed_since:
             self._unflushed_since = None if durable >= log.log_end_offset else durable
             end_offset = max(durable, self.leader.log_end_offset)
-            self._stir()
+            self._changing()
             self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
             self._settle_all()
         if self._unflushed_since is not None:
@@ -281,28 +281,32 @@ class HostedPartition:
 
     def elected(self) -> None:
         """Begin the leader's epoch at the end of the log; what the disk does not have yet counts when it does."""
-        self._stir()
+        self._changing()
         if self._flush_again is None:
             self._flush_left()
         self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
 
+    def lake_reaches(self, next_offset: int) -> None:
+        """The high watermark is never below the lake's end, from where segments may have been let go."""
+        self._perform(self.leader.lake_reaches(next_offset))
+
     def changed(self, registration: PartitionRegistration) -> None:
         """The metadata tell of the partition; with a new leader epoch `elected` must follow."""
-        self._stir()
+        self._changing()
         self._perform(self.leader.changed(registration, self._clock.monotonic_ms()))
 
     def configured(self, min_insync_replicas: int) -> None:
         """The topic's min.insync.replicas is now this."""
-        self._stir()
+        self._changing()
         self._perform(self.leader.configured(min_insync_replicas, self._clock.monotonic_ms()))
 
     def followed(
         self, replica_id: int, *, fetch_offset: int, log_start_offset: int, broker_epoch: int
     ) -> None:
         """A follower fetches from this offset, which is within the log; raises as `LeaderPartition.fetched` does."""
-        for session in tuple(self._resting):
+        for session in tuple(self._idle):
             if session.replica_id == replica_id:  # The follower has begun another one, or has none.
-                self.rouse(session)
+                self.remove_idle(session)
         effects = self.leader.fetched(
             replica_id,
             fetch_offset=fetch_offset,
@@ -325,12 +329,12 @@ class HostedPartition:
     def answered(self, proposal: Proposal, answer: Answer) -> None:
         """The controller has answered a proposal."""
         now_ms = self._clock.monotonic_ms()
-        self._stir()
+        self._changing()
         self._perform(self.leader.alter_partition_answered(proposal, answer, now_ms))
 
     def _perform(self, effects: Effects) -> None:
         if effects:
-            self._stir()
+            self._changing()
         for effect in effects:
             match effect:
                 case AdvanceHighWatermark(offset):
@@ -377,29 +381,29 @@ class HostedPartition:
 
     # -- who has everything ---------------------------------------------------------------------
 
-    def rest(self, session: Session) -> None:
-        """Tell this session nothing until something happens; a follower's only where the leader says `may_rest`."""
-        self._resting[session] = None
+    def add_idle(self, session: Session) -> None:
+        """Tell this session nothing until something happens; a follower's only where the leader says `may_be_idle`."""
+        self._idle[session] = None
         if session.replica_id >= 0:
-            self.leader.rests(session.replica_id, session.last_fetch)
+            self.leader.follower_idle(session.replica_id, session.last_fetch)
 
-    def rouse(self, session: Session) -> None:
-        """Rest no more in this session."""
-        del self._resting[session]
-        self._roused(session)
+    def remove_idle(self, session: Session) -> None:
+        """Tell this session again of what there is."""
+        del self._idle[session]
+        self._activated(session)
 
-    def _stir(self) -> None:
-        """Something is about to happen that a look at the partition may show."""
+    def _changing(self) -> None:
+        """Something is about to happen that a lookup may show."""
         self.changes += 1
-        if self._resting:
-            resting, self._resting = self._resting, {}
-            for session in resting:
-                self._roused(session)
+        if self._idle:
+            idle, self._idle = self._idle, {}
+            for session in idle:
+                self._activated(session)
 
-    def _roused(self, session: Session) -> None:
+    def _activated(self, session: Session) -> None:
         if session.replica_id >= 0:
-            self.leader.roused(session.replica_id)
-        session.stirred(self)
+            self.leader.follower_active(session.replica_id)
+        session.partition_changed(self)
 
     # -- who waits ------------------------------------------------------------------------------
 
@@ -420,7 +424,7 @@ class HostedPartition:
         """This broker no longer answers for the partition; requests that wait for an append get this code."""
         if self._is_lost:
             return
-        self._stir()
+        self._changing()
         self.log.on_start_moved = _unheard
         self._is_lost = True
         if self._flush_again is not None:
@@ -436,8 +440,8 @@ class HostedPartition:
     @property
     def watcher_count(self) -> int:
         """How many fetches wait for more."""
-        # One that watched before another fetch of its session let the partition rest is not two.
-        return len({*self._watchers, *chain.from_iterable(each.parked for each in self._resting)})
+        # One that watched before another fetch of its session made the partition idle is not two.
+        return len({*self._watchers, *chain.from_iterable(each.parked for each in self._idle)})
 
     @property
     def acknowledgement_count(self) -> int:

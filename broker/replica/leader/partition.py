@@ -15,9 +15,9 @@ Rules of this file:
 - A follower leaves the ISR when it has not been caught up for replica.lag.time.max.ms, whether it is stuck or slow.
 - min.insync.replicas is capped at the number of replicas, as in Kafka: 2 for a topic with one replica would forbid
   every write.
-- A follower *rests* while it has the whole log, is in the ISR, and nothing happens to the partition: its fetches change
-  nothing but the time of the last one, which is kept elsewhere meanwhile. `roused` takes it over, before anything
-  changes that it matters for.
+- A follower is *idle* while it has the whole log, is in the ISR, and nothing happens to the partition: its fetches
+  change nothing but the time of the last one, which is kept elsewhere meanwhile. `follower_active` takes it over,
+  before anything changes that it matters for.
 - A leader whose log has lost records is recovering, whatever the controller knows of it. Meanwhile it serves neither
   writes nor reads, so no follower can fetch, and none counts as late.
 """
@@ -53,7 +53,7 @@ from broker.replica.leader.isr import (
     may_join,
 )
 from broker.replica.leader.replica_state import LastFetch, ReplicaState
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 NO_EPOCH = -1
 # How long a proposal that met a passing trouble waits before it is sent again, as Kafka does.
@@ -70,7 +70,7 @@ class LeaderPartition:
         "_followers",
         "_has_lost",
         "_recovering",
-        "_resting",
+        "_idle",
         "_state",
         "_was_unclean",
         "epoch_start_offset",
@@ -107,7 +107,7 @@ class LeaderPartition:
         self.lag_ms_max = lag_ms_max
         self._brokers = brokers
         self._followers: dict[int, ReplicaState] = {}
-        self._resting: dict[int, LastFetch] = {}
+        self._idle: dict[int, LastFetch] = {}
         self._state: PartitionState = Committed(frozenset())
         self._has_lost = has_lost
         self._take(registration)
@@ -141,6 +141,14 @@ class LeaderPartition:
             for replica in self._followers
         }
         return self._advance(now_ms)
+
+    def lake_reaches(self, next_offset: int) -> Effects:
+        """The lake has all records below it: they were committed once, whatever the followers have told so far."""
+        committed = min(next_offset, self.log_end_offset)
+        if committed <= self.high_watermark or self._recovering:
+            return NOTHING
+        self.high_watermark = committed
+        return (AdvanceHighWatermark(committed),)
 
     def restarted(self, log_end_offset: int) -> None:
         """Recovery has shown that the lake extends beyond the log or diverges: the log now begins at its end."""
@@ -221,7 +229,7 @@ class LeaderPartition:
             effects += self._advance(now_ms)
         return effects
 
-    def may_rest(
+    def may_be_idle(
         self,
         replica_id: int,
         *,
@@ -236,25 +244,25 @@ class LeaderPartition:
         return (
             follower is not None
             and replica_id in self.isr
-            and replica_id not in self._resting  # in another session
+            and replica_id not in self._idle  # in another session
             and follower.log_end_offset == fetch_offset
             and follower.log_start_offset == log_start_offset
             and follower.broker_epoch == broker_epoch
             and follower.last_fetch_ms <= heard_ms
         )
 
-    def rests(self, replica_id: int, last_fetch: LastFetch) -> None:
-        """This follower in sync has the whole log; until `roused` its fetches say only when they came."""
-        self._resting[replica_id] = last_fetch
+    def follower_idle(self, replica_id: int, last_fetch: LastFetch) -> None:
+        """This follower in sync has the whole log; until `follower_active` its fetches say only when they came."""
+        self._idle[replica_id] = last_fetch
 
-    def roused(self, replica_id: int) -> None:
-        """The follower's fetches are told again."""
+    def follower_active(self, replica_id: int) -> None:
+        """The follower's next fetch is reported like any other."""
         self._followers[replica_id] = self._since(replica_id, self._followers[replica_id])
-        self._resting.pop(replica_id, None)
+        self._idle.pop(replica_id, None)
 
     def _since(self, replica_id: int, follower: ReplicaState) -> ReplicaState:
-        """What is known of a follower, with what it has said while it rested."""
-        last_fetch = self._resting.get(replica_id)
+        """What is known of a follower, with what it has said while it was idle."""
+        last_fetch = self._idle.get(replica_id)
         return follower if last_fetch is None else follower.fetched_again(last_fetch.ms)
 
     def check_follower(self, replica_id: int, broker_epoch: int) -> None:

@@ -22,9 +22,9 @@ from typing import NamedTuple
 from broker.log.config import UNLIMITED
 from broker.log.validation import at_once_bytes_max, prepare_in_thread
 from broker.replica.leader.hosted import HostedPartition
-from kafka_ds.wire import machine_code
-from kafka_ds.wire.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records import machine_code
+from kafka_ds.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
 
 PREPARING_THREADS_MAX = 2
 WAITING_BYTES_MAX = 512 << 20

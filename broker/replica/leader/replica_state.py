@@ -8,7 +8,7 @@ Rules of this file:
   gap closes.
 - Times are those of a monotonic clock, so that a jump of the wall clock throws no replica out.
 - A follower that has everything asks for most partitions again and again, at the same offset. All that this says is
-  when: one `LastFetch` says it for all of them (`LeaderPartition.rests`).
+  when: one `LastFetch` says it for all of them (`LeaderPartition.follower_idle`).
 """
 
 from __future__ import annotations

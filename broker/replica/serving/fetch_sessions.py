@@ -3,13 +3,13 @@
 Rules of this file:
 - A full fetch (epoch 0) is answered with the number of a new session, where there is room for one; with epoch -1 it is
   answered by itself. Either closes the session that it names.
-- An incremental fetch names what is new, what has changed and what is to be forgotten; all else is wanted as before.
+- An incremental fetch names what is new, what has changed and what is to be forgotten; all else is requested as before.
   Its epoch must be the one that is expected, 1 and then one more each time, and 1 again after 2^31 - 1. A session
   whose last partition is forgotten is closed.
 - The answer tells of a partition only what is news: records, an error, another high watermark or log start, a
   divergence, a replica to read from. After an error the reader is told anew. Who has got records goes to the end of
   the line, so that the others are not left out for ever where the response has no room for all.
-- Of partitions that rest nothing is news, so they are not even looked at (`broker.replica.serving.resting`).
+- Of idle partitions nothing is news, so they are not even looked up (`IdlePartitions`).
 - Room is divided among 8 shards, as in Kafka: a session's number tells its shard. A shard that is full makes room for
   a new session by closing one that nobody has used for two minutes; else one that is worth less than the new one,
   and not younger than two minutes where followers are not asked for. Worth more is a follower's, then a larger one.
@@ -18,11 +18,11 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from broker.replica.serving.resting import Basis, CachedPartition, Resting
+from broker.replica.leader.replica_state import UNKNOWN_OFFSET, LastFetch
 from broker.replica.session_epochs import (
     EPOCH_MAX,
     FINAL_EPOCH,
@@ -30,12 +30,14 @@ from broker.replica.session_epochs import (
     NO_SESSION,
     next_epoch,
 )
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import (
+from broker.replica.topic_metrics import TopicCounters
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import FetchRequest, FetchResponse
+from kafka_ds.protocol.messages.data import (
     CONSUMER,
     FetchableTopicResponse,
     FetchPartition,
+    FetchPartitionData,
     FetchTopic,
     ForgottenTopic,
 )
@@ -51,6 +53,162 @@ Topic = str | bytes
 Key = tuple[Topic, int]
 # A number in [low, high), drawn by lot.
 Draw = Callable[[int, int], int]
+# What the lookups of a fetch depend on besides the partition and what is requested of it.
+Basis = Hashable
+
+
+class CachedPartition:
+    """A partition of a session: what the reader asks for, and what it was told last."""
+
+    __slots__ = ("high_watermark", "key", "log_start_offset", "place", "partition", "requested")
+
+    def __init__(
+        self,
+        key: tuple[str | bytes, int],
+        requested: FetchPartition,
+        place: int,
+        told: FetchPartitionData | None = None,
+    ) -> None:
+        """`place` is its place in the line: the smaller, the earlier."""
+        self.key = key
+        self.requested = requested
+        self.place = place
+        # Led here, while it is idle.
+        self.partition: HostedPartition | None = None
+        self.high_watermark = UNKNOWN_OFFSET if told is None else told.high_watermark
+        self.log_start_offset = UNKNOWN_OFFSET if told is None else told.log_start_offset
+
+    def forget_told(self) -> None:
+        """The reader was told nothing."""
+        self.high_watermark = self.log_start_offset = UNKNOWN_OFFSET
+
+    def is_news(self, data: FetchPartitionData) -> bool:
+        """Whether this is news for the reader; remembers it as told."""
+        is_news = (
+            bool(data.records)
+            or data.high_watermark != self.high_watermark
+            or data.log_start_offset != self.log_start_offset
+            or data.error_code != ErrorCode.NONE
+            or data.diverging_epoch is not None
+            or data.preferred_read_replica >= 0
+        )
+        self.log_start_offset = data.log_start_offset
+        failed = data.error_code != ErrorCode.NONE
+        self.high_watermark = UNKNOWN_OFFSET if failed else data.high_watermark
+        return is_news
+
+
+class WaitingFetch(Protocol):
+    """A fetch of the session that waits; it is joined by partitions that are idle no more."""
+
+    def joined(self, cached: CachedPartition, partition: HostedPartition) -> None:
+        """This one was idle when the fetch came, and is no more."""
+
+
+class IdlePartitions:
+    """The partitions of one session whose reader has everything, and to which nothing happens.
+
+    A session may have thousands of partitions, of which a few have news. A lookup of an idle one would find
+    what the last one found, and change nothing but times and counters, which are kept here for all of them
+    together (1,000 idle partitions: 0.03-0.05 ms a fetch instead of 6.3-9.8 for a follower, 2.7-4.4 for a
+    consumer).
+    - A partition becomes idle with a response, if its lookup found nothing to read, nothing to tell and nothing
+      wrong, and nothing has happened to it since. A follower must be in the ISR and have the whole log: else
+      each of its fetches says something that counts.
+    - It is active again before anything happens to it (`HostedPartition._changing`), when a request names or
+      forgets it, when its response was not delivered, and when the session is closed.
+    - All are active again when a lookup may find something else for any of them: the `basis` (who asks, how,
+      and the metadata's version) differs.
+    - A fetch that waits does not watch idle partitions. One that is active again joins the fetch, as if it had been
+      looked up when the fetch came.
+    """
+
+    __slots__ = (
+        "_basis",
+        "_counts",
+        "_parked",
+        "_partitions",
+        "_activated",
+        "last_fetch",
+        "replica_id",
+    )
+
+    def __init__(self, activated: Callable[[CachedPartition], None]) -> None:
+        """`activated` is told of each that is idle no more."""
+        self.replica_id = CONSUMER
+        self.last_fetch = LastFetch()
+        self._basis: Basis = None
+        self._activated = activated
+        self._partitions: dict[HostedPartition, CachedPartition] = {}
+        self._counts: dict[TopicCounters, int] = {}
+        self._parked: dict[WaitingFetch, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def asked(self, replica_id: int, basis: Basis) -> None:
+        """A fetch of this follower (or consumer) begins, whose lookups depend on this."""
+        if basis != self._basis or replica_id != self.replica_id:
+            self.clear()
+            self.replica_id, self._basis = replica_id, basis
+
+    def heard(self, now_ms: int) -> None:
+        """The fetch came at this time, and says of all idle ones what the last one said."""
+        self.last_fetch.ms = now_ms
+
+    def count(self) -> None:
+        """The fetch counts for each idle one, though it is not looked up."""
+        for counters, partitions in self._counts.items():
+            counters.fetch_requests += partitions
+
+    # -- becoming idle and active -------------------------------------------------------------
+
+    def add(self, cached: CachedPartition, partition: HostedPartition) -> None:
+        """This one is idle from now on."""
+        assert cached.partition is None, "it was looked up"
+        assert partition not in self._partitions, "a partition is once in a session"
+        cached.partition = partition
+        self._partitions[partition] = cached
+        self._counts[partition.counters] = self._counts.get(partition.counters, 0) + 1
+        partition.add_idle(self)
+
+    def remove(self, cached: CachedPartition) -> None:
+        """Look this one up with the next fetch."""
+        if cached.partition is not None:
+            cached.partition.remove_idle(self)
+
+    def clear(self) -> None:
+        """Look all of them up with the next fetch."""
+        for partition in tuple(self._partitions):
+            partition.remove_idle(self)
+
+    def partition_changed(self, partition: HostedPartition) -> None:
+        """Something is about to happen to the partition, which is idle no more."""
+        cached = self._partitions.pop(partition)
+        cached.partition = None
+        left = self._counts[partition.counters] - 1
+        if left:
+            self._counts[partition.counters] = left
+        else:
+            del self._counts[partition.counters]
+        self._activated(cached)
+        for parked in tuple(self._parked):
+            parked.joined(cached, partition)
+
+    # -- who waits ------------------------------------------------------------------------------
+
+    @property
+    def parked(self) -> Iterable[WaitingFetch]:
+        """The fetches of the session that wait."""
+        return self._parked
+
+    def park(self, fetch: WaitingFetch) -> None:
+        """Tell this fetch of those that become active."""
+        self._parked[fetch] = None
+
+    def unpark(self, fetch: WaitingFetch) -> None:
+        """It waits no more."""
+        self._parked.pop(fetch, None)
 
 
 class Group(NamedTuple):
@@ -64,7 +222,7 @@ class FetchSession:
     """What one reader wants."""
 
     __slots__ = (
-        "_awake",
+        "_active",
         "_groups",
         "_places",
         "created_ms",
@@ -74,7 +232,7 @@ class FetchSession:
         "is_privileged",
         "last_used_ms",
         "partitions",
-        "resting",
+        "idle",
         "session_id",
     )
 
@@ -89,15 +247,15 @@ class FetchSession:
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.is_closed = False
         self.partitions: dict[Key, CachedPartition] = {}
-        self.resting = Resting(self._roused)
+        self.idle = IdlePartitions(self._activated)
         # All others.
-        self._awake: dict[Key, CachedPartition] = {}
+        self._active: dict[Key, CachedPartition] = {}
         self._places = 0
         self._groups: list[Group] | None = None
 
-    def update(self, wanted: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
+    def update(self, requested: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic]) -> None:
         """Take in what a request says."""
-        for topic in wanted:
+        for topic in requested:
             name = self._name(topic)
             for partition in topic.partitions:
                 self._want((name, partition.partition), partition)
@@ -106,34 +264,34 @@ class FetchSession:
             for index in gone.partitions:
                 self._forget((name, index))
 
-    def _want(self, key: Key, wanted: FetchPartition) -> None:
+    def _want(self, key: Key, requested: FetchPartition) -> None:
         cached = self.partitions.get(key)
         if cached is None:
-            self._add(CachedPartition(key, wanted, self._next_place()))
+            self._add(CachedPartition(key, requested, self._next_place()))
         else:
-            self.resting.rouse(cached)
-            cached.wanted = wanted
+            self.idle.remove(cached)
+            cached.requested = requested
         self._groups = None
 
     def _forget(self, key: Key) -> None:
         cached = self.partitions.get(key)
         if cached is not None:
-            self.resting.rouse(cached)
-            del self.partitions[key], self._awake[key]
+            self.idle.remove(cached)
+            del self.partitions[key], self._active[key]
             self._groups = None
 
     def _add(self, cached: CachedPartition) -> None:
-        self.partitions[cached.key] = self._awake[cached.key] = cached
+        self.partitions[cached.key] = self._active[cached.key] = cached
 
     def _next_place(self) -> int:
         self._places += 1
         return self._places
 
     def remember(
-        self, wanted: Sequence[FetchTopic], told: Sequence[FetchableTopicResponse]
+        self, requested: Sequence[FetchTopic], told: Sequence[FetchableTopicResponse]
     ) -> None:
-        """What the full request wanted and was told, which begins the session."""
-        for topic, answer in zip(wanted, told, strict=True):
+        """What the full request asked for and was told, which begins the session."""
+        for topic, answer in zip(requested, told, strict=True):
             name = self._name(topic)
             for partition, data in zip(topic.partitions, answer.partitions, strict=True):
                 key = name, partition.partition
@@ -144,7 +302,7 @@ class FetchSession:
     def groups(self) -> list[Group]:
         """All that is to be looked at, in the order of the line."""
         if self._groups is None:
-            self._groups = self.in_line(self._awake.values())
+            self._groups = self.in_line(self._active.values())
         return self._groups
 
     def in_line(self, partitions: Iterable[CachedPartition]) -> list[Group]:
@@ -157,7 +315,7 @@ class FetchSession:
                 groups.append(Group(self._topic(topic), []))
                 last = topic
             group = groups[-1]
-            group.topic.partitions.append(cached.wanted)
+            group.topic.partitions.append(cached.requested)
             group.cached.append(cached)
         return groups
 
@@ -168,30 +326,30 @@ class FetchSession:
                 cached.place = self._next_place()
                 self._groups = None
 
-    def rest(self, partitions: Iterable[tuple[CachedPartition, HostedPartition]]) -> None:
-        """Do not look at these until something happens to them."""
+    def add_idle(self, partitions: Iterable[tuple[CachedPartition, HostedPartition]]) -> None:
+        """Do not look these up until something happens to them."""
         if self.is_closed:
             return
         for cached, partition in partitions:
-            self.resting.add(cached, partition)
-            del self._awake[cached.key]
+            self.idle.add(cached, partition)
+            del self._active[cached.key]
             self._groups = None
 
-    def _roused(self, cached: CachedPartition) -> None:
-        self._awake[cached.key] = cached
+    def _activated(self, cached: CachedPartition) -> None:
+        self._active[cached.key] = cached
         self._groups = None
 
     def close(self) -> None:
         """No request finds it any more."""
         self.is_closed = True
-        self.resting.rouse_all()
+        self.idle.clear()
 
     def forget_told(self, answer: FetchableTopicResponse) -> None:
         """Send everything again."""
         for data in answer.partitions:
             cached = self.partitions.get((self._name(answer), data.partition_index))
             if cached is not None:
-                self.resting.rouse(cached)
+                self.idle.remove(cached)
                 cached.forget_told()
 
     def _name(self, topic: FetchTopic | ForgottenTopic | FetchableTopicResponse) -> Topic:
@@ -286,7 +444,7 @@ class FetchSessionCache:
         if not session.partitions:
             self._close(session_id)
             return FetchContext(topics=request.topics)
-        session.resting.asked(replica_id, basis)
+        session.idle.asked(replica_id, basis)
         session.last_used_ms = now_ms
         self._shard(session_id).sessions.move_to_end(session_id)
         session.epoch = next_epoch(epoch)
@@ -368,7 +526,7 @@ class FetchContext(NamedTuple):
 
     @property
     def has_partitions(self) -> bool:
-        """Whether anything is asked for, be it at rest."""
+        """Whether anything is asked for, be it idle."""
         return bool(self.topics) or self.session is not None
 
     @property
@@ -380,11 +538,11 @@ class FetchContext(NamedTuple):
         self,
         response: FetchResponse,
         now_ms: int,
-        at_rest: Iterable[tuple[CachedPartition, HostedPartition]] = (),
+        idle: Iterable[tuple[CachedPartition, HostedPartition]] = (),
     ) -> FetchResponse:
         """The answer as its reader gets it; `response` tells of all `topics`, in their order.
 
-        Those `at_rest` need not be looked at any more.
+        `idle`: those that need not be looked up any more.
         """
         if self.opening is not None:
             self._open(self.opening, response, now_ms)
@@ -394,7 +552,7 @@ class FetchContext(NamedTuple):
                 return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, responses=[])
             response.session_id = self.session.session_id
             self._leave_out(self.session, response)
-            self.session.rest(at_rest)
+            self.session.add_idle(idle)
         return response
 
     def _open(self, opening: _Opening, response: FetchResponse, now_ms: int) -> None:

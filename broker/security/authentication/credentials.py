@@ -32,7 +32,7 @@ from broker.security.authentication.scram_users import (
     encode_credential,
 )
 from kafka_ds.lake.names import CREDENTIALS
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage

@@ -1,4 +1,4 @@
-"""Pure: why a client is not let in."""
+"""Pure: why a client is not authenticated."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ import jwt
 from broker.config.settings import ConfigError
 from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.mechanisms import Token
-from kafka_ds.wire.types import MAX_I64
+from kafka_ds.protocol.types import MAX_I64
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from enum import Enum
 
 from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
 from broker.security.authentication.mechanisms import ServerMechanism
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 
 class Phase(Enum):

@@ -18,15 +18,15 @@ from typing import Any, TypeAlias
 
 from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.cluster.image import MetadataImage
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.cluster import Coordinator
-from kafka_ds.wire.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
-from kafka_ds.wire.messages.group_admin import DescribedGroup
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.cluster import Coordinator
+from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.group_admin import DescribedGroup
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 
 Resource: TypeAlias = tuple[ResourceType, str]
 

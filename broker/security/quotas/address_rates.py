@@ -2,9 +2,9 @@
 
 Rules of this file:
 - An address has the quota of its own, else that of all others (the default `ip`), else none.
-- The rate is taken as those of clients are (`broker.security.quotas.quotas`). A client that connects too fast is not
-  let in: it is kept waiting, for no longer than a sample, and then sent away. This does not count as a connection, so
-  that a client that keeps trying gets in.
+- The rate is taken as those of clients are (`broker.security.quotas.quotas`). A client that connects too fast is
+  rejected: it is kept waiting, for no longer than a sample, and then disconnected. This does not count as a
+  connection, so that a client that keeps trying gets in.
 - Addresses that nobody has come from for longest are forgotten, where there are more than ADDRESSES_MAX.
 """
 
@@ -44,7 +44,7 @@ class AddressRates:
         }
 
     def wait_ms(self, address: str, now_ms: int) -> int:
-        """One more comes from an address: for how long it is kept waiting; 0: it is let in, and counts."""
+        """One more comes from an address: for how long it is kept waiting; 0: it is accepted, and counts."""
         if not self._quotas:
             return 0
         limit = self._quotas.get(address, self._quotas.get(None))

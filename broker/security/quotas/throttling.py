@@ -7,7 +7,7 @@ Rules of this file:
 - A producer has written when it is throttled. A consumer gets nothing, and its bytes do not count: it asks again. Of
   its fetch session nothing is taken as told, and none is begun with such an answer.
 - Time is what the event loop worked on the request before it had to wait, the time in which the handler ran.
-- Brokers among themselves are exempt (`is_exempt`), and so is what a client must do to be let in.
+- Brokers among themselves are exempt (`is_exempt`), and so is what a client must do to authenticate.
 - Changes of topics are counted where they are decided, at the controller. Newer clients are refused what is too much
   (THROTTLING_QUOTA_EXCEEDED), older ones wait (KIP-599).
 """
@@ -25,10 +25,10 @@ from broker.cluster.quota_names import (
     REQUEST_PERCENTAGE,
 )
 from broker.security.quotas.quotas import BYTES_MAX
-from kafka_ds.wire.compile import encode_parts
-from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.codec import encode_parts
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.messages import FetchRequest, FetchResponse
+from kafka_ds.protocol.types import NO_UUID
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_ds.lake.schemas import BATCH_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, TOPIC_FILE_SCHEMA
-from kafka_ds.wire import decoding
-from kafka_ds.wire.arrays import fixed, read_only
-from kafka_ds.wire.batch import NO_TIMESTAMP
-from kafka_ds.wire.decoding import Buffers
-from kafka_ds.wire.encoding import NO_BINARY, NO_HEADERS, BinaryColumn, Columns, HeaderColumns
+from kafka_ds.records import decoder
+from kafka_ds.records.arrays import fixed, read_only
+from kafka_ds.records.batch import NO_TIMESTAMP
+from kafka_ds.records.decoder import Buffers
+from kafka_ds.records.encoder import NO_BINARY, NO_HEADERS, BinaryColumn, Columns, HeaderColumns
 
 __all__ = ["columns_of", "record_batch", "wanted_bits"]
 
@@ -30,20 +30,20 @@ __all__ = ["columns_of", "record_batch", "wanted_bits"]
 TIMESTAMP_MS_MAX = 253_402_300_799_999
 
 _BATCH_FIELDS = {
-    "base_offset": decoding.BASE_OFFSET,
-    "producer_id": decoding.PRODUCER_ID,
-    "producer_epoch": decoding.PRODUCER_EPOCH,
-    "base_sequence": decoding.BASE_SEQUENCE,
-    "attributes": decoding.ATTRIBUTES,
-    "max_timestamp": decoding.MAX_TIMESTAMP,
+    "base_offset": decoder.BASE_OFFSET,
+    "producer_id": decoder.PRODUCER_ID,
+    "producer_epoch": decoder.PRODUCER_EPOCH,
+    "base_sequence": decoder.BASE_SEQUENCE,
+    "attributes": decoder.ATTRIBUTES,
+    "max_timestamp": decoder.MAX_TIMESTAMP,
 }
 
 
 def wanted_bits(columns: frozenset[str]) -> int:
     """What the kernel has to write for these columns."""
-    key = decoding.WANT_KEY if "key" in columns else 0
-    value = decoding.WANT_VALUE if "value" in columns else 0
-    headers = decoding.WANT_HEADERS if columns & {"headers", "headers_raw"} else 0
+    key = decoder.WANT_KEY if "key" in columns else 0
+    value = decoder.WANT_VALUE if "value" in columns else 0
+    headers = decoder.WANT_HEADERS if columns & {"headers", "headers_raw"} else 0
     return key | value | headers
 
 
@@ -54,7 +54,7 @@ def record_batch(
     out: Buffers, framing: NDArray[np.int64], columns: frozenset[str] | None = None
 ) -> pa.RecordBatch:
     """The rows that the kernel wrote; `framing` holds the row of numbers of each of their batches."""
-    count = int(out.counters[decoding.ROWS])
+    count = int(out.counters[decoder.ROWS])
     schema = TOPIC_FILE_SCHEMA
     if columns is not None:
         schema = pa.schema([field for field in TOPIC_FILE_SCHEMA if field.name in columns])
@@ -69,7 +69,7 @@ class _Source:
         self._out = out
         self._framing = framing
         self._count = count
-        self._counts = framing[:, decoding.RECORD_COUNT]
+        self._counts = framing[:, decoder.RECORD_COUNT]
 
     def column(self, name: str) -> pa.Array:
         column: pa.Array = getattr(self, f"_{name}")()
@@ -79,10 +79,10 @@ class _Source:
         return _numbers(pa.int64(), self._out.offset[: self._count])
 
     def _leader_epoch(self) -> pa.Array:
-        return self._repeated(pa.int32(), self._framing[:, decoding.LEADER_EPOCH])
+        return self._repeated(pa.int32(), self._framing[:, decoder.LEADER_EPOCH])
 
     def _timestamp_type(self) -> pa.Array:
-        log_append = self._framing[:, decoding.ATTRIBUTES] & decoding.LOG_APPEND_TIME_FLAG
+        log_append = self._framing[:, decoder.ATTRIBUTES] & decoder.LOG_APPEND_TIME_FLAG
         return self._repeated(pa.int32(), log_append >> 3)
 
     def _timestamp(self) -> pa.Array:
@@ -108,22 +108,22 @@ class _Source:
         return milliseconds > TIMESTAMP_MS_MAX
 
     def _key(self) -> pa.Array:
-        out, nulls = self._out, int(self._out.counters[decoding.KEY_NULLS])
+        out, nulls = self._out, int(self._out.counters[decoder.KEY_NULLS])
         return _binary(
             pa.binary(), self._count, out.key_offsets, out.key_data, out.key_valid, nulls
         )
 
     def _value(self) -> pa.Array:
-        out, nulls = self._out, int(self._out.counters[decoding.VALUE_NULLS])
+        out, nulls = self._out, int(self._out.counters[decoder.VALUE_NULLS])
         return _binary(
             pa.binary(), self._count, out.value_offsets, out.value_data, out.value_valid, nulls
         )
 
     def _headers(self) -> pa.Array:
-        out, total = self._out, int(self._out.counters[decoding.HEADERS])
+        out, total = self._out, int(self._out.counters[decoder.HEADERS])
         if total == 0:
             return pa.nulls(self._count, HEADERS_TYPE)
-        nulls = int(out.counters[decoding.HEADER_VALUE_NULLS])
+        nulls = int(out.counters[decoder.HEADER_VALUE_NULLS])
         keys = _binary(pa.string(), total, out.header_key_offsets, out.header_key_data)
         values = _binary(
             pa.binary(),
@@ -147,7 +147,7 @@ class _Source:
         )
 
     def _headers_raw(self) -> pa.Array:
-        out, raw_rows = self._out, int(self._out.counters[decoding.RAW_ROWS])
+        out, raw_rows = self._out, int(self._out.counters[decoder.RAW_ROWS])
         if raw_rows == 0:
             return pa.nulls(self._count, pa.binary())
         rows = out.raw_row[:raw_rows]
@@ -162,7 +162,7 @@ class _Source:
 
     def _batch(self) -> pa.Array:
         framing = self._framing
-        last_offset = framing[:, decoding.BASE_OFFSET] + framing[:, decoding.LAST_OFFSET_DELTA]
+        last_offset = framing[:, decoder.BASE_OFFSET] + framing[:, decoder.LAST_OFFSET_DELTA]
         children = []
         for field in BATCH_TYPE:
             position = _BATCH_FIELDS.get(field.name)

@@ -1,6 +1,6 @@
 """Shell: record batches as rows of a topic's table, and (from `rebuild`) rows as batches again.
 
-Rules of this file (it is impure in the compiled code of `kafka_ds.wire.kernel` alone):
+Rules of this file (it is impure in the compiled code of `kafka_ds.records.kernel` alone):
 - Bytes never raise. A batch whose checksum, framing, compression or records are broken is kept as
   it is, as residue of the kind "undecodable": tiering goes on, and nothing is lost.
 - Every batch is accounted for: it becomes rows, all of them, or one piece of residue.
@@ -30,12 +30,12 @@ from kafka_ds.lake.batches.verdicts import (
     sound_batches,
 )
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.wire import decoding, kernel
-from kafka_ds.wire.arrays import read_only
-from kafka_ds.wire.batch import CODEC_MASK, NO_TIMESTAMP, RECORD_BYTES_MIN, Codec
-from kafka_ds.wire.compression import CorruptRecord, decompress, decompressed_bytes_max
-from kafka_ds.wire.crc import Buffer
-from kafka_ds.wire.kernel import BYTES_PER_CALL, ROWS_PER_CALL
+from kafka_ds.records import decoder, kernel
+from kafka_ds.records.arrays import read_only
+from kafka_ds.records.batch import CODEC_MASK, NO_TIMESTAMP, RECORD_BYTES_MIN, Codec
+from kafka_ds.records.compression import CorruptRecord, decompress, decompressed_bytes_max
+from kafka_ds.records.crc import Buffer
+from kafka_ds.records.kernel import BYTES_PER_CALL, ROWS_PER_CALL
 
 __all__ = [
     "UNPACKED_BYTES_MAX",
@@ -181,15 +181,15 @@ class _Run:
             self._leave(KINDS[int(verdicts[index])], data, rows[index])
         self._gather(data, rows[verdicts == DATA])
         self._next_offset = next_offset
-        if end < len(data) and (self._is_aligned or reason != decoding.AT_CUT_BATCH):
+        if end < len(data) and (self._is_aligned or reason != decoder.AT_CUT_BATCH):
             # The framing is lost: nobody can say where the next batch begins.
             self._add_residue("undecodable", next_offset, self._end_offset, data[end:])
 
     def _first_offset(self, row: NDArray[np.int64]) -> int:
         """Where the range's first batch may begin: before the range, if it reaches into it."""
         self.begins_within = False
-        base = int(row[decoding.BASE_OFFSET])
-        reaches = base < self._start_offset <= base + int(row[decoding.LAST_OFFSET_DELTA])
+        base = int(row[decoder.BASE_OFFSET])
+        reaches = base < self._start_offset <= base + int(row[decoder.LAST_OFFSET_DELTA])
         return base if reaches else self._start_offset
 
     def finish(self) -> Decoded:
@@ -205,27 +205,27 @@ class _Run:
     def _overlapping(
         self, rows: NDArray[np.int64], verdicts: NDArray[np.int8]
     ) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
-        base = rows[:, decoding.BASE_OFFSET]
-        last = base + rows[:, decoding.LAST_OFFSET_DELTA]
+        base = rows[:, decoder.BASE_OFFSET]
+        last = base + rows[:, decoder.LAST_OFFSET_DELTA]
         inside = (last >= self._start_offset) & (base <= self._end_offset)
         return rows[inside], verdicts[inside]
 
     # Gathering: groups of batches that go through the kernel at once.
 
     def _gather(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
-        is_compressed = rows[:, decoding.ATTRIBUTES] & CODEC_MASK != Codec.NONE
+        is_compressed = rows[:, decoder.ATTRIBUTES] & CODEC_MASK != Codec.NONE
         for run in np.split(rows, np.flatnonzero(np.diff(is_compressed)) + 1):
             if not len(run):
                 continue
-            if run[0, decoding.ATTRIBUTES] & CODEC_MASK == Codec.NONE:
+            if run[0, decoder.ATTRIBUTES] & CODEC_MASK == Codec.NONE:
                 self._gather_plain(data, run)
             else:
                 self._gather_compressed(data, run)
 
     def _gather_plain(self, data: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """As many batches at a time as a group has room for."""
-        row_ends = np.cumsum(rows[:, decoding.RECORD_COUNT])
-        byte_ends = np.cumsum(rows[:, decoding.SIZE])
+        row_ends = np.cumsum(rows[:, decoder.RECORD_COUNT])
+        byte_ends = np.cumsum(rows[:, decoder.SIZE])
         done = rows_done = bytes_done = 0
         while done < len(rows):
             rows_room = rows_done + ROWS_PER_CALL - self._rows
@@ -251,12 +251,12 @@ class _Run:
             if payload is None:
                 self._leave("undecodable", data, row)
                 continue
-            count = int(row[decoding.RECORD_COUNT])
+            count = int(row[decoder.RECORD_COUNT])
             if self._is_full(held_rows + count, held_bytes + len(payload)):
                 self._append_joined(held, data, rows[kept])
                 self._flush()
                 held, kept, held_rows, held_bytes = [], [], 0, 0
-            row[decoding.START], row[decoding.END] = held_bytes, held_bytes + len(payload)
+            row[decoder.START], row[decoder.END] = held_bytes, held_bytes + len(payload)
             held.append(payload)
             kept.append(index)
             held_rows += count
@@ -268,8 +268,8 @@ class _Run:
 
     def _decompressed(self, data: NDArray[np.uint8], row: NDArray[np.int64]) -> bytes | None:
         """The bytes of a batch's records, if there is room for the number of records that it claims."""
-        codec = int(row[decoding.ATTRIBUTES]) & CODEC_MASK
-        packed = data.data[int(row[decoding.START]) : int(row[decoding.END])]
+        codec = int(row[decoder.ATTRIBUTES]) & CODEC_MASK
+        packed = data.data[int(row[decoder.START]) : int(row[decoder.END])]
         limit_bytes = self._limit_bytes
         if limit_bytes is None:
             limit_bytes = max(UNPACKED_BYTES_MAX, decompressed_bytes_max(len(packed)))
@@ -277,7 +277,7 @@ class _Run:
             payload = decompress(codec, packed, limit_bytes=limit_bytes)
         except CorruptRecord:
             return None
-        count = int(row[decoding.RECORD_COUNT])
+        count = int(row[decoder.RECORD_COUNT])
         return payload if count <= len(payload) // RECORD_BYTES_MIN else None
 
     def _append_joined(
@@ -292,8 +292,8 @@ class _Run:
     ) -> None:
         self._sources.append((payload, rows))
         self._origins.append(origin)
-        self._rows += int(rows[:, decoding.RECORD_COUNT].sum())
-        self._bytes += int((rows[:, decoding.END] - rows[:, decoding.START]).sum())
+        self._rows += int(rows[:, decoder.RECORD_COUNT].sum())
+        self._bytes += int((rows[:, decoder.END] - rows[:, decoder.START]).sum())
 
     def _flush(self) -> None:
         if not self._sources:
@@ -304,13 +304,13 @@ class _Run:
             for row in rows[~decoded[done : done + len(rows)]]:
                 self._leave("undecodable", origin, row)
             done += len(rows)
-        if out.counters[decoding.ROWS]:
+        if out.counters[decoder.ROWS]:
             self._add_rows(out, np.concatenate([rows for _, rows in self._sources])[decoded])
         self._sources, self._origins = [], []
         self._rows = self._bytes = 0
 
-    def _add_rows(self, out: decoding.Buffers, framing: NDArray[np.int64]) -> None:
-        offsets = out.offset[: int(out.counters[decoding.ROWS])]
+    def _add_rows(self, out: decoder.Buffers, framing: NDArray[np.int64]) -> None:
+        offsets = out.offset[: int(out.counters[decoder.ROWS])]
         start = int(np.searchsorted(offsets, self._start_offset))
         end = int(np.searchsorted(offsets, self._end_offset, "right"))
         if start >= end:
@@ -324,9 +324,9 @@ class _Run:
     # What is left over.
 
     def _leave(self, kind: ResidueKind, data: NDArray[np.uint8], row: NDArray[np.int64]) -> None:
-        base = int(row[decoding.BASE_OFFSET])
-        last = base + int(row[decoding.LAST_OFFSET_DELTA])
-        start = int(row[decoding.POSITION])
+        base = int(row[decoder.BASE_OFFSET])
+        last = base + int(row[decoder.LAST_OFFSET_DELTA])
+        start = int(row[decoder.POSITION])
         if kind == "undecodable":
             base = min(max(base, self._start_offset), self._end_offset)
             last = min(max(last, base), self._end_offset)
@@ -334,8 +334,8 @@ class _Run:
             if self._is_aligned:
                 # Only the range's first batch can begin before it.
                 base = max(base, self._start_offset)
-            self._saw_timestamp(int(row[decoding.MAX_TIMESTAMP]))
-        self._add_residue(kind, base, last, data[start : start + int(row[decoding.SIZE])])
+            self._saw_timestamp(int(row[decoder.MAX_TIMESTAMP]))
+        self._add_residue(kind, base, last, data[start : start + int(row[decoder.SIZE])])
 
     def _add_residue(
         self, kind: ResidueKind, base_offset: int, last_offset: int, data: NDArray[np.uint8]

@@ -1,6 +1,6 @@
 """Shell: rows of a topic's table as record batches again, for a consumer that reads cold.
 
-Rules of this file (it is impure in the compiled code of `kafka_ds.wire.kernel` alone):
+Rules of this file (it is impure in the compiled code of `kafka_ds.records.kernel` alone):
 - Every offset of the range is accounted for: spans of batches follow each other without a hole, and
   the last one reaches the end, so that a consumer's position does, whatever was removed.
 - Producer fields are unset: the rows are committed, nobody checks sequences against the cold tier.
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafka_ds.lake.batches.records import Rows, parts_of
-from kafka_ds.wire import encoding, kernel
-from kafka_ds.wire.batch import (
+from kafka_ds.records import encoder, kernel
+from kafka_ds.records.batch import (
     ATTRIBUTES_POSITION,
     CRC_FIELD,
     CRC_POSITION,
@@ -34,9 +34,9 @@ from kafka_ds.wire.batch import (
     empty_batch,
     seal,
 )
-from kafka_ds.wire.compression import compress
-from kafka_ds.wire.crc import Buffer, crc32c
-from kafka_ds.wire.encoding import Columns
+from kafka_ds.records.compression import compress
+from kafka_ds.records.crc import Buffer, crc32c
+from kafka_ds.records.encoder import Columns
 
 __all__ = ["KernelBatch", "encode_batches", "sealed"]
 
@@ -103,24 +103,24 @@ def _kernel_batches(
         columns, first_offset=first_offset, bytes_max=batch_bytes_max, scratch=scratch
     )
     for row in rows.tolist():
-        first_row, end_row = row[encoding.FIRST_ROW], row[encoding.END_ROW]
-        base_offset = row[encoding.BASE_OFFSET]
+        first_row, end_row = row[encoder.FIRST_ROW], row[encoder.END_ROW]
+        base_offset = row[encoder.BASE_OFFSET]
         header = BatchHeader(
             base_offset=base_offset,
-            batch_length=row[encoding.END] - row[encoding.START] - LOG_OVERHEAD_BYTES,
+            batch_length=row[encoder.END] - row[encoder.START] - LOG_OVERHEAD_BYTES,
             leader_epoch=int(columns.leader_epoch[first_row]),
             magic=MAGIC,
             crc=0,
             attributes=codec | int(columns.timestamp_type[first_row]) << 3,
             last_offset_delta=int(offsets[end_row - 1]) - base_offset,
             base_timestamp=int(columns.timestamp[first_row]),
-            max_timestamp=row[encoding.MAX_TIMESTAMP],
+            max_timestamp=row[encoder.MAX_TIMESTAMP],
             producer_id=NO_PRODUCER_ID,
             producer_epoch=NO_PRODUCER_EPOCH,
             base_sequence=NO_SEQUENCE,
             record_count=end_row - first_row,
         )
-        yield KernelBatch(out, row[encoding.START], row[encoding.END], header)
+        yield KernelBatch(out, row[encoder.START], row[encoder.END], header)
 
 
 def sealed(batch: KernelBatch, level: int | None = None) -> bytes:

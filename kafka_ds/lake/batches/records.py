@@ -21,8 +21,8 @@ from kafka_ds.lake.files.pages import Part, Unusual, binaries, chunk_of, numbers
 from kafka_ds.lake.files.parquet import FileReader, read_files
 from kafka_ds.lake.index.index import FileEntry
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.wire.arrays import fixed, read_only
-from kafka_ds.wire.encoding import NO_HEADERS, Columns, rows_of
+from kafka_ds.records.arrays import fixed, read_only
+from kafka_ds.records.encoder import NO_HEADERS, Columns, rows_of
 
 __all__ = ["Rows", "between", "offsets_of", "parts_of", "read_records"]
 
@@ -47,7 +47,7 @@ def read_records(
     max_bytes: int,
 ) -> tuple[Rows, int]:
     """Rows of files by offset, and up to which offset they are complete, as `parquet.read_files` has them."""
-    if len(files) == 1 and files[0].min_offset <= end_offset:
+    if len(files) == 1 and files[0].vector is None and files[0].min_offset <= end_offset:
         try:
             return _plain(reader, files[0].path, start_offset, end_offset, max_bytes)
         except Unusual:

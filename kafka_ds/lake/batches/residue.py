@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kafka_ds.wire.types import uuid_from_text, uuid_text
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 MAGIC = b"KDSRESI1"
 _PREFIX = struct.Struct(">8sII")

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ds.wire import decoding
-from kafka_ds.wire.batch import (
+from kafka_ds.records import decoder
+from kafka_ds.records.batch import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CONTROL_FLAG,
@@ -26,7 +26,7 @@ from kafka_ds.wire.batch import (
     TRANSACTIONAL_FLAG,
     Codec,
 )
-from kafka_ds.wire.crc import crc32c
+from kafka_ds.records.crc import crc32c
 
 __all__ = ["DATA", "KINDS", "AbortedIndex", "AbortedRange", "ResidueKind", "judge", "sound_batches"]
 
@@ -53,14 +53,14 @@ def sound_batches(
 
     `next_offset` is where the first of them may begin; what it is after them is given back.
     """
-    base = rows[:, decoding.BASE_OFFSET]
-    delta = rows[:, decoding.LAST_OFFSET_DELTA]
+    base = rows[:, decoder.BASE_OFFSET]
+    delta = rows[:, decoder.LAST_OFFSET_DELTA]
     last = base + delta
     # A sum past the largest number wraps: such a batch would end before it begins.
-    sound = (rows[:, decoding.MAGIC] == MAGIC) & (delta >= 0) & (base >= 0) & (last + 1 > base)
+    sound = (rows[:, decoder.MAGIC] == MAGIC) & (delta >= 0) & (base >= 0) & (last + 1 > base)
     if within is not None:
         sound &= (base >= within[0]) & (last <= within[1])
-    sound &= _checksums(data, rows) == rows[:, decoding.CRC]
+    sound &= _checksums(data, rows) == rows[:, decoder.CRC]
     return _in_order(base, last, sound, next_offset)
 
 
@@ -80,12 +80,12 @@ def _in_order(base: Rows, last: Rows, sound: Mask, next_offset: int) -> tuple[Ma
 
 def judge(rows: Rows, sound: Mask, aborted: AbortedIndex) -> NDArray[np.int8]:
     """What becomes of each batch: DATA or a key of KINDS."""
-    attributes = rows[:, decoding.ATTRIBUTES]
-    is_bare = rows[:, decoding.SIZE] == HEADER_BYTES
+    attributes = rows[:, decoder.ATTRIBUTES]
+    is_bare = rows[:, decoder.SIZE] == HEADER_BYTES
     is_transactional = attributes & TRANSACTIONAL_FLAG != 0
     conditions = [
         ~sound,
-        (rows[:, decoding.RECORD_COUNT] == 0) & is_bare,
+        (rows[:, decoder.RECORD_COUNT] == 0) & is_bare,
         attributes & CONTROL_FLAG != 0,
         is_transactional & aborted.covers(rows),
         ~_may_hold_records(rows),
@@ -97,18 +97,18 @@ def judge(rows: Rows, sound: Mask, aborted: AbortedIndex) -> NDArray[np.int8]:
 def _checksums(data: NDArray[np.uint8], rows: Rows) -> Rows:
     """The CRC-32C of each batch, from its attributes on."""
     view = data.data
-    starts = (rows[:, decoding.POSITION] + ATTRIBUTES_POSITION).tolist()
-    ends = (rows[:, decoding.POSITION] + rows[:, decoding.SIZE]).tolist()
+    starts = (rows[:, decoder.POSITION] + ATTRIBUTES_POSITION).tolist()
+    ends = (rows[:, decoder.POSITION] + rows[:, decoder.SIZE]).tolist()
     crcs = [crc32c(view[start:end]) for start, end in zip(starts, ends, strict=True)]
     return np.array(crcs, np.int64)
 
 
 def _may_hold_records(rows: Rows) -> Mask:
     """Whether the number of records is one that the batch can hold, as far as its header tells."""
-    counts = rows[:, decoding.RECORD_COUNT]
-    deltas = rows[:, decoding.LAST_OFFSET_DELTA]
-    codecs = rows[:, decoding.ATTRIBUTES] & CODEC_MASK
-    fitting = (rows[:, decoding.SIZE] - HEADER_BYTES) // RECORD_BYTES_MIN
+    counts = rows[:, decoder.RECORD_COUNT]
+    deltas = rows[:, decoder.LAST_OFFSET_DELTA]
+    codecs = rows[:, decoder.ATTRIBUTES] & CODEC_MASK
+    fitting = (rows[:, decoder.SIZE] - HEADER_BYTES) // RECORD_BYTES_MIN
     is_fitting = (codecs != Codec.NONE) | (counts <= fitting)
     is_known = codecs <= int(Codec.ZSTD)
     fits: Mask = is_known & is_fitting & (counts > 0) & (counts - 1 <= deltas)
@@ -135,13 +135,13 @@ class AbortedIndex:
         covered = np.zeros(len(rows), np.bool_)
         if not self._ranges:
             return covered
-        producers = rows[:, decoding.PRODUCER_ID]
+        producers = rows[:, decoder.PRODUCER_ID]
         for producer_id in np.unique(producers).tolist():
             if producer_id not in self._ranges:
                 continue
             firsts, lasts = self._ranges[producer_id]
             of_producer = np.flatnonzero(producers == producer_id)
-            base = rows[of_producer, decoding.BASE_OFFSET]
+            base = rows[of_producer, decoder.BASE_OFFSET]
             # The one that begins last at or before the batch, or any earlier one that reaches it.
             at = np.searchsorted(firsts, base, "right") - 1
             covered[of_producer] = (at >= 0) & (lasts[at] >= base)

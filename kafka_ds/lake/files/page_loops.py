@@ -6,7 +6,7 @@ Rules of this file (Parquet's Encodings.md):
 - DELTA_BINARY_PACKED: a block's size, its miniblocks, the count and the first value; then for each block the least
   delta, the miniblocks' bit widths, and the deltas above the least one, packed from the lowest bit on. Sums wrap.
 - RLE: runs of one value, and groups of 8 packed bits; here of levels of one bit.
-- Positions are computed signed and used unsigned, as in `kafka_ds.wire.decoding`.
+- Positions are computed signed and used unsigned, as in `kafka_ds.records.decoder`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ds.wire.encoding import Int, U, inlined
+from kafka_ds.records.encoder import Int, U, inlined
 
 __all__ = ["MALFORMED", "byte_offsets", "deltas", "levels"]
 

@@ -1,6 +1,6 @@
 """Shell: row groups of a topic's Parquet file in the form that the encoding loop takes, without a copy of each value.
 
-Rules of this file (it is impure in the compiled code of `kafka_ds.wire.kernel` alone):
+Rules of this file (it is impure in the compiled code of `kafka_ds.records.kernel` alone):
 - It reads pages as `parquet.write_rows` lays them out: data pages of version 1, flat columns, zstd, snappy or no
   compression, the encodings DELTA_BINARY_PACKED and DELTA_LENGTH_BYTE_ARRAY. Anything else, and anything malformed, is
   Unusual: then Arrow reads it, or says what is wrong.
@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kafka_ds.lake.files import page_loops
-from kafka_ds.wire import kernel
-from kafka_ds.wire.arrays import fixed, read_only
-from kafka_ds.wire.encoding import BinaryColumn
+from kafka_ds.records import kernel
+from kafka_ds.records.arrays import fixed, read_only
+from kafka_ds.records.encoder import BinaryColumn
 
 __all__ = ["Chunk", "Part", "Unusual", "binaries", "chunk_of", "loops", "numbers"]
 

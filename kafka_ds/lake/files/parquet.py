@@ -30,11 +30,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from kafka_ds.lake.actions import Action, add_action
 from kafka_ds.lake.files.footer_check import check
 from kafka_ds.lake.files.footers import FOOTER_STATISTICS, Footer, footer_of
 from kafka_ds.lake.index.index import UNKNOWN, FileEntry
+from kafka_ds.lake.index.vectors import (
+    BadVector,
+    DeletionVector,
+    Positions,
+    kept,
+    positions_of,
+    stored_span,
+)
 from kafka_ds.lake.names import encode_path, is_data_file
 from kafka_ds.lake.schemas import BATCH_TYPE, TOPIC_FILE_SCHEMA
 from kafka_ds.lake.store.opening import open_store
@@ -45,6 +54,8 @@ ROW_GROUP_ROWS_MAX = 1 << 17
 # Of zstd, for what is written once and soon; what is kept is laid anew with a higher one (`relaying`).
 COMPRESSION_LEVEL = 1
 FOOTERS_MAX = 256
+# Decoded deletion vectors: 8 bytes a deleted row.
+VECTORS_MAX = 64
 # Behind a footer: its length, and the magic.
 FOOTER_END_BYTES = 8
 BUCKETS_KEPT_MAX = 8
@@ -74,6 +85,12 @@ _UNREADABLE = (OSError, pa.ArrowException, ValueError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # What INT96, as Spark may write times, is read as: nanoseconds of 64 bits hold the years 1678 to 2261 alone.
 _INT96_UNIT = "us"
+
+
+PURGE = (
+    "REORG TABLE … APPLY (PURGE) of the engine that wrote it takes deletion vectors out of a table"
+)
+_NO_ROWS = np.zeros(0, np.bool_)
 
 
 class UnreadableFile(Exception):
@@ -268,6 +285,20 @@ class _Facts:
         )
 
 
+def facts_of(reader: FileReader, entry: FileEntry) -> WrittenFile:
+    """What the add action of a file says that is there already, by its rows."""
+    facts = _Facts()
+    rows, _ = reader.read(
+        entry.path,
+        start_offset=entry.min_offset,
+        end_offset=entry.max_offset,
+        columns=("offset", "timestamp"),
+        vector=entry.vector,
+    )
+    facts.take(rows)
+    return facts.written(entry.path, entry.size)
+
+
 class FileReader:
     """Reads rows of a store's Parquet files, keeping the footers of those used last."""
 
@@ -275,6 +306,7 @@ class FileReader:
         self._store = store
         self._footers: OrderedDict[str, Footer] = OrderedDict()
         self._footers_max = footers_max
+        self._deleted: OrderedDict[tuple[str, str], Positions] = OrderedDict()
         self._lock = threading.Lock()
 
     def footer(self, path: str) -> Footer:
@@ -311,8 +343,11 @@ class FileReader:
         end_offset: int,
         max_bytes: int = 1 << 62,
         columns: Sequence[str] | None = None,
+        vector: DeletionVector | None = None,
     ) -> tuple[pa.Table, int]:
         """Rows of [start_offset, end_offset] by offset, and up to which offset they are complete.
+
+        Without those that a deletion vector names.
 
         At least one row group is read; more while they are fewer than `max_bytes` uncompressed.
         """
@@ -326,9 +361,37 @@ class FileReader:
             with self._open(path, footer.metadata) as file:
                 table = file.read_row_groups(groups, columns=there, use_threads=False)
             table = conform(table, wanted, known)
+            if vector is not None:
+                masks = [self.kept(path, number, vector) for number in groups]
+                table = table.filter(pa.array(np.concatenate([_NO_ROWS, *masks])))
         except _UNREADABLE as error:
             raise UnreadableFile(f"{path}: {error}") from error
         return _between(table, start_offset, complete_to).select(names), complete_to
+
+    def kept(self, path: str, group: int, vector: DeletionVector) -> NDArray[np.bool_]:
+        """Which rows of a row group a deletion vector leaves. Raises UnreadableFile."""
+        metadata = self.footer(path).metadata
+        first = sum(metadata.row_group(number).num_rows for number in range(group))
+        return kept(self.deleted(vector), first, metadata.row_group(group).num_rows)
+
+    def deleted(self, vector: DeletionVector) -> Positions:
+        """The places of the rows that a deletion vector names, read once. Raises UnreadableFile."""
+        key = (vector.path, vector.id)
+        with self._lock:
+            known = self._deleted.get(key)
+        if known is None:
+            stored = b""
+            if vector.path:
+                stored = self.read_range(vector.path, *stored_span(vector))
+            try:
+                known = positions_of(vector, stored)
+            except BadVector as error:
+                raise UnreadableFile(f"{error}; {PURGE}") from error
+            with self._lock:
+                self._deleted[key] = known
+                while len(self._deleted) > VECTORS_MAX:
+                    self._deleted.popitem(last=False)
+        return known
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Bytes of a file as they are, fewer only at its end. Raises UnreadableFile."""
@@ -345,6 +408,7 @@ class FileReader:
         """An entry whose statistics the log lacks, completed from the file itself."""
         footer = self.footer(entry.path)
         rows = footer.metadata.num_rows
+        deleted = 0 if entry.vector is None else entry.vector.cardinality
         low = high = UNKNOWN
         if footer.has_statistics and footer.groups:
             low = min(each.min_offset for each in footer.groups)
@@ -353,7 +417,7 @@ class FileReader:
             with self._open(entry.path, footer.metadata) as file:
                 extremes = pc.min_max(file.read(columns=["offset"]).column("offset")).as_py()
             low, high = extremes["min"], extremes["max"]
-        return replace(entry, rows=rows, min_offset=low, max_offset=high)
+        return replace(entry, rows=rows - deleted, min_offset=low, max_offset=high)
 
     def _open(self, path: str, metadata: pq.FileMetaData | None) -> pq.ParquetFile:
         local = self._store.local_path(path)
@@ -389,6 +453,7 @@ def read_files(
             end_offset=complete_to,
             max_bytes=max_bytes,
             columns=wanted,
+            vector=entry.vector,
         )
         parts.append(part)
         complete_to = min(complete_to, reached)
@@ -443,6 +508,20 @@ def open_at(address: str) -> pq.ParquetFile:
         return pq.ParquetFile(address, memory_map=True, coerce_int96_timestamp_unit=_INT96_UNIT)
     root, path = bucket_and_path(address)
     return _stored(_bucket(root), path, None)
+
+
+def deleted_at(vector: DeletionVector) -> Positions:
+    """The places of the rows that a deletion vector names, whose path is an address. Raises OSError, BadVector."""
+    start, length = stored_span(vector)
+    stored = b""
+    if "://" in vector.path:
+        root, path = bucket_and_path(vector.path)
+        stored = _bucket(root).read_range(path, start, length)
+    elif vector.path:
+        with open(vector.path, "rb") as file:
+            file.seek(start)
+            stored = file.read(length)
+    return positions_of(vector, stored)
 
 
 @lru_cache(maxsize=BUCKETS_KEPT_MAX)

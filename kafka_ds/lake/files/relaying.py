@@ -28,6 +28,7 @@ from kafka_ds.lake.files.parquet import (
     write_rows,
 )
 from kafka_ds.lake.index.index import FileEntry
+from kafka_ds.lake.index.vectors import DeletionVector
 from kafka_ds.lake.names import data_file, is_data_file
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
 from kafka_ds.lake.store.store import Store
@@ -77,13 +78,16 @@ def _is_sorted(parts: Iterable[np.ndarray]) -> bool:
     return True
 
 
-def _offsets(reader: FileReader, path: str) -> Iterator[np.ndarray]:
+def _offsets(
+    reader: FileReader, path: str, vector: DeletionVector | None = None
+) -> Iterator[np.ndarray]:
     """The offsets of each row group. Raises UnreadableFile."""
     try:
         file = reader.open(path)
         for number in range(file.num_row_groups):
-            yield file.read_row_group(number, columns=["offset"]).column("offset").to_numpy()
-    except (OSError, pa.ArrowInvalid) as error:
+            found = file.read_row_group(number, columns=["offset"]).column("offset").to_numpy()
+            yield found if vector is None else found[reader.kept(path, number, vector)]
+    except (OSError, pa.ArrowException) as error:
         raise UnreadableFile(f"{path}: {error}") from error
 
 
@@ -136,9 +140,10 @@ def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[st
         for field in reader.open(each.path).schema_arrow:
             if field.name not in added:
                 continue
-            before = found.setdefault(field.name, pa.field(field.name, field.type))
-            if before.type != field.type:
-                raise UnfitFile(f"column {field.name} is {before.type} here and {field.type} there")
+            kind = _without_views(field.type)
+            before = found.setdefault(field.name, pa.field(field.name, kind))
+            if before.type != kind:
+                raise UnfitFile(f"column {field.name} is {before.type} here and {kind} there")
     return pa.schema([*TOPIC_FILE_SCHEMA, *found.values()])
 
 
@@ -154,7 +159,7 @@ def _rows(
             part
             for each in files
             if each.min_offset <= high and each.max_offset >= low
-            for part in _window(reader, each.path, low, high, schema)
+            for part in _window(reader, each, low, high, schema)
         ]
         if not parts:
             continue
@@ -173,9 +178,10 @@ def _rows(
 
 
 def _window(
-    reader: FileReader, path: str, low: int, high: int, schema: pa.Schema
+    reader: FileReader, entry: FileEntry, low: int, high: int, schema: pa.Schema
 ) -> Iterator[pa.Table]:
     """The rows of [low, high] of one file, as they lie in it."""
+    path, vector = entry.path, entry.vector
     footer = reader.footer(path)
     wanted = [
         each.number
@@ -188,25 +194,34 @@ def _window(
         file = reader.open(path)
         for number in sorted(wanted):
             table = file.read_row_group(number, columns=names, use_threads=False)
+            # Before the filter: delta-rs writes views of bytes, which Arrow cannot filter.
+            table = _typed(table, schema)
             offsets = table.column("offset")
             mask = pc.and_(pc.greater_equal(offsets, low), pc.less_equal(offsets, high))
+            if vector is not None:
+                mask = pc.and_(mask, pa.array(reader.kept(path, number, vector)))
             if pc.all(mask).as_py() is not True:
                 table = table.filter(mask)
             if table.num_rows:
-                yield _typed(table, schema)
-    except (OSError, pa.ArrowInvalid) as error:
+                yield table
+    except (OSError, pa.ArrowException) as error:
         raise UnreadableFile(f"{path}: {error}") from error
 
 
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type that holds the same, and that Arrow can filter and sort."""
+    return {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(kind, kind)
+
+
 def _typed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns as ours are typed, others' as they are; what the file lacks is null."""
+    """The columns as ours are typed, others' as the schema has them; what the file lacks is null."""
     ours = conform(table, TOPIC_FILE_SCHEMA.names)
     for field in schema:
         if field.name in TOPIC_FILE_SCHEMA.names:
             continue
         has = field.name in table.column_names
         column = table.column(field.name) if has else pa.nulls(table.num_rows, field.type)
-        ours = ours.append_column(field, column)
+        ours = ours.append_column(field, column.cast(field.type))
     return ours
 
 
@@ -217,11 +232,12 @@ def _count(
     kept = total = 0
     for each in files:
         rows = reader.footer(each.path).metadata.num_rows
+        rows -= 0 if each.vector is None else each.vector.cardinality
         total += rows
         if each.min_offset >= log_start_offset:
             kept += rows
         else:
-            parts = _offsets(reader, each.path)
+            parts = _offsets(reader, each.path, each.vector)
             kept += sum(int((offsets >= log_start_offset).sum()) for offsets in parts)
     return kept, total - kept
 

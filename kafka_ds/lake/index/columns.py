@@ -7,8 +7,8 @@ found by scanning the column, some 0.1 ms for 50,000 of them, until so many have
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, ValuesView
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, ValuesView
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_ds.lake.index.entry import UNKNOWN, FileEntries, FileEntry
+from kafka_ds.lake.index.vectors import DeletionVector
 from kafka_ds.lake.names import resolve_path
 
 NO_TIME = np.iinfo(np.int64).min
@@ -42,6 +43,8 @@ class _Arrays:
     latest: Numbers
     null_timestamps: Numbers
     modified: Numbers
+    vectors: Mapping[int, DeletionVector] = field(default_factory=dict)
+    """Of those that have one, by place; `rows` counts what is left."""
 
 
 class FileColumns(FileEntries):
@@ -56,10 +59,13 @@ class FileColumns(FileEntries):
     @classmethod
     def of(cls, table: str, **columns: Any) -> FileColumns:
         """Of Arrow arrays; null is what is not known."""
-        paths = columns.pop("paths")
+        paths, vectors = columns.pop("paths"), columns.pop("vectors")
         times = {name: _numbers(columns.pop(name), NO_TIME) for name in ("earliest", "latest")}
         others = {name: _numbers(each, UNKNOWN) for name, each in columns.items()}
-        return cls(table, _Arrays(paths=_whole(paths), **times, **others))
+        rows = others["rows"] = others["rows"].copy()
+        for at, vector in vectors.items():
+            rows[at] -= vector.cardinality if rows[at] >= 0 else 0
+        return cls(table, _Arrays(paths=_whole(paths), vectors=vectors, **times, **others))
 
     @classmethod
     def of_entries(cls, table: str, entries: Iterable[FileEntry]) -> FileColumns:
@@ -82,6 +88,9 @@ class FileColumns(FileEntries):
                 latest=numbers(each.max_timestamp_ms for each in known),
                 null_timestamps=numbers(each.null_timestamps for each in known),
                 modified=numbers(each.modified_ms for each in known),
+                vectors={
+                    at: each.vector for at, each in enumerate(known) if each.vector is not None
+                },
             ),
         )
 
@@ -104,6 +113,7 @@ class FileColumns(FileEntries):
             max_timestamp_ms=_time(arrays.latest[at]),
             null_timestamps=int(arrays.null_timestamps[at]),
             modified_ms=int(arrays.modified[at]),
+            vector=arrays.vectors.get(at),
         )
 
     @property
@@ -131,6 +141,11 @@ class FileColumns(FileEntries):
     def null_timestamps(self) -> Numbers:
         """How many rows have no date, UNKNOWN where that is not known."""
         return self._arrays.null_timestamps
+
+    @property
+    def vectors(self) -> Mapping[int, DeletionVector]:
+        """Of those files that have one, by place."""
+        return self._arrays.vectors
 
     def incomplete(self) -> list[int]:
         """The places of files that the log has no statistics for."""

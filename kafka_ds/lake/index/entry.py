@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from kafka_ds.lake.index.vectors import DeletionVector
+
 UNKNOWN = -1
 
 
@@ -31,6 +33,13 @@ class FileEntry:
     null_timestamps: int = UNKNOWN
     """Rows whose timestamp is no date: the least and greatest say nothing of them."""
     modified_ms: int = 0
+    vector: DeletionVector | None = None
+    """What is deleted of it; `rows` counts what is left."""
+
+    @property
+    def vector_id(self) -> str | None:
+        """Of several states of a file this one."""
+        return None if self.vector is None else self.vector.id
 
     @property
     def is_complete(self) -> bool:

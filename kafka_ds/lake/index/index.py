@@ -10,7 +10,7 @@ into them at the next lookup.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -326,11 +326,17 @@ class ForeignCommit:
 
 
 def account(
-    version: int, operation: str, removed: Sequence[FileEntry], added: Sequence[FileEntry]
+    version: int,
+    operation: str,
+    removed: Sequence[FileEntry],
+    added: Sequence[FileEntry],
+    *,
+    is_back: Callable[[FileEntry], bool] = lambda entry: False,
 ) -> ForeignCommit:
     """Compare what went with what came: what came must lie inside, and hold no more rows.
 
-    Where it does not, a file that meets the offsets of one that went may hold records of the topic, and stays.
+    Where it does not, `is_back` is asked which files the table had before (RESTORE): they hold what they held. Of the
+    others a file that meets the offsets of one that went may hold records of the topic, and stays.
     """
     erased = 0
     quarantined: list[FileEntry] = []
@@ -338,22 +344,34 @@ def account(
     for partition in sorted({each.partition for each in (*removed, *added)}):
         gone = [each for each in removed if each.partition == partition]
         come = [each for each in added if each.partition == partition]
-        rows_gone, rows_come = sum(e.rows for e in gone), sum(e.rows for e in come)
-        erased += max(0, rows_gone - rows_come)
+        erased += max(0, sum(e.rows for e in gone) - sum(e.rows for e in come))
         ordered = sorted(gone, key=lambda entry: entry.min_offset)
         spans = [(c[0].min_offset, max(e.max_offset for e in c)) for c in clusters(ordered)]
-        if rows_come > rows_gone:
-            complaint = f"partition {partition}: {rows_come} rows came where {rows_gone} went"
-        elif any(each.rows and not _inside(each, spans) for each in come):
-            complaint = f"partition {partition}: rows came at offsets where none went"
-        quarantined += [each for each in come if each.rows and not _meets(each, spans)]
+        if _objection(gone, come, spans) is None:
+            continue
+        come = [each for each in come if not is_back(each)]
+        if (why := _objection(gone, come, spans)) is not None:
+            complaint = f"partition {partition}: {why}"
+            quarantined += [each for each in come if each.rows and not _meets(each, spans)]
     return ForeignCommit(
         version=version,
         operation=operation,
         erased_rows=erased,
         complaint=complaint,
-        quarantined=tuple(quarantined) if complaint else (),
+        quarantined=tuple(quarantined),
     )
+
+
+def _objection(
+    gone: Sequence[FileEntry], come: Sequence[FileEntry], spans: Sequence[tuple[int, int]]
+) -> str | None:
+    """Why what came to a partition is not what went, or a part of it; None where it is."""
+    rows_gone, rows_come = sum(e.rows for e in gone), sum(e.rows for e in come)
+    if rows_come > rows_gone:
+        return f"{rows_come} rows came where {rows_gone} went"
+    if any(each.rows and not _inside(each, spans) for each in come):
+        return "rows came at offsets where none went"
+    return None
 
 
 def _meets(entry: FileEntry, spans: Sequence[tuple[int, int]]) -> bool:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kafka_ds.lake.index.index import UNKNOWN, FileEntry
+from kafka_ds.lake.index.vectors import vector_of
 from kafka_ds.lake.names import resolve_path
 
 PARTITION = "partition"
@@ -24,19 +25,21 @@ class UnsupportedFile(Exception):
 def entry_of_add(table: str, add: Mapping[str, Any]) -> FileEntry:
     """The file that an add action brings."""
     path = str(add["path"])
+    vector = vector_of(table, add.get("deletionVector"))
     rows, low, high, earliest, latest, nulls = _statistics(add.get("stats"))
     return FileEntry(
         path=resolve_path(table, path),
         action_path=path,
         partition=partition_of(add.get("partitionValues")),
         size=int(add.get("size") or 0),
-        rows=rows,
+        rows=rows - vector.cardinality if vector is not None and rows >= 0 else rows,
         min_offset=low,
         max_offset=high,
         min_timestamp_ms=earliest,
         max_timestamp_ms=latest,
         null_timestamps=nulls,
         modified_ms=int(add.get("modificationTime") or 0),
+        vector=vector,
     )
 
 

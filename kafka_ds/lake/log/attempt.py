@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Protocol
@@ -24,11 +25,23 @@ from kafka_ds.lake.actions import (
 # An attempt whose files are older than this ends when somebody vacuumed meanwhile: the files may be
 # among those that went. (Orphans live for days: see `maintenance`.)
 FILES_AGE_MS_MAX = 3_600_000
+# How engines announce the age from which on files go; the first one that is there counts.
+ANNOUNCED_AGES = ("specifiedRetentionMillis", "defaultRetentionMillis")
 
 
-def is_vacuum(actions: Sequence[Action]) -> bool:
-    """Whether a version announces that files go which no version refers to, or says that they went."""
-    return str(commit_info(actions).get("operation", "")).startswith("VACUUM")
+def vacuumed_age_ms(actions: Sequence[Action]) -> int | None:
+    """If a version announces that files go which no version refers to, or says that they went: from which age on.
+
+    The retention that a VACUUM announces, at most `FILES_AGE_MS_MAX`, which also stands for what it does not say.
+    """
+    info = commit_info(actions)
+    if not str(info.get("operation", "")).startswith("VACUUM"):
+        return None
+    parameters: Any = info.get("operationParameters")
+    for name in ANNOUNCED_AGES if isinstance(parameters, dict) else ():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            return max(0, min(int(parameters[name]), FILES_AGE_MS_MAX))
+    return FILES_AGE_MS_MAX
 
 
 class Fate(Enum):
@@ -156,7 +169,9 @@ class Attempt:
             info = commit_info_action(
                 timestamp_ms=timestamp_ms,
                 operation=self.change.operation,
-                blind_append=all("add" in action or "txn" in action for action in actions),
+                # Each version up to this one was read and inspected.
+                read_version=version - 1,
+                actions=actions,
                 ours=ours,
             )
             self._body = encode_actions([info, *actions])
@@ -197,7 +212,8 @@ class Attempt:
         assert not self.is_ours(actions), "what is ours is not in between"
         if version in self.tried_versions:
             self.lost(version)
-        if is_vacuum(actions) and now_ms - self.begun_ms > FILES_AGE_MS_MAX:
+        age_ms = vacuumed_age_ms(actions)
+        if age_ms is not None and self.begun_ms <= now_ms - age_ms:
             raise FilesMayBeGone(
                 f"version {version} vacuumed while this commit's files waited", version=version
             )

@@ -17,11 +17,21 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from kafka_ds.lake.actions import TOPIC_ID_KEY
 from kafka_ds.lake.index.columns import FileColumns
-from kafka_ds.lake.index.entry import FileEntry
+from kafka_ds.lake.index.entry import UNKNOWN, FileEntry
 from kafka_ds.lake.index.stats import PARTITION, entry_of_add, partition_of
-from kafka_ds.lake.names import resolve_path
+from kafka_ds.lake.index.vectors import DeletionVector, vector_of
+from kafka_ds.lake.names import (
+    DATA_FILE_PATTERN,
+    AppIdKind,
+    app_id,
+    is_data_file,
+    quarantine_mark,
+    resolve_path,
+)
 from kafka_ds.lake.store.store import Store
+from kafka_ds.protocol.types import uuid_from_text
 
 _ADD_COLUMNS = (
     "add.path",
@@ -42,6 +52,10 @@ _STATS_SCHEMA = pa.schema(
 )
 
 
+class FilesElsewhere(ValueError):
+    """A checkpoint (of v2Checkpoint) that is whole, and does not hold the files itself."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
     """What a checkpoint says; the default is a table before version 0."""
@@ -51,8 +65,8 @@ class CheckpointState:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     txns: Mapping[str, int] = field(default_factory=dict)
     files: FileColumns = field(default_factory=lambda: FileColumns.of_entries("", ()))
-    vectors: frozenset[str] = frozenset()
-    """Of the files those that have a deletion vector, by path as `TableSnapshot` has it."""
+    gone: frozenset[str] = frozenset()
+    """Files of other engines that went out, in the same way, as long as tombstones are kept."""
 
 
 def read_checkpoint(
@@ -67,10 +81,14 @@ def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointSt
     metadata: Mapping[str, Any] = {}
     txns: dict[str, int] = {}
     files: list[FileColumns | list[FileEntry]] = []
-    vectors: set[str] = set()
+    gone: set[str] = set()
     for body in bodies:
         part = pq.ParquetFile(pa.BufferReader(body))
         names = part.schema_arrow.names
+        if "sidecar" in names and part.read(columns=["sidecar"])["sidecar"].null_count < (
+            part.metadata.num_rows
+        ):
+            raise FilesElsewhere(f"{table}: checkpoint {version} has its files in sidecars")
         wanted = [each for each in ("protocol", "metaData", "txn") if each in names]
         rows = part.read(columns=wanted, use_threads=False)
         for row in _present(rows, "protocol"):
@@ -80,17 +98,53 @@ def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointSt
         for row in _present(rows, "txn"):
             txns[row["appId"]] = row["version"]
         if "add" in names:
-            files.append(_files(table, part, vectors))
+            files.append(_files(table, part))
+        if "remove" in names:
+            gone.update(_removed_by_others(table, part))
     if not protocol or not metadata:
         raise ValueError(f"{table}: checkpoint {version} holds no protocol or no metadata")
-    return CheckpointState(
+    state = CheckpointState(
         version=version,
         protocol=protocol,
         metadata=metadata,
         txns=txns,
         files=_one(table, [each for each in files if len(each)]),
-        vectors=frozenset(vectors),
+        gone=frozenset(gone),
     )
+    _check_numbers(table, state)
+    return state
+
+
+def _check_numbers(table: str, state: CheckpointState) -> None:
+    """Raise ValueError where a topic's rows are there and the numbers that came with them are not.
+
+    An engine that was told to forget `txn` actions leaves them out of its checkpoints. The tiered end is then never
+    taken to be lower than the files of the table show.
+    """
+    topic_id = state.metadata["configuration"].get(TOPIC_ID_KEY)
+    if not topic_id:
+        return
+    partitions, places = np.unique(state.files.partitions, return_inverse=True)
+    ends = np.full(len(partitions), UNKNOWN, np.int64)
+    np.maximum.at(ends, places, state.files.ends)
+    for partition, greatest in zip(partitions.tolist(), ends.tolist(), strict=True):
+        end = state.txns.get(app_id(uuid_from_text(topic_id), partition, AppIdKind.TIERED_END))
+        if end is not None and greatest <= end:
+            continue
+        of_it = (each for each in state.files if each.partition == partition)
+        if any(_counts(each, end, state.txns) for each in of_it):
+            raise ValueError(
+                f"the checkpoint of version {state.version} has rows of partition {partition} up to offset {greatest}, "
+                f"but not the numbers that were committed with them (the tiered end is {end}): an engine forgot them "
+                "(delta.setTransactionRetentionDuration), see docs/table.md, Forgotten numbers"
+            )
+
+
+def _counts(file: FileEntry, end: int | None, txns: Mapping[str, int]) -> bool:
+    """Whether a file shows that a number is missing: others may have put rows in that are no records."""
+    if quarantine_mark(file.action_path) in txns:
+        return False
+    return end is None or (file.max_offset > end and is_data_file(file.action_path))
 
 
 def _one(table: str, parts: Sequence[FileColumns | list[FileEntry]]) -> FileColumns:
@@ -105,6 +159,8 @@ def is_torn(store: Store, table: str, version: int, paths: Sequence[str]) -> boo
     bodies = [store.read(path) for path in paths]
     try:
         _state_of(table, version, bodies)
+    except FilesElsewhere:
+        return False
     except (OSError, ValueError, KeyError):
         return True
     return False
@@ -126,7 +182,7 @@ def _present(rows: pa.Table, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def _files(table: str, part: pq.ParquetFile, vectors: set[str]) -> FileColumns | list[FileEntry]:
+def _files(table: str, part: pq.ParquetFile) -> FileColumns | list[FileEntry]:
     adds = part.read(columns=list(_ADD_COLUMNS), use_threads=False).column("add").drop_null()
     if len(adds) == 0:
         return []
@@ -134,9 +190,11 @@ def _files(table: str, part: pq.ParquetFile, vectors: set[str]) -> FileColumns |
         name: pa.chunked_array([chunk.field(name) for chunk in adds.chunks])
         for name in adds.type.names
     }
+    vectors: dict[int, DeletionVector] = {}
     if "deletionVector" in columns and columns["deletionVector"].null_count < len(adds):
-        with_one = columns["path"].filter(pc.is_valid(columns["deletionVector"]))
-        vectors.update(resolve_path(table, path) for path in with_one.to_pylist())
+        for at, action in enumerate(columns["deletionVector"].to_pylist()):
+            if (vector := vector_of(table, action)) is not None:
+                vectors[at] = vector
     statistics = _parse_statistics(columns["stats"]) if "stats" in columns else None
     if statistics is None:
         return [entry_of_add(table, _with_values(row)) for row in adds.to_pylist()]
@@ -146,8 +204,19 @@ def _files(table: str, part: pq.ParquetFile, vectors: set[str]) -> FileColumns |
         partitions=_partitions(columns["partitionValues"]),
         sizes=columns["size"],
         modified=columns["modificationTime"],
+        vectors=vectors,
         **statistics,
     )
+
+
+def _removed_by_others(table: str, part: pq.ParquetFile) -> list[str]:
+    """The paths of tombstones, but for those of files that are written here, which their names tell."""
+    removes = part.read(columns=["remove.path"], use_threads=False).column("remove").drop_null()
+    if len(removes) == 0:
+        return []
+    paths = pc.struct_field(removes, ["path"])
+    of_others = paths.filter(pc.invert(pc.match_substring_regex(paths, DATA_FILE_PATTERN)))
+    return [resolve_path(table, path) for path in of_others.to_pylist()]
 
 
 def _partitions(values: pa.ChunkedArray) -> pa.Array:

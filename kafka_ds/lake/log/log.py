@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from typing import Protocol
 from kafka_ds.lake.actions import (
     LOG_RETENTION_MS_MIN,
     Action,
+    CorruptLog,
     decode_actions,
     metadata_action,
     protocol_action,
@@ -56,6 +58,8 @@ RETRY_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 VERSIONS_TRIED_MAX = 1000
 # Whoever cuts a log leaves the versions of a minute at least.
 SEEN_MS = 60_000
+# A clock that is set right bit by bit does not go on by so much between two looks at it.
+LEAP_MS = 1_000
 
 
 class ForeignTable(Exception):
@@ -76,18 +80,39 @@ class LogClock(Protocol):
 
 
 class SystemLogClock:
-    """The machine's clocks."""
+    """The machine's clocks.
+
+    A virtual machine that was paused, or brought back from a snapshot, may find that no clock but the time of day has
+    gone on. So where that leaps ahead of the clock that counts sleep, the leap counts as sleep. (Until somebody has set
+    the time of day anew, nothing on the machine tells of the pause.)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ahead_ms = self.wall_ms() - _since_boot_ms()
+        """By how much the time of day was ahead of the other clock, when it was last looked at."""
+        self._leapt_ms = 0
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        clock = getattr(time, "CLOCK_BOOTTIME", None)
-        nanoseconds = time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)
-        return nanoseconds // 1_000_000
+        with self._lock:
+            boot_ms = _since_boot_ms()
+            ahead_ms = self.wall_ms() - boot_ms
+            if ahead_ms - self._ahead_ms >= LEAP_MS:
+                self._leapt_ms += ahead_ms - self._ahead_ms
+            self._ahead_ms = ahead_ms
+            return boot_ms + self._leapt_ms
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+def _since_boot_ms() -> int:
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    nanoseconds = time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)
+    return nanoseconds // 1_000_000
 
 
 @dataclass(slots=True)
@@ -275,7 +300,10 @@ class DeltaLog:
         """Inspect each version from `version` on; the first that is not there."""
         while True:
             began_ms = self.clock.boot_ms()
-            actions = self.read_version(version)
+            try:
+                actions = self.read_version(version)
+            except CorruptLog as error:
+                raise NotCommitted(str(error), attempt) from error
             if actions is not None:
                 attempt.inspect(version, actions, began_ms)
                 version += 1
@@ -298,7 +326,7 @@ class DeltaLog:
         name = self.path(commit_file(version))
         body = attempt.body(version, self.clock.wall_ms())
         was_open = attempt.trying(version, known_ms=self._latest_ms)
-        failure: OSError | None = None
+        failure: OSError | CorruptLog | None = None
         for pause in (0.0, *RETRY_PAUSES_SECONDS):
             if pause:
                 self.clock.sleep(pause)
@@ -315,7 +343,7 @@ class DeltaLog:
                     return True
             except NotWritten as error:
                 failure = error
-            except OSError as error:
+            except (OSError, CorruptLog) as error:
                 failure, was_open = error, True
             else:
                 attempt.inspect(version, actions, self.clock.boot_ms())

@@ -6,6 +6,8 @@ Rules of this file:
   since then can still be read, and no writer of ours can sleep that long unnoticed (see `log`).
 - A vacuum is announced by a commit before any file goes. Whoever commits after it has read the announcement, and gives
   up files that are old enough to be among the orphans (see `attempt`).
+- How old a file is the store's own times say: a file that was written last has the store's "now". This machine's clock
+  may be days ahead (of a shared folder's, say), so by itself it makes nothing old.
 - Folders whose names begin with an underscore are touched only as far as the caller says.
 """
 
@@ -18,8 +20,10 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from kafka_ds.lake.actions import DAY_MS, LOG_RETENTION_MS_MIN, decode_actions, interval_ms
+from kafka_ds.lake.features import unsupported
+from kafka_ds.lake.index.vectors import vector_of
 from kafka_ds.lake.log.attempt import PlainChange
-from kafka_ds.lake.log.checkpoint import is_torn, read_checkpoint
+from kafka_ds.lake.log.checkpoint import CheckpointState, is_torn, read_checkpoint
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.log.snapshot import TableSnapshot
 from kafka_ds.lake.names import (
@@ -28,6 +32,7 @@ from kafka_ds.lake.names import (
     checkpoint_of,
     commit_file,
     last_checkpoint_file,
+    missing_range,
     resolve_path,
     version_of_commit,
 )
@@ -69,10 +74,10 @@ def maintain(
 
 
 def _write_where_one_may_be_torn(log: DeltaLog) -> int:
-    """A torn checkpoint keeps the library from opening the table: it is taken away first."""
+    """Take away first what would keep a checkpoint from being written or proven: one that is torn or forgot numbers."""
     try:
         return write_checkpoint(log)
-    except (DeltaError, OSError, ValueError):
+    except (BadCheckpoint, DeltaError, OSError, ValueError):
         if not drop_torn_checkpoints(log):
             raise
     return write_checkpoint(log)
@@ -82,7 +87,7 @@ def write_checkpoint(log: DeltaLog) -> int:
     """Write a checkpoint of the newest version, make it durable, and prove it; gives its version."""
     table = DeltaTable(log.store.uri(log.table), storage_options=log.store.delta_options)
     version = table.version()
-    expected = TableSnapshot(log)
+    expected = TableSnapshot(log, reads_vectors=True)
     expected.read(version)
     table.create_checkpoint()
     paths = log.listing(start=version).checkpoints.get(version, [])
@@ -110,9 +115,14 @@ def _drop_checksums(log: DeltaLog, paths: Iterable[str]) -> None:
 
 
 def _holds(log: DeltaLog, version: int, paths: list[str], expected: TableSnapshot) -> bool:
-    found = read_checkpoint(log.store, log.table, version, paths)
+    try:
+        found = read_checkpoint(log.store, log.table, version, paths)
+    except ValueError:  # It lacks numbers.
+        return False
     return (
         found.files.sizes() == expected.files.sizes()
+        and {found.files[at].path: each for at, each in found.files.vectors.items()}
+        == expected.vectors()
         and dict(found.txns) == expected.txns
         and found.metadata["schemaString"] == expected.metadata["schemaString"]
         and found.metadata["configuration"] == expected.metadata["configuration"]
@@ -133,6 +143,7 @@ def clean_log(
     folder = log.path(LOG_FOLDER)
     entries = log.store.list(folder)
     modified = {entry.path: entry.modified_ms for entry in entries}
+    now_ms = min(now_ms, max(modified.values(), default=0))
     checkpoints = log.listing().checkpoints
 
     def expired(at_least_ms: int) -> list[int]:
@@ -148,7 +159,11 @@ def clean_log(
     highest = max(expired(LOG_RETENTION_MS_MIN), default=0)
     if not any(0 <= _version_of(entry, folder) < highest for entry in entries):
         return 0  # Without reading a checkpoint: mostly there is nothing to do.
-    kept_ms = max(retention_ms or _retention_ms(log, checkpoints), LOG_RETENTION_MS_MIN)
+    newest = max(checkpoints)
+    state = read_checkpoint(log.store, log.table, newest, checkpoints[newest])
+    if unsupported(state.protocol, state.metadata):
+        return 0
+    kept_ms = max(retention_ms or _retention_ms(state), LOG_RETENTION_MS_MIN)
     boundary = max(expired(kept_ms), default=0)
     if not boundary:
         return 0
@@ -164,9 +179,7 @@ def clean_log(
     return len(doomed)
 
 
-def _retention_ms(log: DeltaLog, checkpoints: dict[int, list[str]]) -> int:
-    newest = max(checkpoints)
-    state = read_checkpoint(log.store, log.table, newest, checkpoints[newest])
+def _retention_ms(state: CheckpointState) -> int:
     text = state.metadata["configuration"].get("delta.logRetentionDuration", "interval 30 days")
     return interval_ms(text) or 30 * DAY_MS
 
@@ -197,19 +210,29 @@ def vacuum(
     """
     if older_than_ms < ORPHAN_AGE_MS_MIN:
         raise ValueError(f"older_than_ms={older_than_ms}: orphans live a day at least")
-    snapshot = TableSnapshot(log)
+    snapshot = TableSnapshot(log, reads_vectors=True)
     snapshot.read()
+    if unsupported(snapshot.protocol, snapshot.metadata):
+        return []  # What a feature keeps beside the files is not known here (vacuumProtocolCheck asks for this).
     older_than_ms = max([older_than_ms, *_kept_ms(snapshot)])
     found = _orphans(log, now_ms - older_than_ms, lost_residue)
     if dry_run or not found:
         return found
     announcement = PlainChange("VACUUM START", info={"olderThanMs": older_than_ms})
-    log.commit(log.begin(announcement), read_version=snapshot.version)
+    version = log.commit(log.begin(announcement), read_version=snapshot.version)
+    now_ms = min(now_ms, _modified_ms(log, version))
     # Once more: what was committed before the announcement is no orphan.
     found = _orphans(log, now_ms - older_than_ms, lost_residue)
     for path in found:
         log.store.delete(path)
     return found
+
+
+def _modified_ms(log: DeltaLog, version: int) -> int:
+    """When a version was written, by the store's clock."""
+    folder, name = log.path(LOG_FOLDER), log.path(commit_file(version))
+    entries = log.store.list(folder, start_after=name.removesuffix(".json"))
+    return next((each.modified_ms for each in entries if each.path == name), 0)
 
 
 def _kept_ms(snapshot: TableSnapshot) -> list[int]:
@@ -219,9 +242,13 @@ def _kept_ms(snapshot: TableSnapshot) -> list[int]:
 
 
 def _orphans(log: DeltaLog, horizon_ms: int, lost_residue: Collection[str]) -> list[str]:
-    snapshot = TableSnapshot(log)
+    snapshot = TableSnapshot(log, reads_vectors=True)
     snapshot.read()
     alive = set(snapshot.files) | _removed_since(log, horizon_ms)
+    alive |= {each.path for each in snapshot.vectors().values() if each.path}
+    # What a RESTORE took out may be wanted back: somebody decides.
+    missing = [missing_range(text) for text, version in snapshot.txns.items() if version >= 0]
+    alive |= {resolve_path(log.table, each.action_path) for each in missing if each is not None}
     # An absolute path may name a file of this very folder in more than one way.
     names = {path.rpartition("/")[2] for path in alive if not path.startswith(f"{log.table}/")}
     return [
@@ -240,7 +267,8 @@ def _may_go(name: str, path: str, lost_residue: Collection[str]) -> bool:
         return True
     if folder.split("/")[0] == RESIDUE:
         return path in lost_residue
-    return not any(part.startswith(("_", ".")) for part in name.split("/"))
+    # Files of deletion vectors are named by the files that have them, which is not looked into here.
+    return not (last.endswith(".bin") or any(p.startswith(("_", ".")) for p in name.split("/")))
 
 
 def _removed_since(log: DeltaLog, horizon_ms: int) -> set[str]:
@@ -256,7 +284,10 @@ def _removed_since(log: DeltaLog, horizon_ms: int) -> set[str]:
             continue  # Most of a week's commits are adds: not worth the parsing.
         for action in decode_actions(body, entry.path):
             if "remove" in action:
-                found.add(resolve_path(log.table, action["remove"]["path"]))
+                remove = action["remove"]
+                found.add(resolve_path(log.table, remove["path"]))
+                if (vector := vector_of(log.table, remove.get("deletionVector"))) is not None:
+                    found.add(vector.path)
     return found
 
 

@@ -2,14 +2,18 @@
 
 Rules of this file:
 - Loaded from the newest complete checkpoint at or below the version, then version by version. If a checkpoint cannot be
-  read, the one before it is used.
+  read, or lacks numbers that came with its rows, the one before it is used.
 - Followed by reading the versions that came since, never from what a writer remembers of its own commits. After a pause
   so long that versions may have been cleaned up, it is loaded again: the gap may hold commits of a paused writer.
 - Rows that others put into a topic's table are no records: files with such rows are in no reader's index. Once their
   commit is behind a checkpoint, a mark in the table says so, for all versions: another engine's checkpoint may be older
-  than the mark.
-- A version in which a file has a deletion vector is refused: which of its rows are there is not known here. Versions
-  before it can be read, and those in which others have rewritten the file.
+  than the mark. A mark of version -1 takes it back.
+- A file that the table had before, and that comes back (RESTORE), holds the records that it held: ours are known by
+  their names, which nobody else gives, and others' by the removals in the log.
+- What a RESTORE took out of the table is missing (`index.missing`), unlike what was erased. Its commit is always read,
+  also where a checkpoint was made of it, until the table has a mark and a later checkpoint.
+- A file of a topic's table may have a deletion vector: such a file counts the rows that are left. Of other tables a
+  version with one is refused.
 - Other engines' actions are taken as they are: encoded or absolute paths, no tags, no statistics (then the footer is
   asked), files of several commits at once.
 """
@@ -21,28 +25,46 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from kafka_ds.lake.actions import KIND_KEY, TOPIC_ID_KEY, Action, CorruptLog, commit_info, ours_of
+from kafka_ds.lake.actions import (
+    KIND_KEY,
+    OURS,
+    TOPIC_ID_KEY,
+    Action,
+    CorruptLog,
+    commit_info,
+    ours_of,
+)
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.index.columns import FileMap
-from kafka_ds.lake.index.index import FileEntry, FileIndex, ForeignCommit, account
+from kafka_ds.lake.index.index import UNKNOWN, FileEntry, FileIndex, ForeignCommit, account
+from kafka_ds.lake.index.missing import RESTORE, MissingFile, is_met, joined, taken_out
 from kafka_ds.lake.index.stats import UnsupportedFile, entry_of_add
-from kafka_ds.lake.log.attempt import is_vacuum
+from kafka_ds.lake.index.vectors import DeletionVector
+from kafka_ds.lake.log.attempt import vacuumed_age_ms
 from kafka_ds.lake.log.checkpoint import CheckpointState, is_torn, read_checkpoint
 from kafka_ds.lake.log.log import DeltaLog, LogClock, LogListing
 from kafka_ds.lake.names import (
     AppIdKind,
+    MissingRange,
     app_id,
     complaint_mark,
+    is_data_file,
+    is_deleted_mark,
+    missing_mark,
+    missing_range,
     parse_app_id,
+    quarantine_mark,
     quarantined_path,
     resolve_path,
     topic_table,
     undecodable_mark,
 )
 from kafka_ds.lake.store.store import Store
-from kafka_ds.wire.types import NO_UUID, uuid_from_text
+from kafka_ds.protocol.types import NO_UUID, uuid_from_text, uuid_text
 
 # How many of other engines' commits are remembered, newest last.
 FOREIGN_COMMITS_MAX = 100
@@ -60,16 +82,19 @@ class NoSuchVersion(Exception):
 class TableSnapshot:
     """One table as of `version`."""
 
-    def __init__(self, log: DeltaLog) -> None:
+    def __init__(self, log: DeltaLog, *, reads_vectors: bool = False) -> None:
+        """Without `reads_vectors` a version in which a file has a deletion vector is refused."""
         self.log = log
+        self._reads_vectors = reads_vectors
         self.version = -1
         self.protocol: Mapping[str, Any] = {}
         self.metadata: Mapping[str, Any] = {}
         self.txns: dict[str, int] = {}
         self.files = FileMap()
         """By path, relative to the lake or absolute: engines encode the same path differently."""
-        self.vacuumed_ms = 0
-        """When a vacuum was last met, or may have been passed over, by a clock that counts sleep."""
+        self.gone_before_ms = 0
+        """Files begun at that time or before it, and not committed yet, may be gone: vacuums were met, or passed over.
+        By a clock that counts sleep."""
         self._seen_ms = 0
         self._vectors: set[str] = set()
         """Files that have a deletion vector."""
@@ -93,12 +118,20 @@ class TableSnapshot:
             return None if found == NO_UUID else found
         return None
 
-    def has_file(self, action_path: str) -> bool:
-        return resolve_path(self.log.table, action_path) in self.files
+    def vectors(self) -> dict[str, DeletionVector]:
+        """The deletion vectors of files, by path."""
+        found = {path: self.files[path].vector for path in self._vectors}
+        return {path: vector for path, vector in found.items() if vector is not None}
+
+    def has_file(self, action_path: str, vector_id: str | None = None) -> bool:
+        entry = self.files.get(resolve_path(self.log.table, action_path))
+        return entry is not None and entry.vector_id == vector_id
 
     def read(self, version: int | None = None) -> None:
         """Read the table anew as of `version`, or of the newest."""
-        began_ms = self.vacuumed_ms = self.log.clock.boot_ms()
+        began_ms = self.log.clock.boot_ms()
+        # What came since the table was last looked at may have been cleaned up, announcements too.
+        self.gone_before_ms = began_ms - 1
         for _ in range(LOADS_MAX):
             listing = self._listing(version)
             if listing.latest < 0:
@@ -131,9 +164,12 @@ class TableSnapshot:
         return self.version != before
 
     def _refuse_vectors(self) -> None:
-        if self._vectors:
+        if self._vectors and not self._reads_vectors:
             self.version = -1  # All is read anew the next time.
-            raise UnsupportedFile(f"{min(self._vectors)} has a deletion vector")
+            raise UnsupportedFile(
+                f"{min(self._vectors)} has a deletion vector, which are read of topics' tables alone: "
+                f"REORG TABLE delta.`{self.log.store.uri(self.log.table)}` APPLY (PURGE) takes them out"
+            )
 
     def _listing(self, version: int | None) -> LogListing:
         hint = self.log.last_checkpoint()
@@ -150,19 +186,32 @@ class TableSnapshot:
         """
         failure: Exception | None = None
         unread: dict[int, list[str]] = {}
+        hiding: tuple[int, list[str]] | None = None
         for listed in (listing, None):
             found = (listed or self.log.listing()).checkpoints
             for each in sorted(found, reverse=True):
                 if version is not None and each > version:
                     continue
+                if self._hides(each):
+                    hiding = hiding or (each, found[each])
+                    continue
                 try:
                     return read_checkpoint(self.log.store, self.log.table, each, found[each])
                 except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-                    failure, unread[each] = error, found[each]
+                    failure, unread[each] = failure or error, found[each]
         if self.log.read_version(0) is None:
+            if hiding is not None:
+                return read_checkpoint(self.log.store, self.log.table, *hiding)
             self._raise_if_away(unread, failure)
-            raise CorruptLog(f"{self.log.table}: neither a checkpoint nor version 0") from failure
+            why = "" if failure is None else f" ({failure})"
+            raise CorruptLog(
+                f"{self.log.table}: neither a checkpoint nor version 0{why}"
+            ) from failure
         return CheckpointState()
+
+    def _hides(self, version: int) -> bool:
+        """Whether a checkpoint is of a commit that has to be seen itself: an earlier one is used where there is one."""
+        return False
 
     def _raise_if_away(
         self, unread: Mapping[int, Sequence[str]], failure: Exception | None
@@ -176,7 +225,7 @@ class TableSnapshot:
         self.protocol, self.metadata = state.protocol, state.metadata
         self.txns = dict(state.txns)
         self.files = FileMap(state.files)
-        self._vectors = set(state.vectors)
+        self._vectors = {state.files[at].path for at in state.files.vectors}
 
     def _follow(self, version: int | None) -> None:
         if version is not None and version <= self.version:
@@ -193,8 +242,9 @@ class TableSnapshot:
         try:
             removed, added = self._apply_actions(actions)
             self._applied(version, actions, removed, added)
-            if is_vacuum(actions):
-                self.vacuumed_ms = self.log.clock.boot_ms()
+            if (age_ms := vacuumed_age_ms(actions)) is not None:
+                gone_before_ms = self.log.clock.boot_ms() - age_ms
+                self.gone_before_ms = max(self.gone_before_ms, gone_before_ms)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             # JSON, but no action as the protocol has it.
             raise CorruptLog(f"{self.log.table}, version {version}: {error!r}") from error
@@ -205,13 +255,10 @@ class TableSnapshot:
     ) -> tuple[list[FileEntry], dict[str, FileEntry]]:
         removed: list[FileEntry] = []
         added: dict[str, FileEntry] = {}
-        vectors: set[str] = set()
         for action in actions:
             if "add" in action:
                 entry = entry_of_add(self.log.table, action["add"])
                 added[entry.path] = entry
-                if action["add"].get("deletionVector"):
-                    vectors.add(entry.path)
                 # Engines that complete a file's statistics add it once more.
                 before = self.files.pop(entry.path, None)
                 if before is not None:
@@ -229,7 +276,8 @@ class TableSnapshot:
             elif "protocol" in action:
                 self.protocol = action["protocol"]
         self.files.update(added)
-        self._vectors = (self._vectors - added.keys()) | vectors
+        self._vectors -= added.keys()
+        self._vectors |= {path for path, entry in added.items() if entry.vector is not None}
         return removed, added
 
     def _applied(
@@ -246,13 +294,19 @@ class TopicSnapshot(TableSnapshot):
     """A topic's table as of one version, with an index of its files."""
 
     def __init__(self, log: DeltaLog, topic: str, reader: FileReader | None = None) -> None:
-        super().__init__(log)
+        super().__init__(log, reads_vectors=True)
         self.topic = topic
         self.reader = reader or FileReader(log.store)
         self.index = FileIndex()
         self.foreign_commits: list[ForeignCommit] = []
         self.quarantined: set[str] = set()
         """Files by path whose rows are no records of the topic."""
+        self._missing: dict[str, MissingFile] = {}
+        """What a RESTORE took out, by the path of its file."""
+        self._gone: set[str] = set()
+        """Other engines' files that went out, as far as the log still says so."""
+        self._newest_txns: Mapping[str, int] = {}
+        """Those of the newest version, where an older one is read: their marks hold for it."""
 
     @classmethod
     def load(
@@ -267,11 +321,10 @@ class TopicSnapshot(TableSnapshot):
         """The table of a topic as of `version`, or of the newest."""
         snapshot = cls(DeltaLog(store, topic_table(topic), clock=clock), topic, reader)
         if version is not None:
-            newest = TableSnapshot(snapshot.log)
-            # No file of the newest version is looked at.
-            with contextlib.suppress(UnsupportedFile):
-                newest.read()
-            snapshot._take_marks(newest.txns)
+            newest = TableSnapshot(snapshot.log, reads_vectors=True)
+            newest.read()
+            snapshot._newest_txns = newest.txns
+            snapshot._take_marks(newest.txns.items())
         snapshot.read(version)
         return snapshot
 
@@ -306,6 +359,25 @@ class TopicSnapshot(TableSnapshot):
         """The highest leader epoch that wrote."""
         return self._number(partition, AppIdKind.LEADER_EPOCH)
 
+    def missing(self, partition: int) -> Sequence[tuple[int, int]]:
+        """The tiered ranges, both ends inclusive, that a RESTORE took out of the table and nobody has brought back."""
+        if not self._missing:
+            return ()
+        topic_id, start = self.topic_id, self.log_start(partition) or 0
+        spans = [each.range for each in self._missing.values()]
+        return joined(
+            (max(start, each.start_offset), each.end_offset)
+            for each in spans
+            if (each.topic_id, each.partition) == (topic_id, partition) and each.end_offset >= start
+        )
+
+    def missing_files(self) -> list[MissingFile]:
+        """The files that a RESTORE took out and nobody has brought back, by partition and offset."""
+        return sorted(
+            (each for each in self._missing.values() if each.range.topic_id == self.topic_id),
+            key=lambda each: (each.range.partition, each.range.start_offset),
+        )
+
     def find(self, partition: int, start_offset: int, end_offset: int) -> list[FileEntry]:
         """The files that may hold offsets of [start_offset, end_offset], by first offset."""
         return self.index.find(partition, start_offset, end_offset)
@@ -314,10 +386,21 @@ class TopicSnapshot(TableSnapshot):
         topic_id = self.topic_id
         return None if topic_id is None else self.txns.get(app_id(topic_id, partition, kind))
 
+    def _hides(self, version: int) -> bool:
+        # Spark makes a checkpoint of each RESTORE at once: what it took out would be taken for erased.
+        with contextlib.suppress(CorruptLog):
+            info = commit_info(self.log.read_version(version) or ())
+            return info.get("operation") == RESTORE and OURS not in info
+        return False
+
     def _take(self, state: CheckpointState) -> None:
         super()._take(state)
         self.foreign_commits = [e for e in self.foreign_commits if e.version <= state.version]
-        self._take_marks(self.txns)
+        self._gone = set(state.gone)
+        self._missing = {}
+        self._take_marks(self.txns.items())
+        for path in [each for each in self._missing if each in self.files]:
+            del self._missing[path]
         columns = state.files
         lacking = columns.incomplete()
         quarantined = [columns.place(path) for path in self.quarantined]
@@ -335,18 +418,103 @@ class TopicSnapshot(TableSnapshot):
         added: Mapping[str, FileEntry],
     ) -> None:
         self._complete_added(version, removed, added)
-        marked = self._take_marks(each["txn"]["appId"] for each in actions if "txn" in each)
+        txns = [each["txn"] for each in actions if "txn" in each]
+        marked = self._take_marks((each["appId"], each["version"]) for each in txns)
+        for entry in (*removed, *(self.files[path] for path in marked if path in self.files)):
+            self.index.remove(entry)
         if ours_of(actions) is None and (removed or added):
             operation = str(commit_info(actions).get("operation", ""))
             gone = [each for each in removed if each.path not in self.quarantined]
-            found = account(version, operation, gone, [self.files[path] for path in added])
+            come = [self.files[path] for path in added]
+            found = account(version, operation, gone, come, is_back=self._is_back)
             self.foreign_commits = [*self.foreign_commits, found][-FOREIGN_COMMITS_MAX:]
             self.quarantined.update(each.path for each in found.quarantined)
-        for entry in (*removed, *(self.files[path] for path in marked if path in self.files)):
-            self.index.remove(entry)
+        self._gone.update(each.path for each in removed if not is_data_file(each.path))
         for path in added:
-            if path not in self.quarantined:
+            self._missing.pop(path, None)
+        for path in {**added, **dict.fromkeys(marked)}:
+            if path not in self.quarantined and path in self.files:
                 self.index.add(self.files[path])
+        if ours_of(actions) is None and commit_info(actions).get("operation") == RESTORE:
+            self._restored(version, removed, [self.files[path] for path in added])
+
+    def _restored(
+        self, version: int, removed: Sequence[FileEntry], added: Sequence[FileEntry]
+    ) -> None:
+        """Another version's files are the table's now."""
+        self._missing = {
+            path: each for path, each in self._missing.items() if not is_met(each.range, added)
+        }
+        gone = [
+            each
+            for each in removed
+            if each.path not in self.quarantined and each.path not in self.files
+        ]
+        ends = {
+            number: max((each.max_offset for each in self.index.files(number)), default=UNKNOWN)
+            for number in {each.partition for each in gone}
+        }
+        if self.topic_id is not None:
+            taken = taken_out(version, self.topic_id, gone, ends)
+            self._missing.update((each.path, each) for each in taken)
+
+    def _is_back(self, entry: FileEntry) -> bool:
+        """Whether a file that came was in the table before, and holds no offset that is in another file of it."""
+        return entry.path not in self.quarantined and self._is_genuine(entry)
+
+    def _is_genuine(self, entry: FileEntry) -> bool:
+        end = self.tiered_end(entry.partition)
+        if end is None or entry.max_offset > end:
+            return False
+        folder = f"{self.log.table}/partition={entry.partition}/{entry.min_offset:020d}-"
+        is_ours = entry.path.startswith(folder) and is_data_file(entry.path)
+        if not is_ours and entry.path not in self._gone:
+            return False
+        return self._is_of_this_topic(entry) and self.shared_offsets(entry) == 0
+
+    def _is_of_this_topic(self, entry: FileEntry) -> bool:
+        """Whether no earlier topic of the same name wrote a file: the commit tells that added it."""
+        if not any(is_deleted_mark(each) for each in self.txns):
+            return True
+        for version in reversed(self.log.listing().commits):
+            actions = self.log.read_version(version) or ()
+            ours = ours_of(actions)
+            if ours is not None and any(
+                resolve_path(self.log.table, each["add"]["path"]) == entry.path
+                for each in actions
+                if "add" in each
+            ):
+                topic_id = self.topic_id
+                return topic_id is not None and ours.get("topicId") == uuid_text(topic_id)
+        return False
+
+    def shared_offsets(self, entry: FileEntry) -> int | None:
+        """How many offsets of a file are in another one; None where that cannot be known.
+
+        Spans may interleave, as other engines pack files by size.
+        """
+        others = self.index.find(entry.partition, entry.min_offset, entry.max_offset)
+        others = [each for each in others if each.path != entry.path]
+        if not others:
+            return 0
+        try:
+            own, *found = (self._offsets(each, entry) for each in (entry, *others))
+        except (FileNotFoundError, UnreadableFile):
+            return None
+        return int(np.isin(own, np.concatenate(found)).sum())
+
+    def _offsets(self, entry: FileEntry, span: FileEntry) -> NDArray[np.int64]:
+        """The offsets of a file that lie within another's."""
+        low, high = span.min_offset, span.max_offset
+        rows, _ = self.reader.read(
+            entry.path,
+            start_offset=low,
+            end_offset=high,
+            columns=("offset",),
+            vector=entry.vector,
+        )
+        found: NDArray[np.int64] = rows.column("offset").to_numpy()
+        return found
 
     def complaints(self) -> list[ForeignCommit]:
         """Others' commits that are no erasure and no new layout, and that the table has no mark of."""
@@ -356,12 +524,50 @@ class TopicSnapshot(TableSnapshot):
             if each.complaint and complaint_mark(each.version) not in self.txns
         ]
 
-    def _take_marks(self, app_ids: Iterable[str]) -> set[str]:
-        """Files whose quarantine is news."""
-        marked = {path for text in app_ids if (path := quarantined_path(text)) is not None}
-        news = {resolve_path(self.log.table, path) for path in marked} - self.quarantined
-        self.quarantined |= news
+    def marks_due(self) -> dict[str, int]:
+        """What the table is to be told of others' commits, for readers that begin behind a checkpoint: txn → version.
+
+        A file that is quarantined though it is genuine, as earlier releases did with what a RESTORE brought back, is
+        released: only ours are certain to be.
+        """
+        due: dict[str, int] = {}
+        for each in self.complaints():
+            due[complaint_mark(each.version)] = each.version
+            due |= {quarantine_mark(file.action_path): each.version for file in each.quarantined}
+        for path in self.quarantined:
+            entry = self.files.get(path)
+            if entry is not None and is_data_file(path) and self._is_genuine(entry):
+                due[quarantine_mark(entry.action_path)] = -1
+        missing = {missing_mark(each.range): each.version for each in self._missing.values()}
+        due |= {text: at for text, at in missing.items() if self.txns.get(text) != at}
+        due |= {
+            text: -1
+            for text, at in self.txns.items()
+            if at >= 0 and text not in missing and missing_range(text) is not None
+        }
+        return due
+
+    def _take_marks(self, txns: Iterable[tuple[str, int]]) -> set[str]:
+        """Files whose quarantine, or the end of it, is news."""
+        news: set[str] = set()
+        for text, version in txns:
+            if (missing := missing_range(text)) is not None:
+                self._take_missing(missing, version)
+            if (spelled := quarantined_path(text)) is None:
+                continue
+            path = resolve_path(self.log.table, spelled)
+            version = self._newest_txns.get(text, version)
+            if (version >= 0) != (path in self.quarantined):
+                self.quarantined ^= {path}
+                news.add(path)
         return news
+
+    def _take_missing(self, missing: MissingRange, version: int) -> None:
+        path = resolve_path(self.log.table, missing.action_path)
+        if version >= 0:
+            self._missing[path] = MissingFile(range=missing, path=path, version=version)
+        else:
+            self._missing.pop(path, None)
 
     def _complete_added(
         self, version: int, removed: Sequence[FileEntry], added: Mapping[str, FileEntry]

@@ -2,6 +2,9 @@
 
 Rules of this file:
 - Those of `kafka_ds.lake.store.store`; a file gets its name when all of it is on the disk.
+- A folder's fsync that failed may have dropped what it was to write, and the next one succeeds without that. So a name
+  is put there anew, with the same bytes, before the next fsync is believed. (Another process that goes on from the name
+  meanwhile does not know.)
 - A folder can go and come back while brokers run: a disk that is not mounted for a while. Nothing is made in its place:
   a decision that was written there would be gone when it is back, and the next one would leave a hole. So the root is
   made at most once, before the first write, and a commit is made only beside the one that it follows: it may also be
@@ -39,6 +42,8 @@ class LocalStore:
         self.root = os.path.abspath(root)
         self._mark = mark
         self._known_folders: set[str] = set()
+        self._unsynced: set[str] = set()
+        """Files whose folder could not be made durable with their names in it."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = self._inside(path)
@@ -57,8 +62,23 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
         # Also for the loser: the winner may not have reached this line.
-        _sync_folder(os.path.dirname(target))
+        self._sync_names(target)
         return won
+
+    def _sync_names(self, target: str) -> None:
+        """Make a name durable that was made in its folder."""
+        folder = os.path.dirname(target)
+        waiting = [each for each in tuple(self._unsynced) if os.path.dirname(each) == folder]
+        try:
+            for each in waiting:
+                # One that was deleted since needs no place.
+                with contextlib.suppress(FileNotFoundError), open(each, "rb") as file:
+                    os.replace(self._write_temporary(each, file.read()), each)
+            _sync_folder(folder)
+        except OSError:
+            self._unsynced.add(target)
+            raise
+        self._unsynced.difference_update(waiting)
 
     def put_durable(self, path: str, data: bytes) -> None:
         with self.create(path) as file:
@@ -209,7 +229,12 @@ class LocalStore:
         for each in reversed(missing):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(each)
-            _sync_folder(os.path.dirname(each))
+            try:
+                _sync_folder(os.path.dirname(each))
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.rmdir(each)  # It is made, and made durable, another time.
+                raise
             if len(self._known_folders) >= KNOWN_FOLDERS_MAX:
                 self._known_folders.clear()
             self._known_folders.add(each)

@@ -31,7 +31,7 @@ from kafka_ds.lake.schemas import (
 )
 from kafka_ds.lake.store.store import Store
 from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.wire.types import uuid_from_text, uuid_text
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 EVENTS_KIND = "remote-log-metadata"
 OPERATION = "TIER EVENTS"

@@ -4,8 +4,11 @@ Rules of this file:
 - A commit adds or removes, never both, because streaming readers skip whole commits that remove. A new layout is the
   exception: it brings no new row, so its adds are no change of data, and a removal is one only where rows expired.
 - Many partitions share a commit. A conflict of one takes that partition out of the commit, and the rest goes on.
-- A partition is out if a higher leader epoch has written, if its range or a later one is there, if the log start that
-  it sets (or a later one) is there already, or if a file that it removes is gone. Epochs and ends are in the table as
+- A new layout says the metadata again, because delta-rs overlooks removals that change no data: with its OPTIMIZE of
+  the same files each row would be there twice. New metadata end any commit that was decided before.
+- A partition is out if a higher leader epoch has written, if its range or a later one is there, if its range begins
+  neither where the table ends nor where the log begins, if the log start that it sets (or a later one) is there
+  already, or if a file that it removes is gone. Epochs and ends are in the table as
   `txn` actions, so that a leader that slept through everything reads them too.
 - Another topic id, or a change of protocol or metadata that is not on the list of harmless ones, ends the whole commit:
   nothing is written to a table whose rules are not known.
@@ -21,31 +24,18 @@ from urllib.parse import unquote
 
 from kafka_ds.lake.actions import (
     LOG_RETENTION_MS_MIN,
-    MIN_READER_VERSION,
-    MIN_WRITER_VERSION,
     TOPIC_ID_KEY,
     Action,
     interval_ms,
-    ours_of,
     txn_action,
 )
-from kafka_ds.lake.log.attempt import Conflict
+from kafka_ds.lake.features import active, unset, unsupported
+from kafka_ds.lake.index.vectors import vector_of
+from kafka_ds.lake.log.attempt import FILES_AGE_MS_MAX, Conflict
 from kafka_ds.lake.names import AppIdKind, app_id, parse_app_id, undecodable_mark
 from kafka_ds.lake.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA, delta_schema_json
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
 
-# Writer features (of a protocol 1/7 table) that ask nothing of a writer which only appends and removes.
-HARMLESS_WRITER_FEATURES = frozenset({"appendOnly", "invariants"})
-WRITER_VERSION_WITH_FEATURES = 7
-# Properties under which our rows, our commits or our readers would be wrong.
-FORBIDDEN_PROPERTIES = {
-    "delta.enableDeletionVectors": ("true",),
-    "delta.appendOnly": ("true",),
-    "delta.columnMapping.mode": ("name", "id"),
-    "delta.enableChangeDataFeed": ("true",),
-    "delta.enableInCommitTimestamps": ("true",),
-    "delta.enableRowTracking": ("true",),
-}
 # Columns that every row of ours has a value for.
 NEVER_NULL = frozenset({"partition", "offset", "leader_epoch", "timestamp_type", "batch"})
 
@@ -60,6 +50,10 @@ class LeaderEpochFenced(Conflict):
 
 class RangeTaken(Conflict):
     """The range, or one beyond it, is in the table."""
+
+
+class RangeGap(Conflict):
+    """The range begins behind the table's end, and offsets in between are neither there nor given up."""
 
 
 class LogStartMoved(Conflict):
@@ -83,6 +77,8 @@ class PartitionIntent:
     start_offset: int = -1
     end_offset: int = -1
     """The range that is added, both inclusive; -1 where none is."""
+    leader_log_start: int = 0
+    """Where the log begins by the leader that adds the range: the table may not have been told yet."""
     undecodable_to: int = -1
     """The last offset of the range's batches that cannot be decoded; -1 where all can."""
     log_start_offset: int = -1
@@ -153,20 +149,22 @@ class TableView(Protocol):
         """The highest leader epoch that wrote."""
         ...
 
-    def has_file(self, action_path: str) -> bool:
-        """Whether a file is in the table, by its path as actions spell it."""
+    def has_file(self, action_path: str, vector_id: str | None = None) -> bool:
+        """Whether a file is in the table, by its path as actions spell it, with that deletion vector or none."""
         ...
 
 
 class TopicChange:
     """An intent on its way to a version; `out` says which partitions it lost, and why."""
 
-    def __init__(self, intent: Intent, view: TableView, *, now_ms: int) -> None:
+    def __init__(self, intent: Intent, view: TableView) -> None:
         self.intent = intent
         self.operation = intent.operation
         self.out: dict[int, Conflict] = {}
-        self._now_ms = now_ms
         self._left = {part.partition: part for part in intent.partitions}
+        self._protocol, self._metadata = view.protocol, view.metadata
+        """As of the newest version that was looked at."""
+        self._says_metadata = any(part.is_new_layout for part in intent.partitions)
         self._admit(view)
 
     @property
@@ -190,7 +188,9 @@ class TopicChange:
         }
 
     def actions(self, version: int) -> Sequence[Action]:
-        found: list[Action] = list(self.intent.actions)
+        found: list[Action] = [*self.intent.actions]
+        if self._says_metadata:
+            found.append({"metaData": dict(self._metadata)})
         for part in self._left.values():
             found.extend(part.adds)
             found.extend(part.removes)
@@ -201,16 +201,15 @@ class TopicChange:
                 numbers.append((AppIdKind.LOG_START, part.log_start_offset))
             for kind, number in numbers:
                 name = app_id(self.intent.topic_id, part.partition, kind)
-                found.append(txn_action(name, number, self._now_ms))
+                found.append(txn_action(name, number))
             if part.undecodable_to >= 0:
                 name = undecodable_mark(self.intent.topic_id, part.partition)
-                found.append(txn_action(name, part.undecodable_to, self._now_ms))
+                found.append(txn_action(name, part.undecodable_to))
         return found
 
     def check(self, version: int, actions: Sequence[Action]) -> None:
         """Take out what a version in between ends; raises when nothing is left."""
-        self._check_ours(version, ours_of(actions) or {})
-        removed = set()
+        removed, before = set(), (self._protocol, self._metadata)
         for action in actions:
             if "protocol" in action or "metaData" in action:
                 self._check_table(version, action)
@@ -218,6 +217,9 @@ class TopicChange:
                 self._check_txn(version, action["txn"])
             elif "remove" in action:
                 removed.add(_name(action["remove"].get("path", "")))
+        # A version may change both, and the one alone would not do.
+        if (self._protocol, self._metadata) != before and (complaint := self._objection()):
+            raise TableChanged(f"version {version}: {complaint}", version=version)
         if removed:
             for part in self.partitions:
                 if any(_name(each["remove"]["path"]) in removed for each in part.removes):
@@ -231,25 +233,16 @@ class TopicChange:
             raise TopicIdChanged(
                 f"the table's topic id is {found}, not {uuid_text(self.intent.topic_id)}"
             )
-        if complaint := self._objection(protocol=view.protocol, metadata=view.metadata):
+        if complaint := self._objection():
             raise TableChanged(complaint)
         for part in self.partitions:
             self._check_number(part, AppIdKind.LEADER_EPOCH, view.leader_epoch(part.partition), -1)
             self._check_number(part, AppIdKind.TIERED_END, view.tiered_end(part.partition), -1)
             self._check_number(part, AppIdKind.LOG_START, view.log_start(part.partition), -1)
-            if not all(view.has_file(each["remove"]["path"]) for each in part.removes):
+            self._check_gap(part, view)
+            if not all(_is_in(view, each["remove"]) for each in part.removes):
                 self._take_out(FilesRemoved, part, -1, "a file is not in the table")
         self._raise_if_nothing_is_left()
-
-    def _check_ours(self, version: int, ours: Mapping[str, Any]) -> None:
-        topic_id = ours.get("topicId")
-        if topic_id is not None and topic_id != uuid_text(self.intent.topic_id):
-            raise TopicIdChanged(f"version {version} is of topic id {topic_id}", version=version)
-        for entry in ours.get("partitions", ()):
-            part = self._left.get(entry.get("partition"))
-            if part is not None:
-                epoch = entry.get("leaderEpoch", -1)
-                self._check_number(part, AppIdKind.LEADER_EPOCH, epoch, version)
 
     def _check_table(self, version: int, action: Action) -> None:
         metadata = action.get("metaData")
@@ -262,16 +255,11 @@ class TopicChange:
                 )
             if any("metaData" in each for each in self.intent.actions):
                 raise TableChanged(f"version {version} changed the metadata too", version=version)
-        complaint = self._objection(protocol=action.get("protocol"), metadata=metadata)
-        if complaint:
-            raise TableChanged(f"version {version}: {complaint}", version=version)
+            self._metadata = metadata
+        self._protocol = action.get("protocol", self._protocol)
 
-    def _objection(
-        self, *, protocol: Mapping[str, Any] | None, metadata: Mapping[str, Any] | None
-    ) -> str | None:
-        return objection(
-            protocol=protocol, metadata=metadata, needs_columns=not self.intent.is_fence
-        )
+    def _objection(self) -> str | None:
+        return objection(self._protocol, self._metadata, needs_columns=not self.intent.is_fence)
 
     def _check_txn(self, version: int, txn: Mapping[str, Any]) -> None:
         name = parse_app_id(str(txn.get("appId", "")))
@@ -298,6 +286,17 @@ class TopicChange:
         elif 0 <= part.log_start_offset <= number:
             self._take_out(LogStartMoved, part, version, f"the log starts at {number}")
 
+    def _check_gap(self, part: PartitionIntent, view: TableView) -> None:
+        """Nothing that comes between makes a gap: ends and log starts only grow."""
+        if not part.has_range or part.partition not in self._left:
+            return
+        end = view.tiered_end(part.partition)
+        next_offset = 0 if end is None else end + 1
+        begins = max(next_offset, view.log_start(part.partition) or 0, part.leader_log_start)
+        if part.start_offset > begins:
+            why = f"the table ends at {next_offset - 1}, the range begins at {part.start_offset}"
+            self._take_out(RangeGap, part, -1, why)
+
     def _take_out(
         self, kind: type[Conflict], part: PartitionIntent, version: int, why: str
     ) -> None:
@@ -312,6 +311,12 @@ class TopicChange:
             raise next(iter(self.out.values()))
 
 
+def _is_in(view: TableView, remove: Mapping[str, Any]) -> bool:
+    """Whether what is to be removed is there: a file whose deletion vector is another one by now is another file."""
+    vector = vector_of("", remove.get("deletionVector"))
+    return view.has_file(remove["path"], None if vector is None else vector.id)
+
+
 def _name(path: str) -> str:
     """The last part of a file's path, however an engine spells it: no two files of a table share it."""
     return unquote(path).rpartition("/")[2]
@@ -324,58 +329,50 @@ def fields_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def objection(
-    *,
-    protocol: Mapping[str, Any] | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    needs_columns: bool = True,
+    protocol: Mapping[str, Any], metadata: Mapping[str, Any], *, needs_columns: bool = True
 ) -> str | None:
-    """Why rows of topics (or without `needs_columns` a fence) may not be written under these; None where they may."""
-    if protocol is not None and (complaint := _protocol_objection(protocol)):
-        return complaint
-    if metadata is not None:
-        complaint = _property_objection(metadata)
-        return complaint or (_schema_objection(metadata) if needs_columns else None)
-    return None
+    """Why rows of topics (or without `needs_columns` a fence) may not be written under these; None where they may.
 
-
-def _protocol_objection(protocol: Mapping[str, Any]) -> str | None:
-    reader, writer = protocol.get("minReaderVersion", 1), protocol.get("minWriterVersion", 1)
-    features = set(protocol.get("writerFeatures") or ())
-    if reader > MIN_READER_VERSION or protocol.get("readerFeatures"):
-        return f"reader version {reader} is not one that every engine has"
-    if writer == WRITER_VERSION_WITH_FEATURES and features <= HARMLESS_WRITER_FEATURES:
-        return None
-    if writer > MIN_WRITER_VERSION:
-        return f"writer version {writer} with {sorted(features)} asks for what is not written here"
-    return None
+    Each text says how to undo what it names.
+    """
+    return (
+        unsupported(protocol, metadata)
+        or active(metadata, _COLUMNS)
+        or _property_objection(metadata)
+        or (_schema_objection(metadata) if needs_columns else None)
+    )
 
 
 def _property_objection(metadata: Mapping[str, Any]) -> str | None:
     configuration = metadata.get("configuration", {})
-    for name, values in FORBIDDEN_PROPERTIES.items():
-        if str(configuration.get(name, "")).lower() in values:
-            return f"{name}={configuration[name]}"
-    if "delta.setTransactionRetentionDuration" in configuration:
-        return "delta.setTransactionRetentionDuration would forget what is tiered"
-    retention = configuration.get("delta.logRetentionDuration")
+    name = "delta.setTransactionRetentionDuration"
+    if name in configuration:
+        return f"{name} would forget what is tiered: {unset(name)}"
+    name = "delta.logRetentionDuration"
+    retention = configuration.get(name)
     if retention is not None and (interval_ms(retention) or 0) < LOG_RETENTION_MS_MIN:
-        return f"delta.logRetentionDuration={retention} is less than 7 days"
-    if any(name.startswith("delta.constraints.") for name in configuration):
-        return "check constraints are not known here"
+        return f"{name}={retention} is less than 7 days: {unset(name)}"
+    name = "delta.deletedFileRetentionDuration"
+    kept = configuration.get(name)
+    if kept is not None and (interval_ms(kept) or 0) < FILES_AGE_MS_MAX:
+        return f"{name}={kept} is less than an hour: VACUUM would delete files of copies: {unset(name)}"
     return None
+
+
+_RESTORE = "RESTORE TABLE … TO VERSION AS OF <the version before>"
 
 
 def _schema_objection(metadata: Mapping[str, Any]) -> str | None:
     partitioned_by = tuple(metadata.get("partitionColumns", ()))
     if partitioned_by != TOPIC_PARTITION_COLUMNS:
-        return f"it is partitioned by {list(partitioned_by)}"
+        return f"it is partitioned by {list(partitioned_by)}: {_RESTORE}"
     there = {field["name"]: field for field in json.loads(metadata["schemaString"])["fields"]}
     for name, kind in _COLUMNS.items():
         if name not in there or _shape(there[name]["type"]) != kind:
-            return f"column {name} was dropped or retyped"
+            return f"column {name} was dropped or retyped: {_RESTORE}"
     for name, field in there.items():
         if not field["nullable"] and name not in NEVER_NULL:
-            return f"column {name} may not be null"
+            return f"column {name} may not be null: ALTER TABLE … ALTER COLUMN {name} DROP NOT NULL"
     return None
 
 

@@ -26,8 +26,8 @@ from kafka_ds.lake.actions import (
 )
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
 from kafka_ds.lake.index.stats import UnsupportedFile
+from kafka_ds.lake.index.vectors import action_of
 from kafka_ds.lake.log.attempt import (
-    FILES_AGE_MS_MAX,
     Attempt,
     Conflict,
     FilesMayBeGone,
@@ -35,7 +35,7 @@ from kafka_ds.lake.log.attempt import (
 )
 from kafka_ds.lake.log.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot, TopicSnapshot
-from kafka_ds.lake.names import complaint_mark, deleted_mark, quarantine_mark, topic_table
+from kafka_ds.lake.names import deleted_mark, topic_table
 from kafka_ds.lake.schemas import (
     LOG_RETENTION_MS,
     TOPIC_PARTITION_COLUMNS,
@@ -45,7 +45,7 @@ from kafka_ds.lake.schemas import (
 )
 from kafka_ds.lake.store.store import Store
 from kafka_ds.lake.tables.intent import Intent, TableChanged, TopicChange, TopicIdChanged, objection
-from kafka_ds.wire.types import NO_UUID, uuid_text
+from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 TOPIC_KIND = "topic"
 CREATE = "CREATE TOPIC"
@@ -125,7 +125,7 @@ class TopicTable:
             raise TopicIdChanged(
                 f"{self._where()} belongs to topic id {found}, not {uuid_text(topic_id)}"
             )
-        complaint = objection(protocol=self.snapshot.protocol, metadata=self.snapshot.metadata)
+        complaint = objection(self.snapshot.protocol, self.snapshot.metadata)
         if complaint:
             raise TableChanged(f"{self._where()}: {complaint}")
         return self.snapshot
@@ -148,7 +148,7 @@ class TopicTable:
 
     def _unopened(self) -> TableSnapshot:
         """The newest state without a look into any file: they may be damaged, or the store silent. Raises as `read`."""
-        found = TableSnapshot(self.log)
+        found = TableSnapshot(self.log, reads_vectors=True)
         try:
             found.read()
         except UNREADABLE as error:
@@ -175,9 +175,9 @@ class TopicTable:
         """
         self.read()
         # The attempt looks at the versions from here on; those before were read just now, or long ago.
-        if self.begin_ms() - begun_ms > FILES_AGE_MS_MAX and self.snapshot.vacuumed_ms > begun_ms:
+        if begun_ms <= self.snapshot.gone_before_ms:
             raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
-        change = TopicChange(intent, self.snapshot, now_ms=self.log.clock.wall_ms())
+        change = TopicChange(intent, self.snapshot)
         attempt = self.log.begin(change)
         attempt.begun_ms = begun_ms
         return self.resume(attempt)
@@ -187,29 +187,22 @@ class TopicTable:
         change = attempt.change
         assert isinstance(change, TopicChange), "an attempt of this table"
         version = self.log.commit(attempt, read_version=self.snapshot.version)
-        self.snapshot.refresh()
+        self.read()
         return Committed(version=version, out=dict(change.out), attempt=attempt)
 
     def mark_complaints(self) -> int:
-        """Note in the table which of others' files hold no records; gives the number of their commits.
+        """Note in the table which of others' files hold no records; gives the number of notes.
 
         A reader that begins with a checkpoint does not see those commits.
         """
-        complaints = self.snapshot.complaints()
-        if not complaints:
+        marks = self.snapshot.marks_due()
+        if not marks:
             return 0
-        now_ms = self.log.clock.wall_ms()
-        marks = [(complaint_mark(each.version), each.version) for each in complaints]
-        marks += [
-            (quarantine_mark(file.action_path), each.version)
-            for each in complaints
-            for file in each.quarantined
-        ]
-        actions = [txn_action(mark, version, now_ms) for mark, version in marks]
+        actions = [txn_action(mark, version) for mark, version in marks.items()]
         change = PlainChange(QUARANTINE, actions=actions)
         self.log.commit(self.log.begin(change), read_version=self.snapshot.version)
-        self.snapshot.refresh()
-        return len(complaints)
+        self.read()
+        return len(marks)
 
     def retire(self, topic_id: bytes) -> bool:
         """Take all rows of a deleted topic out, and its id; False where that is done already.
@@ -228,7 +221,7 @@ class TopicTable:
                 raise TopicIdChanged(
                     f"{self._where()} belongs to topic id {uuid_text(there.topic_id)}"
                 )
-            mark = txn_action(deleted_mark(topic_id), 1, self.log.clock.wall_ms())
+            mark = txn_action(deleted_mark(topic_id), 1)
             if self._change_metadata(there, RETIRE, NO_UUID, [*self._removals(there), mark]):
                 self._begin_anew()
                 return True
@@ -255,6 +248,8 @@ class TopicTable:
                 partition_values={"partition": str(entry.partition)},
                 size=entry.size,
                 deleted_ms=deleted_ms,
+                rows=entry.rows,
+                vector=action_of(entry.vector),
             )
             for entry in there.files.values()
         ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from kafka_ds.wire.types import MAX_I64
+from kafka_ds.protocol.types import MAX_I64
 
 # In options, as Spark's Kafka source writes them; the messages, which have the same, take a planner 25 ms to import.
 LATEST: Final = -1

@@ -23,6 +23,7 @@ from kafka_ds.client.settings import (
     ClientSettings,
     parse_settings,
 )
+from kafka_ds.protocol.types import MAX_I64
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
 from kafka_ds.source.filters.where import WhereError, parse_where
@@ -40,7 +41,6 @@ from kafka_ds.source.options.limits import (
 )
 from kafka_ds.source.progress import BadOffset, StreamOffset
 from kafka_ds.source.schema import ColumnError, parse_columns
-from kafka_ds.wire.types import MAX_I64
 
 __all__ = ["OPTIONS", "AsOf", "OptionError", "Options", "Subscription", "parse_options"]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kafka_ds.client.cluster import Cluster, OffsetAnswer
 from kafka_ds.client.errors import PlanDiverged, TopicGone
+from kafka_ds.protocol.messages.offsets import EARLIEST
+from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, NONE, Intervals
 from kafka_ds.source.options.limits import AtLeaderEpoch, OptionError, TopicPartition, names
 from kafka_ds.source.planning.planning import LakeFile, LakeView, PartitionView
-from kafka_ds.wire.messages.offsets import EARLIEST
-from kafka_ds.wire.types import same_topic
 
 if TYPE_CHECKING:
     from kafka_ds.source.progress import StreamOffset

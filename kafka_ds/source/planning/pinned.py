@@ -40,17 +40,21 @@ class Pinned:
     tables: dict[str, TableVersion]
     ends: dict[TopicPartition, int]
     """Where each partition ends for the tiers that are read."""
+    hot_offset_bytes: float = 0.0
+    """About how large the brokers' records are at most, on average of a partition; 0 if that was not asked."""
 
 
-def pin(options: Options, predicate: Predicate, *, with_tables: bool = False) -> Pinned:
-    """Look at topics, tables and offsets once; `with_tables`, for Spark to read them, too.
+def pin(
+    options: Options, predicate: Predicate, *, with_tables: bool = False, with_sizes: bool = False
+) -> Pinned:
+    """Look at topics, tables and offsets once; `with_tables`, for Spark to read them, too, and at sizes of records.
 
     Raises:
         OptionError: an option, topic or partition that is wrong.
         ClientError: brokers that are away, where the tables cannot stand in for them.
     """
     try:
-        return _pin(options, predicate, with_tables=with_tables)
+        return _pin(options, predicate, with_tables=with_tables, with_sizes=with_sizes)
     except (BrokerUnreachable, BrokerTimeout) as problem:
         if not _can_do_without(options):
             raise
@@ -61,7 +65,9 @@ def pin(options: Options, predicate: Predicate, *, with_tables: bool = False) ->
         away = problem
     try:
         alone = replace(options, tiers="remote")
-        found = _pin(alone, predicate, with_tables=with_tables, stands_in=True)
+        found = _pin(
+            alone, predicate, with_tables=with_tables, with_sizes=with_sizes, stands_in=True
+        )
     except OptionError as problem:
         raise OptionError(f"{problem}; the brokers are away: {away}") from away
     LOGGER.warning("the brokers are away, so the lake alone is read, %s: %s", _upto(found), away)
@@ -69,7 +75,12 @@ def pin(options: Options, predicate: Predicate, *, with_tables: bool = False) ->
 
 
 def _pin(
-    options: Options, predicate: Predicate, *, with_tables: bool, stands_in: bool = False
+    options: Options,
+    predicate: Predicate,
+    *,
+    with_tables: bool,
+    with_sizes: bool,
+    stands_in: bool = False,
 ) -> Pinned:
     survey = Survey(options)
     try:
@@ -89,10 +100,12 @@ def _pin(
                 f"option '{options.starting.option}' lies beyond the end in {names(behind)}"
             )
         ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
+        sizes = survey.stored(ranges, bounds).values() if with_sizes else ()
         return Pinned(
             views=tuple(survey.views(ranges, bounds, predicate)),
             tables=survey.table_versions() if with_tables else {},
             ends={tp: each.end for tp, each in bounds.items()},
+            hot_offset_bytes=max((each.hot_offset_bytes for each in sizes), default=0.0),
         )
     finally:
         survey.close()

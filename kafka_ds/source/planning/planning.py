@@ -11,15 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import floor
-from typing import Final
+from math import ceil, floor
+from typing import TYPE_CHECKING, Final
 
 from kafka_ds.source.filters.intervals import ALL, NONE, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 
+if TYPE_CHECKING:
+    from kafka_ds.lake.index.vectors import DeletionVector
+
 # Bytes of Parquet a task reads, about: as many as Spark gives a task of its own file sources, halved since the rows
 # come out of the files several times as large.
 TASK_LAKE_BYTES: Final = 64 * 1024 * 1024
+# How many times as large rows are out of their files, about.
+UNPACKED: Final = 4
 # What a record of the brokers' log is taken to be large, where nothing is known of it.
 HOT_RECORD_BYTES: Final = 1024
 
@@ -34,6 +39,8 @@ class LakeFile:
     last_offset: int
     min_timestamp_us: int | None = None
     max_timestamp_us: int | None = None
+    vector: DeletionVector | None = None
+    """What is deleted of it, by the address of its own file."""
 
     def may_hold_times(self, wanted: Intervals | None) -> bool:
         """Whether a row of the file can have one of these times."""
@@ -52,6 +59,8 @@ class LakeView:
     files: tuple[LakeFile, ...] = ()
     find: Callable[[int, int], Iterable[LakeFile]] | None = None
     """Gives the files that may hold offsets of [start, end): instead of `files`, which may be very many."""
+    missing: Intervals = NONE
+    """Offsets whose records a RESTORE took out of the table: nobody has erased them, and nobody else is asked."""
 
     def within(self, wanted: Intervals) -> list[LakeFile]:
         """The files that may hold wanted offsets, each once."""
@@ -92,6 +101,7 @@ class FileSlice:
 
     path: str
     offsets: Intervals
+    vector: DeletionVector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +168,10 @@ class Plan:
             f"{partitions} tasks, {self.file_count} files of {self.file_bytes} bytes, "
             f"{self.cold_offsets} cold and {self.hot_offsets} hot offsets"
         )
+
+    def size_bytes(self, hot_offset_bytes: float) -> int:
+        """About how large all rows are, out of their files, at so many bytes for each that the brokers hold."""
+        return UNPACKED * self.file_bytes + ceil(self.hot_offsets * hot_offset_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +246,10 @@ def plan_scan(
 
 
 def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[LostRange]]:
-    wanted = predicate.offsets().clip(view.start, view.end)
     lake = view.lake
+    asked = predicate.offsets().clip(view.start, view.end)
+    gone = taken_out(view, asked)
+    wanted = asked.minus(gone) if gone else asked
     in_lake = Intervals.of((lake.start, lake.end)) if lake is not None else NONE
     at_leader = Intervals.of((view.log_start, view.log_end))
     cold = wanted.intersect(in_lake)
@@ -249,9 +265,16 @@ def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[Lost
         cold = cold.intersect(held)
     lost = [
         LostRange(topic=view.topic, partition=view.partition, start=start, end=end)
-        for start, end in missing
+        for start, end in (missing.union(gone) if gone else missing)
     ]
     return _Share(view=view, cold=cold, hot=hot, files=files), lost
+
+
+def taken_out(view: PartitionView, wanted: Intervals) -> Intervals:
+    """Those of the wanted offsets that a RESTORE took out of the table."""
+    if view.lake is None or not view.lake.missing:
+        return NONE
+    return wanted.intersect(view.lake.missing).clip(view.lake.start, view.lake.end)
 
 
 def _parts(share: _Share, max_records: int | None, task_bytes: int) -> int:
@@ -321,7 +344,11 @@ def _task(share: _Share, offsets: Intervals) -> Task:
 def _slices(files: Iterable[LakeFile], wanted: Intervals) -> tuple[FileSlice, ...]:
     ordered = sorted(files, key=lambda file: (file.first_offset, file.path))
     cut = ((file, wanted.clip(file.first_offset, file.last_offset + 1)) for file in ordered)
-    return tuple(FileSlice(path=file.path, offsets=offsets) for file, offsets in cut if offsets)
+    return tuple(
+        FileSlice(path=file.path, offsets=offsets, vector=file.vector)
+        for file, offsets in cut
+        if offsets
+    )
 
 
 def _first_offset(piece: ColdPiece | HotPiece) -> int:

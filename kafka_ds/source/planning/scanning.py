@@ -16,7 +16,7 @@ from typing import Final
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import TopicPartition
-from kafka_ds.source.planning.planning import PartitionView
+from kafka_ds.source.planning.planning import LostRange, PartitionView, taken_out
 from kafka_ds.source.progress import Position, StreamOffset
 from kafka_ds.source.schema import MILLISECONDS_MAX
 
@@ -71,6 +71,15 @@ def hot(view: PartitionView, predicate: Predicate) -> Intervals:
     wanted = _wanted(view, predicate)
     lake = NONE if view.lake is None else Intervals.of((view.lake.start, view.lake.end))
     return wanted.minus(lake)
+
+
+def lost(views: Sequence[PartitionView], predicate: Predicate) -> list[LostRange]:
+    """The wanted offsets that a RESTORE took out of the tables."""
+    return [
+        LostRange(topic=view.topic, partition=view.partition, start=start, end=end)
+        for view in views
+        for start, end in taken_out(view, _wanted(view, predicate))
+    ]
 
 
 def _wanted(view: PartitionView, predicate: Predicate) -> Intervals:

@@ -24,6 +24,9 @@ from kafka_ds.client.errors import (
     UnsupportedByBroker,
 )
 from kafka_ds.client.samples import Samples
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
+from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import (
@@ -43,9 +46,6 @@ from kafka_ds.source.planning.planning import LakeView, PartitionView
 from kafka_ds.source.planning.scanning import TableVersion
 from kafka_ds.source.planning.sizes import Stored
 from kafka_ds.source.planning.tables import LakeTables
-from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
-from kafka_ds.wire.types import same_topic
 
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.store.store import Store, UnsupportedStore
+from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import AsOf
 from kafka_ds.source.planning.planning import LakeFile, LakeView
 from kafka_ds.source.planning.scanning import TableVersion
-from kafka_ds.wire.types import NO_UUID
 
 if TYPE_CHECKING:
     from kafka_ds.lake.index.index import FileEntry, PartitionFiles
@@ -100,6 +102,9 @@ class LakeTables:
                     start=snapshot.log_start(partition) or 0,
                     end=last + 1,
                     find=self._finder(snapshot.index.files(partition)),
+                    missing=Intervals.of(
+                        *((first, last + 1) for first, last in snapshot.missing(partition))
+                    ),
                 )
         return found
 
@@ -137,8 +142,12 @@ class LakeTables:
         low, high = entry.min_timestamp_ms, entry.max_timestamp_ms
         # Rows without a date are beyond what the statistics bound.
         bounded = low is not None and high is not None and entry.null_timestamps == 0
+        vector = entry.vector
+        if vector is not None and vector.path:
+            vector = replace(vector, path=self._address(vector.path))
         return LakeFile(
-            path=self._store.local_path(entry.path) or self._store.uri(entry.path),
+            path=self._address(entry.path),
+            vector=vector,
             size_bytes=entry.size,
             first_offset=entry.min_offset,
             last_offset=entry.max_offset,
@@ -146,6 +155,10 @@ class LakeTables:
             # Statistics are cut to milliseconds: the largest may lie a little above.
             max_timestamp_us=high * 1_000 + 999 if bounded and high is not None else None,
         )
+
+    def _address(self, path: str) -> str:
+        assert self._store is not None
+        return self._store.local_path(path) or self._store.uri(path)
 
     def _snapshot(self, topic: str) -> TopicSnapshot | None:
         from kafka_ds.lake.actions import CorruptLog

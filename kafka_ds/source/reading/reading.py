@@ -28,15 +28,19 @@ from kafka_ds.source.filters.pushdown import microseconds
 from kafka_ds.source.planning.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
 from kafka_ds.source.reading.compacted import refuse_compacted
 from kafka_ds.source.reading.gone import PlanGone
+from kafka_ds.source.reading.left import end_quietly
 from kafka_ds.source.reading.removed import lost_below
 from kafka_ds.source.reading.touched import Touched
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from numpy.typing import NDArray
 
     from kafka_ds.lake.batches.convert import ResidueBatch
+    from kafka_ds.lake.index.vectors import Positions
 
 LOGGER = logging.getLogger("kafka_ds.source")
 # Told at INFO whatever the root says: it is Spark's worker logging that takes it or not.
@@ -86,7 +90,8 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
     text = f"{count} offsets are not there: {', '.join(map(str, lost))}"
     if fail:
         raise DataLoss(
-            f"{text}. They were removed by retention, the topic was deleted or cut, or they lie beyond its end; "
+            f"{text}. They were removed by retention, a RESTORE took them out of the table (docs/operations), the "
+            "topic was deleted or cut, or they lie beyond its end; "
             "option 'failOnDataLoss' = false goes on without them"
         )
     LOGGER.warning("kafka_ds: %s", text)
@@ -95,6 +100,7 @@ def report_loss(lost: list[LostRange], *, fail: bool) -> None:
 def read_tasks(tasks: Iterable[Task], config: ReadConfig) -> Iterator[pa.RecordBatch]:
     """The rows of tasks one after the other, in the columns that Spark declared."""
     answer_at_once()
+    end_quietly()
     for task in tasks:
         yield from read_task(task, config)
 
@@ -302,11 +308,13 @@ def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
 def _read_cold(
     task: Task, piece: ColdPiece, config: ReadConfig, wanted: frozenset[str], touched: Touched
 ) -> Iterator[pa.RecordBatch]:
-    from kafka_ds.lake.files.parquet import open_at
+    from kafka_ds.lake.files.parquet import deleted_at, open_at
 
     for file_slice in piece.files:
+        vector = file_slice.vector
         try:
             file = open_at(file_slice.path)
+            deleted = None if vector is None else deleted_at(vector)
         except FileNotFoundError:
             if _counts_as_lost(task, file_slice.offsets, config):
                 continue
@@ -317,7 +325,8 @@ def _read_cold(
             ) from None
         with file:
             touched.files += 1
-            yield from _read_file(file, file_slice, wanted, config.predicate, touched)
+            left = Left(file.metadata, deleted)
+            yield from _read_file(file, file_slice, wanted, config.predicate, touched, left)
 
 
 def _counts_as_lost(task: Task, offsets: Intervals, config: ReadConfig) -> bool:
@@ -336,6 +345,7 @@ def _read_file(
     wanted: frozenset[str],
     predicate: Predicate,
     touched: Touched,
+    left: Left,
 ) -> Iterator[pa.RecordBatch]:
     groups = row_groups(file.metadata, file_slice.offsets, predicate.timestamp)
     if predicate.keys is not None:
@@ -351,9 +361,7 @@ def _read_file(
     numbers = groups.numbers
     if not columns:
         # Nothing but columns that are the same in every row: where every row is wanted the footer has their number.
-        yield _bare(
-            sum(file.metadata.row_group(n).num_rows for n in numbers if n not in groups.cut)
-        )
+        yield _bare(sum(left.count(n) for n in numbers if n not in groups.cut))
         numbers = [n for n in numbers if n in groups.cut]
         if not numbers:
             return
@@ -363,14 +371,50 @@ def _read_file(
     touched.read(file.metadata, numbers, there)
     types = _types_of_others(file.schema_arrow, there)
     for run, batch_rows in groups.runs(numbers):
-        for batch in file.iter_batches(
+        batches = file.iter_batches(
             batch_size=batch_rows, row_groups=run, columns=there, use_threads=False
-        ):
-            if types is not None:
-                batch = batch.cast(types)
+        )
+        cast = (batch if types is None else batch.cast(types) for batch in batches)
+        for batch in left.of(run, cast):
             if groups.cut:
                 batch = _kept(batch, batch.column("offset"), file_slice.offsets)
             yield batch
+
+
+class Left:
+    """What a deletion vector leaves of a file."""
+
+    def __init__(self, metadata: pq.FileMetaData, deleted: Positions | None) -> None:
+        self._metadata, self._deleted = metadata, deleted
+
+    def count(self, group: int) -> int:
+        """How many rows of a row group."""
+        if self._deleted is None:
+            return int(self._metadata.row_group(group).num_rows)
+        return int(self._mask(group).sum())
+
+    def of(
+        self, groups: Iterable[int], batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Of batches that hold these row groups one after the other."""
+        if self._deleted is None:
+            yield from batches
+            return
+        import numpy as np
+        import pyarrow as pa
+
+        mask = np.concatenate([self._mask(group) for group in groups])
+        at = 0
+        for batch in batches:
+            yield batch.filter(pa.array(mask[at : at + batch.num_rows]))
+            at += batch.num_rows
+
+    def _mask(self, group: int) -> NDArray[np.bool_]:
+        from kafka_ds.lake.index.vectors import kept
+
+        assert self._deleted is not None
+        first = sum(self._metadata.row_group(number).num_rows for number in range(group))
+        return kept(self._deleted, first, self._metadata.row_group(group).num_rows)
 
 
 def _bare(count: int) -> pa.RecordBatch:

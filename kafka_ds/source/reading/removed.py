@@ -11,10 +11,10 @@ from typing import Final
 from kafka_ds.client.errors import ClientError, TopicGone
 from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.messages.offsets import EARLIEST
+from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, LOWEST
-from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.messages.offsets import EARLIEST
-from kafka_ds.wire.types import same_topic
 
 __all__ = ["lost_below"]
 

@@ -11,6 +11,8 @@ Rules of this file:
 - Spark has a query with filters planned when it pushes them down, before the rule and for nothing. So only the rule's
   call plans (`is_marked`); Spark's gets a partition that cannot be read (`batch.Unplanned`). `explain` says what the
   rule's plan will read (`batch.DescribedPartition`).
+- A Python source has no statistics, so Spark takes its scans for endless: a join with a topic of ten rows sorts both
+  sides. In queries with a join the rule has each scan planned at once, and asks how large it is.
 - It is Java, compiled in the driver by the compiler that Spark itself carries (Janino) and handed over by a public
   interface (`ExperimentalMethods.extraOptimizations`): nothing to download, nothing on the class path. What it needs of
   Spark's internals is looked up once, when it is installed: a Spark in which something is missing runs without it.
@@ -38,6 +40,7 @@ import java.lang.reflect.Field;
 import java.util.Collections;
 import java.util.IdentityHashMap;
 import java.util.Map;
+import java.util.OptionalLong;
 import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.AttributeSet;
@@ -48,6 +51,8 @@ import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.trees.TreePattern;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
@@ -69,8 +74,7 @@ public class OwnPlan extends Rule {
   private static final String FORMAT = "kafka_ds";
   private static final String CHEAPEST = "partition";
   private static final String PLAN = "<kafka_ds: ";
-  private static final Metadata MARK =
-      new MetadataBuilder().putBoolean(OwnPlan.class.getName(), true).build();
+  private static final String SIZE = "<kafka_ds bytes: ";
   private final Map done = Collections.synchronizedMap(new WeakHashMap());
   private final Field ds, shortName, options, schema, filters, instance;
   private final Constructor relation = DataSourceV2ScanRelation.class.getConstructors()[0];
@@ -93,7 +97,7 @@ public class OwnPlan extends Rule {
   public TreeNode apply(TreeNode plan) {
     try {
       // The scans themselves before their copies, which read no more columns.
-      Map made = new IdentityHashMap();
+      Made made = new Made(plan.containsPattern(TreePattern.JOIN()));
       return withSubqueries(visit((LogicalPlan) plan, null, made), made);
     } catch (RuntimeException problem) {
       throw problem;
@@ -102,8 +106,17 @@ public class OwnPlan extends Rule {
     }
   }
 
-  /* `used` are the columns that the plan above asks for, null for all; `made`: what each scan has become. */
-  private LogicalPlan visit(LogicalPlan plan, AttributeSet used, Map made) throws Exception {
+  /* What each scan of a query has become, and whether their sizes matter. */
+  public static class Made extends IdentityHashMap {
+    final boolean sized;
+
+    public Made(boolean sized) {
+      this.sized = sized;
+    }
+  }
+
+  /* `used` are the columns that the plan above asks for, null for all. */
+  private LogicalPlan visit(LogicalPlan plan, AttributeSet used, Made made) throws Exception {
     if (plan instanceof DataSourceV2ScanRelation) {
       return replaced((DataSourceV2ScanRelation) plan, used, made);
     }
@@ -127,7 +140,7 @@ public class OwnPlan extends Rule {
   }
 
   /* Also in subqueries: after the push-down the optimizer makes some of its own, out of copies of a join's side. */
-  private LogicalPlan withSubqueries(LogicalPlan plan, Map made) throws Exception {
+  private LogicalPlan withSubqueries(LogicalPlan plan, Made made) throws Exception {
     if (!plan.containsPattern(TreePattern.PLAN_EXPRESSION())) {
       return plan;
     }
@@ -140,7 +153,7 @@ public class OwnPlan extends Rule {
     return (LogicalPlan) above.mapExpressions(new Subqueries(this, made));
   }
 
-  Expression within(Expression expression, Map made) throws Exception {
+  Expression within(Expression expression, Made made) throws Exception {
     if (!expression.containsPattern(TreePattern.PLAN_EXPRESSION())) {
       return expression;
     }
@@ -164,9 +177,9 @@ public class OwnPlan extends Rule {
 
   public static class Subqueries extends scala.runtime.AbstractFunction1 {
     private final OwnPlan rule;
-    private final Map made;
+    private final Made made;
 
-    public Subqueries(OwnPlan rule, Map made) {
+    public Subqueries(OwnPlan rule, Made made) {
       this.rule = rule;
       this.made = made;
     }
@@ -182,7 +195,7 @@ public class OwnPlan extends Rule {
     }
   }
 
-  private LogicalPlan replaced(DataSourceV2ScanRelation node, AttributeSet used, Map made)
+  private LogicalPlan replaced(DataSourceV2ScanRelation node, AttributeSet used, Made made)
       throws Exception {
     Object old = node.scan();
     if (!(old instanceof PythonScan) || done.containsKey(old)
@@ -209,19 +222,24 @@ public class OwnPlan extends Rule {
     PythonDataSourceV2 own = new PythonDataSourceV2();
     own.setShortName(name);
     instance.set(own, created);
-    String plan = "";
+    PythonDataSourceReadInfo read = null;
+    StructType asked = marked(wanted, made.sized);
     if (pushed.length > 0) {
-      Option found = own.source().pushdownFiltersInPython(created, marked(wanted), pushed);
+      Option found = own.source().pushdownFiltersInPython(created, asked, pushed);
       PythonFilterPushdownResult result = (PythonFilterPushdownResult) found.get();
       for (Iterator each = result.isFilterPushed().iterator(); each.hasNext();) {
         if (!Boolean.TRUE.equals(each.next())) {
           throw new IllegalStateException("kafka_ds does not take a filter that it took before");
         }
       }
-      own.setReadInfo(result.readInfo());
-      plan = planned(result.readInfo());
+      read = result.readInfo();
+    } else if (made.sized) {
+      read = own.source().createReadInfoInPython(created, asked, false);
     }
-    PythonScan fresh = new Described(own, name, wanted, given, pushed, plan);
+    if (read != null) {
+      own.setReadInfo(read);
+    }
+    PythonScan fresh = new Described(own, name, wanted, given, pushed, said(read, PLAN), said(read, SIZE));
     done.put(fresh, Boolean.TRUE);
     made.put(old, fresh);
     return with(node, fresh, output);
@@ -246,32 +264,58 @@ public class OwnPlan extends Rule {
   }
 
   /* The schema as Python gets it from this rule alone. */
-  private static StructType marked(StructType wanted) {
+  private static StructType marked(StructType wanted, boolean sized) {
+    Metadata mark = new MetadataBuilder().putBoolean(OwnPlan.class.getName(), sized).build();
     StructField[] fields = (StructField[]) wanted.fields().clone();
-    fields[0] = new StructField(fields[0].name(), fields[0].dataType(), fields[0].nullable(), MARK);
+    fields[0] = new StructField(fields[0].name(), fields[0].dataType(), fields[0].nullable(), mark);
     return new StructType(fields);
   }
 
-  /* What the first partition says of the plan. */
-  private static String planned(PythonDataSourceReadInfo info) {
+  /* What the first partition says of the plan behind these words; null if nothing. */
+  private static String said(PythonDataSourceReadInfo info, String words) {
+    if (info == null) {
+      return null;
+    }
     byte[] first = (byte[]) info.partitions().apply(0);
     String text = new String(first, java.nio.charset.StandardCharsets.ISO_8859_1);
-    int start = text.indexOf(PLAN);
+    int start = text.indexOf(words);
     int end = start < 0 ? -1 : text.indexOf('>', start);
-    return end < 0 ? "" : " [" + text.substring(start + PLAN.length(), end) + "]";
+    return end < 0 ? null : text.substring(start + words.length(), end);
   }
 
-  public static class Described extends PythonScan {
-    private final String plan;
+  public static class Described extends PythonScan implements SupportsReportStatistics {
+    private final String plan, size;
 
     public Described(PythonDataSourceV2 own, String name, StructType wanted,
-        CaseInsensitiveStringMap given, Filter[] pushed, String plan) {
+        CaseInsensitiveStringMap given, Filter[] pushed, String plan, String size) {
       super(own, name, wanted, given, pushed);
       this.plan = plan;
+      this.size = size;
     }
 
     public String description() {
-      return super.description() + plan;
+      return plan == null ? super.description() : super.description() + " [" + plan + "]";
+    }
+
+    public Statistics estimateStatistics() {
+      return new Size(size == null ? OptionalLong.empty() : OptionalLong.of(Long.parseLong(size)));
+    }
+  }
+
+  /* Rows are not counted: offsets are none. */
+  public static class Size implements Statistics {
+    private final OptionalLong bytes;
+
+    public Size(OptionalLong bytes) {
+      this.bytes = bytes;
+    }
+
+    public OptionalLong sizeInBytes() {
+      return bytes;
+    }
+
+    public OptionalLong numRows() {
+      return OptionalLong.empty();
     }
   }
 
@@ -310,6 +354,11 @@ public class OwnPlan extends Rule {
 def is_marked(schema: StructType) -> bool:
     """Whether the rule asks for a reader of these columns, and not Spark's own push-down before it."""
     return any(CLASS_NAME in field.metadata for field in schema.fields)
+
+
+def wants_sizes(schema: StructType) -> bool:
+    """Whether the rule asks how large the rows are, too."""
+    return any(field.metadata.get(CLASS_NAME) is True for field in schema.fields)
 
 
 def install(spark: SparkSession) -> bool:

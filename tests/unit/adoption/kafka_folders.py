@@ -8,16 +8,16 @@ from typing import Any
 
 from broker.log import names
 from broker.log.checkpoint import encode_epochs, encode_offsets, encode_partition_metadata
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.compile import encode
-from kafka_ds.wire.messages.persisted_metadata import (
+from kafka_ds.protocol.codec import encode
+from kafka_ds.protocol.messages.persisted_metadata import (
     ConfigRecord,
     PartitionRecord,
     RegisterBrokerRecord,
     TopicRecord,
 )
-from kafka_ds.wire.types import message_info
-from kafka_ds.wire.varint import unsigned_varint
+from kafka_ds.protocol.types import message_info
+from kafka_ds.protocol.varint import unsigned_varint
+from kafka_ds.records.batch import Record, build_batch
 
 CLUSTER_ID = "a2Fma2EtZHMtcGVlci0xMQ"
 NOW_MS = 1_700_000_000_000

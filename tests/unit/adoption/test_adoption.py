@@ -24,17 +24,16 @@ from broker.log import names
 from broker.log.checkpoint import decode_offsets, decode_partition_metadata
 from broker.system import SystemDisk
 from kafka_ds.lake.store.opening import open_store
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import OffsetFetchRequest
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
-from kafka_ds.wire.messages.persisted import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import OffsetFetchRequest
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.persisted import (
     OffsetCommitKey,
     OffsetCommitValue,
     encode_key,
     encode_value,
 )
-from kafka_ds.wire.messages.persisted_metadata import (
+from kafka_ds.protocol.messages.persisted_metadata import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -47,6 +46,7 @@ from kafka_ds.wire.messages.persisted_metadata import (
     RemoveTopicRecord,
     TopicRecord,
 )
+from kafka_ds.records.batch import Record, build_batch
 from tests.in_process import InProcess, in_process, values_of
 from tests.loops import in_loop
 from tests.unit.adoption.kafka_folders import (
@@ -57,7 +57,7 @@ from tests.unit.adoption.kafka_folders import (
     topic_id,
     topic_records,
 )
-from tests.unit.wire.old_sets import all_records, encode_all, some_entries
+from tests.unit.records.old_sets import all_records, encode_all, some_entries
 
 
 def batch(offset: int, value: bytes = b"v", *, epoch: int = 3) -> bytes:

@@ -14,13 +14,13 @@ from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, encode_epochs
 from broker.log.producers import Producers
-from kafka_ds.wire.batch import Record, build_batch, read_header
-from kafka_ds.wire.messages.persisted_metadata import (
+from kafka_ds.protocol.messages.persisted_metadata import (
     ClientQuotaRecord,
     ConfigRecord,
     MetadataQuotaEntity,
     PartitionChangeRecord,
 )
+from kafka_ds.records.batch import Record, build_batch, read_header
 from tests.unit.adoption.kafka_folders import (
     CLUSTER_ID,
     NOW_MS,

@@ -9,12 +9,12 @@ import pytest
 from broker.adoption.plan import UNSEEN_LEADER_EPOCHS
 from broker.config.settings import ConfigError
 from broker.log import names
-from kafka_ds.wire.types import uuid_from_text
+from kafka_ds.protocol.types import uuid_from_text
 from tests.in_process import in_process, values_of
 from tests.loops import in_loop
 from tests.unit.adoption.kafka_folders import CLUSTER_ID, KafkaFolder, broker_record
 from tests.unit.adoption.test_adoption import batch, image_of, take_over
-from tests.unit.wire.old_sets import encode_all, some_entries
+from tests.unit.records.old_sets import encode_all, some_entries
 
 
 @in_loop

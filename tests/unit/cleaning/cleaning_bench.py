@@ -6,17 +6,18 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from broker.cleaning.manager import LogCleaner
-from broker.cleaning.service import CleaningService
-from broker.cleaning.settings import CleanerSettings
-from broker.cleaning.throttle import Throttle
+from broker.cleaner.service import CleaningService
+from broker.cleaner.settings import CleanerSettings
+from broker.cleaner.throttle import Throttle
+from broker.compaction.manager import LogCleaner
+from broker.ipc.child import WorkerFailed
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.values import AppendOrigin
 from broker.seams import Disk
 from broker.system import InlineBackground
-from broker.workers.child import WorkerFailed
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.records.batch import (
     BatchHeader,
     ControlType,
     Record,
@@ -25,7 +26,6 @@ from kafka_ds.wire.batch import (
     iterate_headers,
     read_records,
 )
-from kafka_ds.wire.types import uuid_from_text
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABA")
@@ -84,8 +84,7 @@ class Bench:
 
     def begin_child(self) -> None:
         """Begin what stands for the child, or begin it again."""
-        throttle = Throttle(self.settings.log_cleaner_io_max_bytes_per_second, self.clock)
-        self.service = CleaningService(self.settings, self.disk, throttle, lambda: SECRET)
+        self.service = CleaningService(self.disk, Throttle(self.clock), lambda: SECRET)
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As the channel to the child would."""

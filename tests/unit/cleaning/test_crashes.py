@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from broker.cleaning.messages import GROUP
-from kafka_ds.wire.batch import ControlType
+from broker.cleaner.rpc import GROUP
+from kafka_ds.records.batch import ControlType
 from tests.fakes.memory_disk import ManualClock, PowerLoss
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
 

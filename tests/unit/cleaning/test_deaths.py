@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.cleaning.messages import BEGIN
+from broker.cleaner.rpc import BEGIN
+from broker.ipc.child import WorkerDied
 from broker.log.log import Log
-from broker.workers.child import WorkerDied
 from tests.loops import in_loop
 from tests.unit.cleaning.cleaning_bench import Bench
 

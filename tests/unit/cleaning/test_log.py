@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.cleaning.messages import GROUP
-from broker.cleaning.settings import CleanerSettings
+from broker.cleaner.rpc import GROUP
+from broker.cleaner.settings import CleanerSettings
 from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTransaction, AppendOrigin
-from kafka_ds.wire.batch import Codec, ControlType, Record, TimestampType, build_batch
+from kafka_ds.records.batch import Codec, ControlType, Record, TimestampType, build_batch
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
 
 BIG = b"x" * 300
@@ -359,7 +359,7 @@ def test_what_is_to_be_seen_is_seen_whatever_makes_a_log_uncleanable(
     bench = Bench()
     bench.append([(b"a", b"1"), (b"a", b"2")])
     bench.log.roll()
-    monkeypatch.setattr("broker.cleaning.manager.cleanable", fail)
+    monkeypatch.setattr("broker.compaction.manager.cleanable", fail)
     bench.clean()
     assert list(bench.cleaner.uncleanable()) == ["orders-0"]
     assert list(bench.cleaner.samples())

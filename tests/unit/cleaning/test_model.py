@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kafka_ds.wire.batch import Codec, ControlType
+from kafka_ds.records.batch import Codec, ControlType
 from tests.fakes.memory_disk import PowerLoss
 from tests.model_runs import examples
 from tests.unit.cleaning.cleaning_bench import Bench, compacted

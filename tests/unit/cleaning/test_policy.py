@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.cleaning.policy import Candidate, LogState, Measured, cleanable, group
-from broker.cleaning.settings import CleanerSettings
-from broker.cleaning.throttle import Throttle
+from broker.cleaner.settings import CleanerSettings
+from broker.cleaner.throttle import Throttle
+from broker.compaction.policy import Candidate, LogState, Measured, cleanable, group
 from broker.config.loading import load
 from broker.log.config import LogConfig
-from kafka_ds.wire import hashing
-from kafka_ds.wire.crc import crc32c
+from kafka_ds.records import hashes
+from kafka_ds.records.crc import crc32c
 from tests.fakes.memory_disk import ManualClock
 
 NOW_MS = 1_000_000
@@ -142,35 +142,35 @@ def test_the_hash_of_a_key_is_siphash() -> None:
     }
     with np.errstate(over="ignore"):
         for length, text in expected.items():
-            low, high = hashing.siphash(data, 0, length, secret)
+            low, high = hashes.siphash(data, 0, length, secret)
             assert (int(low) | int(high) << 64).to_bytes(16, "little").hex() == text
         # Each length of the last word, and no two of them alike.
-        assert len({hashing.siphash(data, 0, length, secret) for length in range(64)}) == 64
+        assert len({hashes.siphash(data, 0, length, secret) for length in range(64)}) == 64
 
 
 def test_the_checksum_is_crc_32c() -> None:
     data = np.random.default_rng(1).integers(0, 256, 300, np.uint8)
     for start, end in ((0, 0), (0, 1), (3, 10), (5, 300), (1, 64)):
-        assert hashing.crc32c_of(data, start, end) == crc32c(data[start:end].tobytes())
+        assert hashes.crc32c_of(data, start, end) == crc32c(data[start:end].tobytes())
 
 
 def test_cleaners_share_what_they_may_read_and_write() -> None:
     clock = ManualClock(5_000)
-    throttle = Throttle(1000.0, clock)
+    throttle = Throttle(clock)
+    assert throttle.wait_seconds(1 << 40) == 0, "there is no limit"
+    throttle.limit(1000.0)
     assert throttle.wait_seconds(0) == 0
     assert throttle.wait_seconds(500) == 0.5
     assert throttle.wait_seconds(500) == 1.0
     clock.ms += 10_000
     assert throttle.wait_seconds(100) == 0.1, "what was not used is not saved up"
-    assert (
-        Throttle(CleanerSettings().log_cleaner_io_max_bytes_per_second, clock).wait_seconds(1 << 40)
-        == 0
-    )
+    throttle.limit(CleanerSettings().log_cleaner_io_max_bytes_per_second)
+    clock.ms += 10_000
+    assert throttle.wait_seconds(1 << 40) == 0
 
 
 def test_the_memory_of_all_cleaners_is_shared_among_them() -> None:
     settings = CleanerSettings.of(load(None, ["log.cleaner.threads=2"]).values())
     assert settings.keys_max == int((64 << 20) // 24 * 0.9)
     assert settings.read_bytes == 128 << 10
-    assert CleanerSettings.from_child_argument(settings.child_argument()) == settings
     assert CleanerSettings(log_cleaner_dedupe_buffer_size=0).keys_max == 1

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.cleaning.messages import GROUP
-from broker.tier.copying.policy import CopyState
-from broker.tier.expiry.local_deletion import let_go
+from broker.cleaner.rpc import GROUP
+from broker.remote.local_deletion import let_go
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
 
 
@@ -81,14 +80,13 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
         bench.append([(b"a", value)])
         bench.log.roll()
     bench.log.highest_offset_in_remote_storage = 1
-    ask, copied = bench.cleaner._ask, CopyState()
+    ask = bench.cleaner._ask
 
     async def copying(request: dict[str, Any]) -> dict[str, Any]:
         answer = await ask(request)
         if request["op"] == GROUP:
             bench.clock.ms += 2000
-            copied.learnt(2, 0)
-            let_go(bench.log, copied, bench.clock, grace_ms=0)
+            let_go(bench.log, 2, bench.clock)
         return answer
 
     bench.cleaner._ask = copying

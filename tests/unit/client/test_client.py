@@ -24,15 +24,8 @@ from kafka_ds.client.errors import (
 )
 from kafka_ds.client.fetch import Chunk, Range, aborted_ranges, fetch_range
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.wire.batch import (
-    ControlType,
-    Record,
-    build_batch,
-    end_transaction_marker,
-    read_header,
-)
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
@@ -42,12 +35,19 @@ from kafka_ds.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.messages.data import FetchableTopicResponse, FetchPartitionData
+from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochEndOffset,
     OffsetForLeaderTopicResult,
+)
+from kafka_ds.records.batch import (
+    ControlType,
+    Record,
+    build_batch,
+    end_transaction_marker,
+    read_header,
 )
 from tests.processes import wait_until
 from tests.unit.source.source_broker import CLOSE, SILENCE, TOPIC_ID, ScriptedBroker, scripted

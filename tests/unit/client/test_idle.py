@@ -11,9 +11,9 @@ from kafka_ds.client.connection import Connection
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientSettings, parse_settings
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.messages import ApiVersionsRequest, ProduceRequest, ProduceResponse
-from kafka_ds.wire.messages.data import PartitionProduceResponse, TopicProduceResponse
+from kafka_ds.protocol.messages import ApiVersionsRequest, ProduceRequest, ProduceResponse
+from kafka_ds.protocol.messages.data import PartitionProduceResponse, TopicProduceResponse
+from kafka_ds.records.batch import Record, build_batch
 from tests.unit.source.source_broker import ScriptedBroker, scripted
 
 MINUTE_S = 60.0

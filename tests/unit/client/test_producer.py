@@ -14,20 +14,20 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.producer import NotWritten, Outgoing, Producer, Written
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.wire.batch import Codec, Record, build_batch, read_header, read_records
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.messages import MetadataResponse, ProduceRequest, ProduceResponse
-from kafka_ds.wire.messages.cluster import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import MetadataResponse, ProduceRequest, ProduceResponse
+from kafka_ds.protocol.messages.cluster import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.messages.data import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     TopicProduceResponse,
 )
+from kafka_ds.records.batch import Codec, Record, build_batch, read_header, read_records
 from tests.unit.source.source_broker import CLOSE, TOPIC_ID, ScriptedBroker, scripted
 
 # What a broker does with the next request: a code, or CLOSE.

@@ -16,8 +16,8 @@ import pytest
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import AuthenticationRefused
 from kafka_ds.client.settings import parse_settings
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import SaslHandshakeRequest, SaslHandshakeResponse
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.certificates import Authority
 from tests.unit.source.source_broker import scripted
 

@@ -28,8 +28,8 @@ from broker.cluster.events import (
 )
 from broker.cluster.features import ELR_FEATURE, supported_features
 from broker.cluster.image import MetadataImage, Position
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 
 SESSION_TIMEOUT_MS = 9000
 

@@ -19,7 +19,7 @@ from broker.cluster.events import (
     from_json,
 )
 from broker.cluster.image import MetadataImage, Position
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.cluster.cluster_desk import SESSION_TIMEOUT_MS, Desk
 
 DIR_A, DIR_B = bytes(15) + b"\xa0", bytes(15) + b"\xb0"

@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,15 @@ from broker.cluster.election.lease import LEASE_PATH, Lease, decode_lease
 from broker.cluster.events import Endpoint, SupportedFeature
 from broker.cluster.member import decide_claim
 from broker.cluster.membership.lifecycle import BrokerIdentity
-from broker.cluster.metadata.claiming import Claiming
+from broker.cluster.metadata.driver import ControllerClaim
 from broker.cluster.metadata.log import Commit
 from broker.config.settings import ConfigError
 from broker.system import new_uuid
 from broker.transport.peer import PeerLate
 from kafka_ds.lake.log.attempt import Attempt, FateUnknown, NotCommitted
 from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.wire.errors import KafkaError
-from kafka_ds.wire.messages import ControllerLivenessResponse
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.messages import ControllerLivenessResponse
 from tests.fakes.memory_disk import ManualClock
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker
@@ -67,7 +68,7 @@ class Standing:
             previous_broker_epoch=-1,
         )
 
-        def decide(claiming: Claiming, dead: int | None) -> None:
+        def decide(claiming: ControllerClaim, dead: int | None) -> None:
             decide_claim(claiming, identity, dead)
 
         network: Any = None  # Nobody is asked.
@@ -158,6 +159,38 @@ async def test_who_does_not_answer_at_once_may_live_in_this_brokers_place(
         await twin.candidacy.begin("there", 1)
         assert asked == 9 and twin.broker.driver.is_active
     for each in (first, twin):
+        await each.stop()
+
+
+@pytest.mark.parametrize("left", ["another's", "none"])
+@in_loop
+async def test_a_living_controller_is_found_where_its_lease_is_not(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """Who claims writes a lease first: that of a claim that came to nothing may lie over the one of who decides."""
+    first = Standing(memory_path, 1)
+    await first.begin()
+    if left == "none":
+        LocalStore(str(memory_path)).delete(LEASE_PATH)
+    else:
+        lost = replace(lease(memory_path), controller_id=2, sequence=1, port=9092)
+        (memory_path / LEASE_PATH).write_bytes(lost.encode())
+    twin, asked = Standing(memory_path, 1), []
+
+    async def answer(*place: object) -> ControllerLivenessResponse:
+        asked.append(place)
+        return ControllerLivenessResponse(last_heard_ms=0)
+
+    monkeypatch.setattr(twin.candidacy, "_asked", answer)
+    with pytest.raises(ConfigError, match="is the controller at here:9091"):
+        await twin.candidacy.begin("there", 1)
+    assert asked == [("here", 9091, 1, 1)]
+    assert not twin.broker.driver.is_active
+    # At its own address there is nobody but itself: a restart.
+    again = Standing(memory_path, 1)
+    await again.begin()
+    assert again.broker.driver.is_active
+    for each in (first, twin, again):
         await each.stop()
 
 

@@ -37,7 +37,7 @@ class Around:
         )
         self._news = asyncio.Event()
         self.channel = ControllerChannel(
-            cast(Any, self), cast(Any, self), listener="L", answer_here=cast(Any, None)
+            cast(Any, self), cast(Any, self), listener="L", handle_locally=cast(Any, None)
         )
 
     async def changed(self, timeout_seconds: float) -> None:

@@ -24,8 +24,8 @@ from broker.cluster.events import (
     TopicDeleted,
 )
 from broker.cluster.image import MetadataImage, Position
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import NO_UUID
 
 
 def check_configs(configs: Mapping[str, str]) -> None:

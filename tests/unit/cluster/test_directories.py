@@ -13,7 +13,7 @@ from broker.cluster.controller.brokers import DirectoryAssignment
 from broker.cluster.events import LOST_DIRECTORY
 from broker.cluster.membership.directories import DirectoryAssignments
 from broker.cluster.partition_change import directory_of
-from kafka_ds.wire.messages import AssignReplicasToDirsResponse
+from kafka_ds.protocol.messages import AssignReplicasToDirsResponse
 from tests.loops import in_loop
 from tests.unit.cluster.cluster_desk import Desk
 

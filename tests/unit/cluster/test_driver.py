@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from broker.cluster.controller.brokers import HeartbeatReply
-from broker.cluster.events import PartitionChanged
+from broker.cluster.events import PartitionChanged, decode_events, encode_events
 from broker.cluster.image import MetadataImage
 from broker.cluster.membership.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.cluster.metadata.driver import RecentCommits
 from broker.cluster.metadata.log import MetadataLog
-from broker.cluster.metadata.tail import Tail, decode_events, encode_events
 from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker, events_of, versions
 
@@ -435,7 +435,7 @@ async def test_what_others_will_ask_for_is_encoded_with_the_commit(
         await leader.create(name)
     assert events_of(versions(memory_path)[-3])[0]["type"] == "Snapshot"
     with monkeypatch.context() as patched:
-        patched.delattr("broker.cluster.metadata.tail.encode_events")
+        patched.delattr("broker.cluster.metadata.driver.encode_events")
         entries = leader.driver.entries_after(before, 1 << 20) or []
         encoded = [entry.encoded for entry in entries]
     assert encoded == [encode_events(entry.events) for entry in entries]
@@ -444,8 +444,8 @@ async def test_what_others_will_ask_for_is_encoded_with_the_commit(
 
 
 def test_a_tail_that_forgot_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.cluster.metadata.tail.COMMITS_MAX", 3)
-    tail = Tail(10)
+    monkeypatch.setattr("broker.cluster.metadata.driver.COMMITS_MAX", 3)
+    tail = RecentCommits(10)
     for version in (11, 13, 14, 17):
         tail.add(version, [])
     assert tail.after(10, 100) is None

@@ -10,8 +10,8 @@ import pytest
 from broker.cluster.events import Event
 from broker.cluster.membership.following import Following
 from broker.transport.peer import PeerUnreachable
-from kafka_ds.wire.messages import ReadMetadataRequest, ReadMetadataResponse
-from kafka_ds.wire.messages.brokers import MetadataEntry
+from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
+from kafka_ds.protocol.messages.brokers import MetadataEntry
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker
 

@@ -27,7 +27,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage, Position
 from broker.cluster.topic_names import collision_key, why_illegal
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
 ID_A, ID_B = bytes(range(16)), bytes(range(1, 17))
 ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.events import Event
+from broker.cluster.events import Event, decode_events
 from broker.cluster.metadata.log import Commit
-from broker.cluster.metadata.tail import decode_events
 from kafka_ds.lake.actions import CorruptLog
 from kafka_ds.lake.log.attempt import Attempt, Change
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker, events_of, versions
 

@@ -7,8 +7,8 @@ import pytest
 from broker.cluster.controller.draft import Defaults
 from broker.cluster.controller.isr import AlterPartition
 from broker.cluster.events import NO_LEADER, RECOVERED, RECOVERING
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import BROKER_RESOURCE
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
 from tests.unit.cluster.cluster_desk import Desk
 
 

@@ -22,8 +22,8 @@ from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import CLUSTER_METADATA
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.store.store import NotWritten
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import NO_UUID
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker, events_of, versions
 
@@ -333,8 +333,8 @@ def test_the_table_is_the_lakes_own() -> None:
 @in_loop
 async def test_events_become_rows_for_sql(memory_path: Path) -> None:
     from broker.crash_points import CrashPoints
-    from broker.tier.metadata.materialise import Materialiser
-    from broker.tier.settings import TierSettings
+    from broker.worker.metadata.materialise import Materialiser
+    from broker.worker.settings import TierSettings
     from kafka_ds.lake.log.snapshot import TableSnapshot
 
     broker = Broker(memory_path)

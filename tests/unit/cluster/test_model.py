@@ -32,7 +32,7 @@ from broker.cluster.events import (
 from broker.cluster.features import ELR_FEATURE
 from broker.cluster.image import MetadataImage, Position
 from broker.cluster.partition_change import directory_of
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
 from tests.unit.cluster.cluster_desk import SESSION_TIMEOUT_MS, Desk
 from tests.unit.cluster.cluster_truth import Partition, Process, described

@@ -13,7 +13,7 @@ from broker.cluster.controller.topics import MorePartitions
 from broker.cluster.events import NO_LEADER, RECOVERED, RECOVERING, SupportedFeature
 from broker.cluster.features import ELR_FEATURE
 from broker.cluster.image import BrokerRegistration
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.cluster.cluster_desk import Desk
 
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN

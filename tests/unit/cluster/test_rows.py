@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from broker.cluster.events import TopicCreated, TopicDeleted
 from broker.cluster.image import MetadataImage
@@ -13,10 +14,11 @@ from broker.cluster.metadata import log as metadata_log
 from broker.cluster.metadata import table
 from broker.cluster.metadata.log import MetadataLog, replay_commit
 from broker.crash_points import EVENTS_POINTS, CrashPoints
-from broker.tier.metadata import materialise
-from broker.tier.metadata.materialise import Materialiser
-from broker.tier.settings import TierSettings
-from broker.tier.spi import StorageError
+from broker.worker.metadata import materialise
+from broker.worker.metadata.materialise import Materialiser
+from broker.worker.settings import TierSettings
+from broker.worker.spi import StorageError
+from kafka_ds.lake import actions
 from kafka_ds.lake.actions import KIND_KEY
 from kafka_ds.lake.log.attempt import FateUnknown, PlainChange
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
@@ -327,7 +329,9 @@ def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
     cluster.decide(5, 6)
     # What was replaced goes with VACUUM, a week later.
     write_checkpoint(log_of(store))
-    now_ms = SystemLogClock().wall_ms() + 8 * DAY_MS
+    now_ms = SystemLogClock().wall_ms()
+    for entry in store.list(CLUSTER_METADATA):
+        os.utime(store.uri(entry.path), ((now_ms - 8 * DAY_MS) // 1000,) * 2)
     assert len(vacuum(log_of(store), now_ms=now_ms)) == 5
     assert len(rows_at(store)) == 1 + 2 * 6
     assert state(Cluster(store).image) == state(cluster.image)
@@ -403,3 +407,29 @@ def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
     later = Cluster(store)
     later.worker.materialise(later.image.version)
     assert sorted(later.deleted) == [bytes([number]) * 16 for number in range(2, 9)]
+
+
+@pytest.mark.parametrize("stamp_ms", [actions.NEVER_EXPIRES_MS, 1_000])
+def test_rows_come_once_though_another_engine_forgot_how_far_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stamp_ms: int
+) -> None:
+    """`delta.setTransactionRetentionDuration` takes numbers out of checkpoints; those of before carry a time."""
+    monkeypatch.setattr(actions, "NEVER_EXPIRES_MS", stamp_ms)
+    store = Folder(str(tmp_path))
+    cluster = Cluster(store)
+    cluster.decide(0, 3)
+    before = rows_at(store)
+    table = DeltaTable(store.uri(CLUSTER_METADATA))
+    table.alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 0 seconds"}, raise_if_not_exists=False
+    )
+    DeltaTable(store.uri(CLUSTER_METADATA)).create_checkpoint()
+    forgot = TableSnapshot(log_of(store))
+    forgot.read()
+    assert (materialise.APP_ID not in forgot.txns) == (stamp_ms == 1_000)
+    again = Cluster(store)
+    assert rows_at(store) == before
+    again.decide(3, 5)
+    rows = rows_at(store)
+    assert len(rows) == len(before) + 2 * 2 and before.items() <= rows.items()
+    assert again.deleted == [bytes([number]) * 16 for number in (3, 4)]

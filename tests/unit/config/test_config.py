@@ -23,7 +23,7 @@ from broker.config.settings import ConfigError, Kind, Setting, attribute_of
 from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_names, unserved_setting
 from broker.log.config import LogConfig
-from broker.tier.settings import TierSettings
+from broker.worker.settings import TierSettings
 from kafka_ds.security.secret import Secret
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,9 +8,9 @@ from typing import Any
 from broker.groups.consumer.group import ConsumerGroup
 from broker.groups.consumer.member import Partition, by_topic
 from broker.groups.consumer.topology import TopicShape
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
-from kafka_ds.wire.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
 from tests.unit.groups.group_desk import GROUP, REBALANCE_MS, Desk
 
 

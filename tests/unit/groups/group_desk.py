@@ -6,39 +6,32 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from broker.coordinator.result import CoordinatorResult, Instant, Reply
 from broker.groups.consumer.topology import Topology
 from broker.groups.records import encode_record
 from broker.groups.shard import FetchOffsets, GroupShard, Request
-from broker.groups.values import (
-    NO_PRODUCER_ID,
-    Client,
-    GroupSettings,
-    Instant,
-    Reply,
-    Result,
-    sees_all,
-)
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from broker.groups.values import NO_PRODUCER_ID, Client, GroupSettings, sees_all
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     OffsetCommitRequest,
     SyncGroupRequest,
 )
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kafka_ds.wire.messages.groups import (
+from kafka_ds.protocol.messages.groups import (
     JoinGroupRequestProtocol,
     MemberIdentity,
     SyncGroupRequestAssignment,
 )
-from kafka_ds.wire.messages.persisted import decode_key, decode_value
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.messages.persisted import decode_key, decode_value
+from kafka_ds.protocol.types import NO_UUID
 
 BEGAN = Instant(1_700_000_000_000, 1_000)
 SESSION_MS = 10_000
@@ -82,7 +75,7 @@ class Desk:
 
     # -- the shell ----------------------------------------------------------------------------------
 
-    def perform(self, result: Result | None, ticket: int | None = None) -> None:
+    def perform(self, result: CoordinatorResult | None, ticket: int | None = None) -> None:
         """Append, replay, say so, answer; `ticket` is that of the request, if it is one."""
         while result is not None:
             error, self.append_error = (
@@ -100,7 +93,7 @@ class Desk:
             else:
                 result = self.shard.not_stored(result, error, self.now)
 
-    def _append(self, result: Result) -> None:
+    def _append(self, result: CoordinatorResult) -> None:
         producer_id = NO_PRODUCER_ID if result.producer is None else result.producer.producer_id
         for record in result.records:
             key, value = encode_record(record)

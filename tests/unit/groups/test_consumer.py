@@ -12,14 +12,14 @@ from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.consumer.member import NOTHING, MemberState
 from broker.groups.shard import FetchOffsets
 from broker.groups.values import sees_all
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     ListGroupsRequest,
 )
-from kafka_ds.wire.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from tests.unit.groups.consumer_desk import NewConsumer, Topics, group_of, owners, settle
 from tests.unit.groups.group_desk import GROUP, REBALANCE_MS, SESSION_MS, Desk
 

@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.groups.consumer.group import ConsumerGroupState
 from broker.groups.consumer.member import Partition
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.consumer_protocol import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.consumer_protocol import (
     AssignedTopicPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.node_metrics import node_samples
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FindCoordinatorRequest, OffsetCommitRequest
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import FindCoordinatorRequest, OffsetCommitRequest
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
@@ -38,6 +38,6 @@ async def test_what_was_counted_stays_when_a_partition_goes(memory_path: Path) -
         answer = await broker.ask(request, 8)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
         assert committed(broker) == 1
-        broker.node.groups.topic.runner_of("g").close()
+        broker.node.groups.topic.context_of("g").close()
         assert not list(broker.node.groups.shards())
         assert committed(broker) == 1

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.coordinating.placement import TOPIC
+from broker.coordinator.placement import TOPIC
 from broker.log.replay import replay_log
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     DeleteGroupsRequest,
     DeleteTopicsRequest,
     DescribeGroupsRequest,
@@ -25,7 +25,7 @@ from kafka_ds.wire.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetDeleteRequestPartition,
@@ -34,13 +34,13 @@ from kafka_ds.wire.messages.group_offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from kafka_ds.wire.messages.groups import (
+from kafka_ds.protocol.messages.groups import (
     JoinGroupRequestProtocol,
     MemberIdentity,
     SyncGroupRequestAssignment,
 )
-from kafka_ds.wire.messages.topics import DeleteTopicState
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.messages.topics import DeleteTopicState
+from kafka_ds.protocol.types import NO_UUID
 from tests.in_process import InProcess, in_process
 from tests.loops import in_loop
 
@@ -217,7 +217,7 @@ async def test_while_the_log_is_read_members_are_put_off_and_kept(
         await may_read.wait()
         await replay_log(*args, **more)
 
-    monkeypatch.setattr("broker.coordinating.lead.replay_log", read_later)
+    monkeypatch.setattr("broker.coordinator.runtime.replay_log", read_later)
     async with begun(memory_path) as broker:
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=member_id)

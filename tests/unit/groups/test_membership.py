@@ -2,8 +2,8 @@
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import HeartbeatRequest, LeaveGroupRequest
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import HeartbeatRequest, LeaveGroupRequest
 from tests.unit.groups.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk
 
 NONE = ErrorCode.NONE

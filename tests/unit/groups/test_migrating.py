@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from broker.groups.classic.states import GroupState
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import JoinGroupResponse, LeaveGroupRequest
-from kafka_ds.wire.messages.consumer_protocol import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import JoinGroupResponse, LeaveGroupRequest
+from kafka_ds.protocol.messages.consumer_protocol import (
     AssignedTopicPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -18,7 +18,7 @@ from kafka_ds.wire.messages.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from kafka_ds.wire.messages.groups import MemberIdentity
+from kafka_ds.protocol.messages.groups import MemberIdentity
 from tests.unit.groups.consumer_desk import NewConsumer, Topics, group_of, settle
 from tests.unit.groups.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk
 

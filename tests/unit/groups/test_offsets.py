@@ -5,20 +5,20 @@ from typing import Any
 import pytest
 
 from broker.groups.shard import TopicsDeleted
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     OffsetDeleteRequest,
     TxnOffsetCommitRequest,
 )
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from kafka_ds.wire.messages.transactions import (
+from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 from tests.unit.groups.group_desk import GROUP, SESSION_MS, Desk, subscription
 
 NONE = ErrorCode.NONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.groups.consumer.member import NOTHING, MemberState
-from kafka_ds.wire.messages import ConsumerGroupDescribeRequest
+from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest
 from tests.unit.groups.consumer_desk import NewConsumer, Topics, group_of, owners, settle
 from tests.unit.groups.group_desk import GROUP, Desk
 

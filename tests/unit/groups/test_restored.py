@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from broker.groups.lake.restored import SetBack, restored_groups
-from broker.groups.loading import replay_batch
 from broker.groups.shard import GroupShard
 from broker.groups.values import GroupSettings
 from broker.restore import record_batches
-from kafka_ds.wire.batch import read_header
+from kafka_ds.records.batch import read_header
 
 ENDS = {("orders", 0): 50, ("orders", 1): 10}
 
@@ -42,7 +41,7 @@ def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None
     assert (found.groups, found.offsets, found.noted_ms) == ({"billing", "simple"}, 3, 100)
     shard = GroupShard(GroupSettings(), lambda: "id")
     for batch in record_batches(found.records, 1000):
-        replay_batch(shard, batch, 0, read_header(batch))
+        shard.replay_batch(batch, 0, read_header(batch))
     offsets = shard.state.offsets
     at_end = offsets.get("billing", "orders", 0)
     assert at_end is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 from tests.unit.groups.group_desk import SESSION_MS, WAITING, Desk, subscription
 
 FENCED = ErrorCode.FENCED_INSTANCE_ID

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from broker.coordinating.placement import partition_for
+from broker.coordinator.placement import partition_for
 from broker.groups.classic.group import Group
 from broker.groups.classic.states import PREDECESSORS, GroupState
 from broker.groups.classic.subscription import subscribed_topics

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.messages import (
     AlterConfigsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
-from kafka_ds.wire.messages.configs import (
+from kafka_ds.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsResource,
     DescribeConfigsResource,
@@ -18,7 +18,7 @@ from tests.in_process import InProcess
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
-DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, OF_GROUP = 2, 3, 4, 5, 8
+OF_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT, OF_GROUP = 1, 2, 3, 4, 5, 8
 
 Change = tuple[str, int, str | None]
 

@@ -7,8 +7,8 @@ import pytest
 
 from broker.cluster import features
 from broker.cluster.features import Feature
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     ApiVersionsRequest,
     DescribeLogDirsRequest,
@@ -18,14 +18,14 @@ from kafka_ds.wire.messages import (
     ListPartitionReassignmentsRequest,
     UpdateFeaturesRequest,
 )
-from kafka_ds.wire.messages.quorum import (
+from kafka_ds.protocol.messages.quorum import (
     Cursor,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
     DescribeTopicPartitionsTopicRequest,
     FeatureUpdateKey,
 )
-from kafka_ds.wire.messages.replicas import (
+from kafka_ds.protocol.messages.replicas import (
     DescribableLogDirTopic,
     ReassignablePartition,
     ReassignableTopic,

@@ -14,15 +14,15 @@ from broker.log.ending import Ending
 from broker.log.producers import Producers
 from broker.registry import REGISTRY
 from broker.replica.manager import ReplicaManager
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     FindCoordinatorRequest,
     InitProducerIdRequest,
 )
-from kafka_ds.wire.messages.configs import DescribeConfigsResource
+from kafka_ds.protocol.messages.configs import DescribeConfigsResource
 from tests.in_process import InProcess, batch_of, in_process, values_of
 from tests.loops import in_loop
 
@@ -302,7 +302,9 @@ class FakeTier:
         ending = Ending(producer_snapshot=self.producers.encode_snapshot(), leader_epochs=((0, 0),))
         return self.end + 1, ending
 
-    def partition_opened(self, log: Any, *, leader_epoch: int, last_stable_offset: Any) -> None:
+    def partition_opened(
+        self, log: Any, *, leader_epoch: int, last_stable_offset: Any, lake_reaches: Any
+    ) -> None:
         self.opened.append((leader_epoch, last_stable_offset()))
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:

@@ -10,8 +10,8 @@ from broker.cluster.image import MetadataImage
 from broker.config.settings import MAX_LONG
 from broker.handlers.configs import altering
 from broker.handlers.configs.altering import rules_of
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
@@ -383,3 +383,57 @@ async def test_resources_with_settings_are_listed(memory_path: Path) -> None:
         assert await resources(broker, version=0) == []
         answer = await broker.ask(ListConfigResourcesRequest(resource_types=[TOPIC, 99]), 1)
         assert (answer.error_code, answer.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
+
+
+@in_loop
+async def test_the_cleaner_is_set_while_it_runs(memory_path: Path) -> None:
+    backoff, threads = "log.cleaner.backoff.ms", "log.cleaner.threads"
+    size = "log.cleaner.dedupe.buffer.size"
+    values = {
+        backoff: "77",
+        size: str(64 << 20),
+        "log.cleaner.io.buffer.load.factor": "0.5",
+        "log.cleaner.io.buffer.size": "1048576",
+        "log.cleaner.io.max.bytes.per.second": "1000000.0",
+        threads: "2",
+        "message.max.bytes": "5000",
+        "producer.id.expiration.ms": "60000",
+    }
+    async with in_process(memory_path) as broker:
+        await broker.create("t")
+        for name, text in values.items():
+            answer = await change(broker, BROKER, "", (name, SET, text))
+            assert not answer.error_code, answer.error_message
+            told = await described(broker, BROKER, "1", name)
+            assert (told.value, told.config_source, told.read_only) == (
+                text,
+                DYNAMIC_DEFAULT,
+                False,
+            )
+        assert not (await change(broker, BROKER, "1", (backoff, SET, "99"))).error_code
+        told = await described(broker, BROKER, "1", backoff)
+        assert [(s.source, s.value) for s in told.synonyms] == [
+            (DYNAMIC_BROKER, "99"), (DYNAMIC_DEFAULT, "77"), (DEFAULT, "15000"),
+        ]  # fmt: skip
+        assert log_of(broker, "t").config.producer_id_expiration_ms == 60_000
+        settings = broker.node.cleaner.settings
+        assert (settings.log_cleaner_backoff_ms, settings.log_cleaner_threads) == (99, 2)
+        for name, text, says in (
+            (threads, "0", "below the least"),
+            (threads, "5", "more than double the present value, 2"),
+            (backoff, "-1", "below the least"),
+            (size, str(2 << 20), "more than 1 MiB for each"),
+            ("log.cleaner.io.buffer.load.factor", "nan", "load.factor"),
+            ("log.cleaner.enable", "false", "cannot be changed while the broker runs"),
+            ("num.io.threads", "16", "not honoured"),
+        ):
+            answer = await change(broker, BROKER, "", (name, SET, text))
+            assert answer.error_code == ErrorCode.INVALID_CONFIG, name
+            assert says in answer.error_message
+        assert not (await change(broker, BROKER, "", (threads, SET, "4"))).error_code
+        answer = await change(broker, BROKER, "", (threads, SET, "1"))
+        assert "less than half of the present value, 4" in answer.error_message
+    async with in_process(memory_path) as broker:
+        settings = broker.node.cleaner.settings
+        assert (settings.log_cleaner_backoff_ms, settings.log_cleaner_threads) == (99, 4)
+        assert settings.keys_max == int((64 << 20) // 4 // 24 * 0.5)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from broker.log.values import AppendOrigin, FileSlice, LogRead
-from broker.net.dispatch import Waiting
-from broker.tier.manager import TierRead
-from kafka_ds.wire.batch import ControlType, end_transaction_marker
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import FetchRequest
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
+from broker.remote.manager import TierRead
+from broker.server.dispatch import Waiting
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import FetchRequest
+from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.records.batch import ControlType, end_transaction_marker
 from tests.in_process import (
     NOW_MS,
     InProcess,

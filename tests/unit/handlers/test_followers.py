@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
-from broker.net.dispatch import Waiting
 from broker.replica.serving.fetching import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest
-from kafka_ds.wire.messages.data import FetchReplicaState
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from broker.server.dispatch import Waiting
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest
+from kafka_ds.protocol.messages.data import FetchReplicaState
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from tests.in_process import (
     NOW_MS,
     InProcess,

@@ -12,7 +12,7 @@ from broker.handlers.configs import judging
 from broker.handlers.configs.judging import verdicts
 from broker.parts import Parts
 from broker.transport.peer import PeerUnreachable
-from kafka_ds.wire.messages import JudgeSettingsResponse
+from kafka_ds.protocol.messages import JudgeSettingsResponse
 from tests.loops import in_loop
 
 

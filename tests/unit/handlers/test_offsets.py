@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.log.values import AppendOrigin
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
+from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsTopic,
     OffsetForLeaderPartition,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import CreatePartitionsRequest
-from kafka_ds.wire.messages.topics import CreatePartitionsAssignment, CreatePartitionsTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import CreatePartitionsRequest
+from kafka_ds.protocol.messages.topics import CreatePartitionsAssignment, CreatePartitionsTopic
 from tests.in_process import InProcess, batch_of, in_process, values_of
 from tests.loops import in_loop
 

@@ -8,12 +8,12 @@ from time import perf_counter
 
 import pytest
 
-from broker.net.dispatch import Unanswerable
-from kafka_ds.wire.batch import Codec, Record, TimestampType, build_batch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.frame import encode_request
-from kafka_ds.wire.messages import ProduceRequest
-from kafka_ds.wire.messages.data import PartitionProduceData, TopicProduceData
+from broker.server.dispatch import Unanswerable
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.frame import encode_request
+from kafka_ds.protocol.messages import ProduceRequest
+from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceData
+from kafka_ds.records.batch import Codec, Record, TimestampType, build_batch
 from tests.in_process import LISTENER, batch_of, in_process, produce_request, values_of
 from tests.loops import in_loop
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from broker.log.directories import directory
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import DeleteRecordsRequest, ListOffsetsRequest
-from kafka_ds.wire.messages.offsets import EARLIEST, ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import DeleteRecordsRequest, ListOffsetsRequest
+from kafka_ds.protocol.messages.offsets import EARLIEST, ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from tests.in_process import InProcess, batch_of, in_process, records_of
 from tests.loops import in_loop
 

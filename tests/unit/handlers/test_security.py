@@ -18,8 +18,8 @@ from broker.security.authentication.scram_users import (
     decode_credential,
 )
 from kafka_ds.lake.names import CREDENTIALS
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AlterClientQuotasRequest,
     AlterUserScramCredentialsRequest,
     CreateAclsRequest,
@@ -28,7 +28,7 @@ from kafka_ds.wire.messages import (
     DescribeClientQuotasRequest,
     DescribeUserScramCredentialsRequest,
 )
-from kafka_ds.wire.messages.security import (
+from kafka_ds.protocol.messages.security import (
     AclCreation,
     AlterQuotaEntryData,
     ComponentData,

@@ -2,10 +2,25 @@
 
 from pathlib import Path
 
-from kafka_ds.wire.errors import ErrorCode
+import pytest
+
+from broker.config.topic import REMOTE_STORAGE_KEPT
+from kafka_ds.protocol.errors import ErrorCode
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop
-from tests.unit.handlers.config_requests import BROKER, DELETE, SET, TOPIC, change, log_of, replace
+from tests.unit.handlers.config_requests import (
+    APPEND,
+    BROKER,
+    DEFAULT,
+    DELETE,
+    OF_TOPIC,
+    SET,
+    TOPIC,
+    change,
+    described,
+    log_of,
+    replace,
+)
 
 
 @in_loop
@@ -39,9 +54,6 @@ async def test_a_table_is_compacted_only_as_a_table(memory_path: Path) -> None:
         await broker.create("t")
         compact = ("cleanup.policy", SET, "compact")
         enable, disable = "remote.storage.enable", "remote.log.copy.disable"
-        answer = await change(broker, TOPIC, "t", compact)
-        assert answer.error_code == ErrorCode.INVALID_CONFIG
-        assert "set remote.storage.enable=true, too" in answer.error_message
         answer = await change(broker, TOPIC, "t", compact, (enable, SET, "true"))
         assert not answer.error_code
         assert log_of(broker, "t").config.copies_to_lake
@@ -57,6 +69,55 @@ async def test_a_table_is_compacted_only_as_a_table(memory_path: Path) -> None:
         answer = await change(broker, TOPIC, "t", (disable, SET, "false"))
         assert answer.error_code == ErrorCode.INVALID_CONFIG
         assert "would lack what compaction has removed" in answer.error_message
+
+
+@pytest.mark.parametrize("way", ["set", "append", "replace"])
+@in_loop
+async def test_a_table_by_default_stays_one_when_it_is_compacted(
+    memory_path: Path, way: str
+) -> None:
+    """Clients see what they would see of Apache Kafka: a setting of their own more, and no other."""
+    settings = {"remote_log_storage_system_enable": "true", "lake_start_delay_ms": 600_000}
+    policy, enable = "cleanup.policy", "remote.storage.enable"
+    async with in_process(memory_path, **settings) as broker:
+        await broker.create("t")
+        if way == "replace":
+            answer = await replace(broker, "t", cleanup_policy="compact,delete")
+        else:
+            operation, value = (SET, "compact,delete") if way == "set" else (APPEND, "compact")
+            answer = await change(broker, TOPIC, "t", (policy, operation, value))
+        assert not answer.error_code, answer.error_message
+        assert log_of(broker, "t").config.copies_to_lake
+        assert (await described(broker, TOPIC, "t", policy)).config_source == OF_TOPIC
+        told = await described(broker, TOPIC, "t", enable)
+        assert (told.value, told.config_source) == ("true", DEFAULT)
+        # A declaration that is made again finds nothing to do.
+        for _ in range(2):
+            answer = await replace(broker, "t", cleanup_policy="compact", retention_ms="5000")
+            assert not answer.error_code, answer.error_message
+        assert log_of(broker, "t").config.copies_to_lake
+        answer = await change(broker, TOPIC, "t", (policy, SET, "delete"))
+        assert "remains compacted" in answer.error_message
+        answer = await change(broker, TOPIC, "t", (enable, SET, "false"))
+        assert "a compacted topic that is a Delta table remains one" in answer.error_message
+        kept = REMOTE_STORAGE_KEPT
+        for operation, value in ((SET, "true"), (DELETE, None)):
+            answer = await change(broker, TOPIC, "t", (kept, operation, value))
+            assert answer.error_code == ErrorCode.INVALID_CONFIG
+        # Where it was compacted from its creation on, it is a table only if it says so.
+        await broker.create("state", cleanup_policy="compact")
+        answer = await replace(broker, "state", cleanup_policy="compact,delete")
+        assert not answer.error_code
+        assert not log_of(broker, "state").config.has_table
+    async with in_process(memory_path, **settings) as broker:
+        assert log_of(broker, "t").config.copies_to_lake
+
+
+@in_loop
+async def test_nobody_creates_a_topic_that_was_kept(memory_path: Path) -> None:
+    async with in_process(memory_path) as broker:
+        with pytest.raises(AssertionError, match=REMOTE_STORAGE_KEPT):
+            await broker.create("t", remote_storage_kept="true")
 
 
 @in_loop

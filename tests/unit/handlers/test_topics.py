@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from broker.cluster.membership.requests import ControllerRequests
-from broker.coordinating.topic import CoordinatedTopic
+from broker.coordinator.runtime import CoordinatorRuntime
 from broker.handlers.cluster import metadata
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     MetadataRequest,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.topics import (
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreatableTopicResult,
     DeleteTopicState,
 )
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID
 from tests.in_process import InProcess, batch_of, in_process
 from tests.loops import in_loop
 
@@ -307,7 +307,7 @@ async def test_a_topic_that_is_not_heard_of_yet_is_asked_for_again(
         with monkeypatch.context() as patched:
             patched.setattr(metadata, "guarded", lambda *_: made)
             patched.setattr(ControllerRequests, "seen", made_elsewhere)
-            patched.setattr(CoordinatedTopic, "ensure", made_elsewhere)
+            patched.setattr(CoordinatorRuntime, "ensure", made_elsewhere)
             request = MetadataRequest(topics=wanted("new", "__consumer_offsets"))
             response = await broker.ask(request, 8)
         told = [topic.error_code for topic in response.topics]

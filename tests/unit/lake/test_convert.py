@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kafka_ds.lake.batches import convert
 from kafka_ds.lake.batches.convert import Decoded, decode_batches, decode_hot
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.wire.batch import (
+from kafka_ds.records.batch import (
     HEADER_BYTES,
     MAGIC_POSITION,
     Codec,
@@ -30,7 +30,7 @@ from kafka_ds.wire.batch import (
     seal,
     stamp,
 )
-from tests.unit.wire.record_cases import (
+from tests.unit.records.record_cases import (
     ODD_TIMESTAMPS,
     TIMESTAMP_MS_MAX,
     Log,
@@ -40,8 +40,8 @@ from tests.unit.wire.record_cases import (
     rows_of_tables,
     utf8_keys,
 )
-from tests.unit.wire.record_oracles import CODECS_OF_OTHERS, READERS, records_of
-from tests.unit.wire.test_batch import hostile_payloads
+from tests.unit.records.record_oracles import CODECS_OF_OTHERS, READERS, records_of
+from tests.unit.records.test_batch import hostile_payloads
 
 T0 = 1_700_000_000_000
 
@@ -269,7 +269,7 @@ def test_aborted_ranges_may_overlap_and_follow_each_other() -> None:
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("payload", hostile_payloads().values(), ids=hostile_payloads().keys())
 def test_records_that_break_a_rule(payload: bytes, codec: Codec) -> None:
-    from kafka_ds.wire.compression import compress
+    from kafka_ds.records.compression import compress
 
     header = read_header(simple(5, 1))._replace(attributes=int(codec))
     hostile = seal(header, compress(codec, payload))
@@ -390,7 +390,7 @@ def test_any_damage_leaves_every_batch_accounted_for() -> None:
 
 
 def slowly_decoded(batches: list[bytes], end: int) -> tuple[list, list[bytes]]:
-    from kafka_ds.wire.batch import CorruptRecord, crc_is_valid
+    from kafka_ds.records.batch import CorruptRecord, crc_is_valid
 
     rows, residue, next_offset = [], [], 0
     for batch in batches:

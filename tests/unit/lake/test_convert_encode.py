@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kafka_ds.lake.batches.convert import decode_batches, encode_batches
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.wire.batch import (
+from kafka_ds.records.batch import (
     Codec,
     Record,
     TimestampType,
@@ -20,8 +20,8 @@ from kafka_ds.wire.batch import (
     read_header,
     read_records,
 )
-from tests.unit.wire.record_cases import Log, logs, rows_of_batches, utf8_keys
-from tests.unit.wire.record_oracles import CODECS_OF_OTHERS, READERS, records_of
+from tests.unit.records.record_cases import Log, logs, rows_of_batches, utf8_keys
+from tests.unit.records.record_oracles import CODECS_OF_OTHERS, READERS, records_of
 
 T0 = 1_700_000_000_000
 

@@ -1,5 +1,6 @@
 """The events' small files are merged: every event once at every version, in its order, for whoever reads."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from broker.crash_points import EVENTS_POINTS, CrashPoints
-from broker.tier.metadata.event_merging import EventMerging
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
+from broker.worker.metadata.event_files import EventMerging
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.settings import TierSettings
 from kafka_ds.lake.log.attempt import FateUnknown, PlainChange
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.maintenance import vacuum, write_checkpoint
@@ -238,7 +239,9 @@ def test_it_is_looked_at_by_its_setting(tmp_path: Path) -> None:
     assert merging().look() == 1, "one that has a checkpoint"
     # What was replaced goes with VACUUM, a week later.
     before = events.follow()
-    now_ms = SystemLogClock().wall_ms() + 8 * 86_400_000
+    now_ms = SystemLogClock().wall_ms()
+    for entry in store.list(REMOTE_LOG_METADATA):
+        os.utime(store.uri(entry.path), (now_ms // 1000 - 8 * 86_400,) * 2)
     gone = vacuum(DeltaLog(store, REMOTE_LOG_METADATA, clock=clock), now_ms=now_ms)
     assert len(gone) == 10 + 12 + 1
     again = RemoteLogEvents(store, clock=clock)

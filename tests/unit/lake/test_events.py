@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier.metadata.remote_log import DeltaMetadata
-from broker.tier.settings import TierSettings
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.settings import TierSettings
 from kafka_ds.lake.log.attempt import FateUnknown
 from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.log.maintenance import write_checkpoint

@@ -12,7 +12,7 @@ from kafka_ds.lake.log.attempt import (
     PlainChange,
     VersionsGone,
 )
-from kafka_ds.lake.log.log import RETRY_PAUSES_SECONDS, DeltaLog, ForeignTable
+from kafka_ds.lake.log.log import RETRY_PAUSES_SECONDS, DeltaLog, ForeignTable, SystemLogClock
 from kafka_ds.lake.names import commit_file
 from tests.fakes.lake_store import (
     SCHEMA_JSON,
@@ -459,11 +459,56 @@ def test_a_checkpoint_with_a_part_missing_is_none(log, store):
     assert log.listing().checkpoints == {}
 
 
-@pytest.mark.parametrize("body", [b"{", b"[1]\n", b"\xff\xfe", b"7"])
+def test_a_pause_that_only_the_time_of_day_shows_counts_as_sleep(monkeypatch):
+    """A virtual machine that was paused for a month, and whose clocks but that of the day stood still."""
+    now = {"boot": 5_000_000_000, "wall": 1_700_000_000_000}
+    monkeypatch.setattr("kafka_ds.lake.log.log._since_boot_ms", lambda: now["boot"])
+    monkeypatch.setattr(SystemLogClock, "wall_ms", lambda self: now["wall"])
+    clock = SystemLogClock()
+    first = clock.boot_ms()
+    log = new_log(clock=clock)
+    seen_ms = clock.boot_ms()
+    now["wall"] += 30 * DAY_MS
+    assert log.is_long_past(seen_ms)
+    assert clock.boot_ms() == first + 30 * DAY_MS
+    now["wall"] -= 10 * DAY_MS
+    now["boot"] += 7
+    assert clock.boot_ms() == first + 30 * DAY_MS + 7, "it never goes back"
+    for _ in range(100):
+        now["wall"] += 900
+        assert clock.boot_ms() == first + 30 * DAY_MS + 7, "set right bit by bit"
+
+
+NO_COMMITS = [b"{", b"[1]\n", b"\xff\xfe", b"7", b"", b"\n"]
+
+
+@pytest.mark.parametrize("body", NO_COMMITS)
 def test_a_version_that_is_no_commit_is_named(log, store, body):
     store.put_durable(log.path(commit_file(1)), body)
     with pytest.raises(CorruptLog, match=r"00001\.json"):
         log.read_version(1)
+
+
+@pytest.mark.parametrize("body", NO_COMMITS)
+@pytest.mark.parametrize("comes_late", [False, True])
+def test_nothing_is_committed_behind_a_version_that_is_no_commit(log, store, body, comes_late):
+    """Another engine's, after a loss of power: what it decided is not known, until somebody has put it right."""
+    path = log.path(commit_file(1))
+
+    def come(_path):
+        store.before_put = lambda path: None
+        store.put_durable(path, body)
+
+    if comes_late:
+        store.before_put = come
+    else:
+        store.put_durable(path, body)
+    attempt = log.begin(PlainChange("TEST"))
+    with pytest.raises(FateUnknown if comes_late else NotCommitted, match=r"00001\.json"):
+        log.commit(attempt, read_version=0)
+    assert store.size(path) == len(body)
+    store.delete(path)
+    assert log.commit(attempt, read_version=0) == 1
 
 
 def test_losing_for_ever_ends(log, store, clock, monkeypatch):

@@ -2,15 +2,22 @@
 
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from broker.crash_points import CrashPoints
-from broker.tier.upkeep.orphans import Orphans, lost_residue
-from broker.tier.upkeep.upkeep import Upkeep
+from broker.worker.maintenance import Upkeep
+from broker.worker.orphans import Orphans, lost_residue
 from kafka_ds.lake.actions import add_action, remove_action
 from kafka_ds.lake.log import maintenance
-from kafka_ds.lake.log.attempt import FilesMayBeGone
+from kafka_ds.lake.log.attempt import (
+    FILES_AGE_MS_MAX,
+    FilesMayBeGone,
+    PlainChange,
+    vacuumed_age_ms,
+)
 from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
 from kafka_ds.lake.log.maintenance import (
     BadCheckpoint,
@@ -20,6 +27,7 @@ from kafka_ds.lake.log.maintenance import (
     vacuum,
     write_checkpoint,
 )
+from kafka_ds.lake.log.maintenance import Upkeep as Upkept
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
 from kafka_ds.lake.store.local import LocalStore
@@ -124,6 +132,7 @@ def test_nothing_goes_for_a_checkpoint_that_cannot_be_read(table, tmp_path):
     (path,) = table.log.listing().checkpoints[4]
     table.log.store.put_durable(path, b"torn")
     grow_old(tmp_path, 8)
+    commit(table, copy_of(table, 0, 40, 49))
     with pytest.raises(ValueError):
         clean_log(table.log, now_ms=now_ms(), retention_ms=8 * DAY_MS)
     assert table.log.read_version(0) is not None
@@ -131,8 +140,91 @@ def test_nothing_goes_for_a_checkpoint_that_cannot_be_read(table, tmp_path):
 
 def test_a_retention_below_a_week_is_a_week(table, tmp_path):
     write_checkpoint(table.log)
+    grow_old(tmp_path, 2)
+    for number in range(4, 7):
+        commit(table, copy_of(table, 0, number * 10, number * 10 + 9, attempt=str(number)))
+    write_checkpoint(table.log)
     grow_old(tmp_path, 6)
-    assert clean_log(table.log, now_ms=now_ms(), retention_ms=1) == 0
+    commit(table, copy_of(table, 0, 70, 79))
+    # The first checkpoint is eight days old, and the second one six.
+    assert clean_log(table.log, now_ms=now_ms(), retention_ms=1) == 4
+    assert table.log.listing().commits == [4, 5, 6, 7, 8]
+
+
+def test_a_clock_that_is_ahead_makes_nothing_old(littered):
+    """Five minutes old by the store, and more than a week by the broker that takes out orphans."""
+    ahead_ms = now_ms() + 8 * DAY_MS
+    assert names(vacuum(littered.log, now_ms=ahead_ms)) == ORPHANS
+    assert littered.log.store.size("topics/orders/partition=0/00000000000000000200-young.parquet")
+    write_checkpoint(littered.log)
+    assert clean_log(littered.log, now_ms=ahead_ms) == 0
+
+
+def test_a_checkpoint_is_durable_before_anything_that_it_replaces_goes(table, tmp_path):
+    write_checkpoint(table.log)
+    grow_old(tmp_path, 8)
+    for number in range(4, 7):
+        commit(table, copy_of(table, 0, number * 10, number * 10 + 9, attempt=str(number)))
+    store, done = table.log.store, []
+    for name in ("make_durable", "delete"):
+        called = getattr(store, name)
+
+        def note(path, name=name, called=called):
+            done.append((name, path.rpartition("/")[2]))
+            called(path)
+
+        setattr(store, name, note)
+    assert maintain(table.log, now_ms=now_ms(), interval=3) == Upkept(
+        checkpoint_version=7, log_files_deleted=4
+    )
+    checkpoint = "00000000000000000007.checkpoint.parquet"
+    unlinked = [(kind, each) for kind, each in done if not each.endswith(".crc")]
+    assert unlinked == [
+        ("make_durable", checkpoint),
+        ("make_durable", "_last_checkpoint"),
+        *(("delete", f"{version:020d}.json") for version in range(4)),
+    ]
+
+
+def list_features(table, *features):
+    """Another engine lists them in the table's protocol."""
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    change = PlainChange("UPGRADE PROTOCOL", actions=[{"protocol": protocol}])
+    table.log.commit(table.log.begin(change), read_version=table.log.latest_version())
+
+
+@pytest.mark.parametrize(
+    ("feature", "deleted"), [("checkpointProtection", 5), ("keepsEverything", 0)]
+)
+def test_the_log_of_a_table_with_features_that_are_not_known_is_left_as_it_is(
+    table, tmp_path, feature, deleted
+):
+    """A clean-up that makes no checkpoint, and takes none that is newer, is free under `checkpointProtection`."""
+    list_features(table, feature)
+    write_checkpoint(table.log)
+    grow_old(tmp_path, 8)
+    commit_alone(table)
+    assert clean_log(table.log, now_ms=now_ms()) == deleted
+
+
+def commit_alone(table):
+    """A version that is young, whatever the table's features."""
+    change = PlainChange("NOTHING")
+    table.log.commit(table.log.begin(change), read_version=table.log.latest_version())
+
+
+def test_a_checkpoint_whose_files_are_in_sidecars_is_neither_used_nor_taken_for_torn(table):
+    write_checkpoint(table.log)
+    (path,) = table.log.listing().checkpoints[4]
+    rows = pq.read_table(pa.BufferReader(table.log.store.read(path)))
+    sidecars = pa.array([{"path": "x.parquet"}, *[None] * (len(rows) - 1)])
+    rows = rows.drop(["add", "sidecar"]).append_column("sidecar", sidecars)
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    table.log.store.put_durable(path, sink.getvalue().to_pybytes())
+    fresh = TopicSnapshot.load(table.log.store, "orders")
+    assert (fresh.version, len(fresh.files)) == (4, 4), "as the log says"
+    assert drop_torn_checkpoints(table.log) == []
 
 
 def test_a_torn_checkpoint_is_dropped_where_the_log_goes_on_without(table):
@@ -235,6 +327,19 @@ def test_a_vacuum_takes_old_orphans_alone(littered):
     assert log.read_version(before + 1)[0]["commitInfo"]["operation"] == "VACUUM START"
     assert vacuum(log, now_ms=now_ms()) == []
     assert log.latest_version() == before + 1
+
+
+def test_nothing_is_vacuumed_where_a_feature_may_need_it(littered):
+    """vacuumProtocolCheck: who vacuums looks at the writer features first."""
+    list_features(littered, "keepsEverything")
+    assert vacuum(littered.log, now_ms=now_ms()) == []
+
+
+def test_deletion_vectors_are_left_where_they_are(littered, tmp_path):
+    """Which files have them is said in the log, and not looked into here."""
+    littered.log.store.put_durable("topics/orders/deletion_vector_1.bin", b"1")
+    grow_old(tmp_path, 30, pattern="deletion_vector_*")
+    assert names(vacuum(littered.log, now_ms=now_ms())) == ORPHANS
 
 
 def test_what_a_slow_writer_commits_before_the_announcement_is_no_orphan(littered, monkeypatch):
@@ -343,6 +448,45 @@ def test_a_writer_that_slept_past_the_log_commits_no_file_that_may_be_gone(litte
         slept.commit(maintenance_intent(part), begun_ms=begun_ms)
 
 
+@pytest.mark.parametrize("is_between", [False, True])
+def test_an_engine_that_vacuums_what_is_in_flight_ends_the_attempt(table, is_between):
+    """`VACUUM … RETAIN 0 HOURS`: it announces what it deletes, however young that is."""
+    begun_ms = table.begin_ms()
+    part = copy_of(table, 0, 40, 49, attempt="second")
+    path = table.log.store.local_path(table.folder)
+    DeltaTable(path).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
+    assert not any("second" in each.path for each in table.log.store.list(table.folder))
+    refresh = table.snapshot.refresh
+    if is_between:
+        # The attempt itself meets the versions.
+        table.snapshot.refresh = lambda: False
+    with pytest.raises(FilesMayBeGone):
+        table.commit(maintenance_intent(part), begun_ms=begun_ms)
+    table.snapshot.refresh = refresh
+    table.read()
+    commit(table, copy_of(table, 0, 40, 49, attempt="third"))
+    assert table.snapshot.tiered_end(0) == 49
+
+
+@pytest.mark.parametrize(
+    ("parameters", "age_ms"),
+    [
+        ({"specifiedRetentionMillis": "0", "defaultRetentionMillis": "604800000"}, 0),
+        ({"specifiedRetentionMillis": 60_000}, 60_000),
+        ({"defaultRetentionMillis": "1000"}, 1000),
+        ({"specifiedRetentionMillis": None, "defaultRetentionMillis": "1000"}, 1000),
+        ({"specifiedRetentionMillis": "604800000"}, FILES_AGE_MS_MAX),
+        ({"defaultRetentionMillis": "soon"}, FILES_AGE_MS_MAX),
+        ({"status": "COMPLETED"}, FILES_AGE_MS_MAX),
+        (None, FILES_AGE_MS_MAX),
+    ],
+)
+def test_the_age_from_which_on_files_go_is_the_one_that_is_announced(parameters, age_ms):
+    info = {"operation": "VACUUM START", "operationParameters": parameters}
+    assert vacuumed_age_ms([{"commitInfo": info}]) == age_ms
+    assert vacuumed_age_ms([{"commitInfo": {**info, "operation": "OPTIMIZE"}}]) is None
+
+
 def test_a_slow_writer_commits_where_nobody_vacuumed(littered):
     part = copy_of(littered, 0, 40, 49, attempt="slow")
     slow = TopicTable(littered.log.store, "orders")
@@ -356,6 +500,7 @@ class Later(SystemLogClock):
     """The machine's clocks after a sleep."""
 
     def __init__(self, slept_ms):
+        super().__init__()
         self._slept_ms = slept_ms
 
     def boot_ms(self):

@@ -20,7 +20,7 @@ from kafka_ds.lake.names import (
     topic_table,
     version_of_commit,
 )
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
 
 DASHED = b"\xfb\xef\xbe" * 5 + b"\xff"  # In base64 it is dashes all over.
 

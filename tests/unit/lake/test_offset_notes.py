@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,17 @@ from typing import Any
 import polars
 import pytest
 
+from broker.groups.lake import noting
 from broker.groups.lake.noting import OffsetNotes
-from broker.tier.metadata.notes import rows_of
+from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.lake.actions import add_action, remove_action
 from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.log import ForeignTable
 from kafka_ds.lake.names import OFFSETS
 from kafka_ds.lake.store.local import LocalStore
 from kafka_ds.lake.tables.offsets import OffsetsTable, present
-from kafka_ds.wire.messages import OffsetCommitRequest
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages import OffsetCommitRequest
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
@@ -220,12 +222,42 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         assert (place["leader_epoch"], place["log_end_offset"]) == (0, 0)
         index = offset["coordinator_partition"]
         # A coordinator that cannot speak: what was noted of it before stays.
-        runner = node.groups.topic.runner(index)
-        assert runner is not None
-        runner.lead.end()
+        context = node.groups.topic.context(index)
+        assert context is not None
+        context.close()
         await notes.note()
         assert index not in [json.loads(each)[0] for each in asked[2]["shards"]]
         assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2]["partitions"]]
+
+
+@in_loop
+async def test_a_stop_does_not_wait_for_a_store_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(noting, "PUBLISH_SECONDS", 0.05)
+    async with in_process(tmp_path) as broker:
+        node = broker.node
+        await broker.create("orders")
+        await node.groups.topic.ensure()
+        node.groups.start()
+        asked: list[dict[str, Any]] = []
+
+        async def ask(request: dict[str, Any]) -> None:
+            asked.append(request)
+            if len(asked) == 1:
+                await asyncio.Event().wait()
+
+        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        assert not await notes.publish()
+        assert "are not published to the lake" in caplog.text
+        # Of coordinators without a group nothing is said by a broker that has never written.
+        assert asked[0]["shards"] == []
+        await broker.ask(_commit("billing", 7), 8)
+        assert await notes.publish()
+        assert len(asked[1]["shards"]) == 1
+        never = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
+        assert await never.publish()
+        assert len(asked) == 2
 
 
 def _commit(group: str, offset: int) -> OffsetCommitRequest:

@@ -24,8 +24,8 @@ from kafka_ds.lake.files.pages import Part, Unusual, binaries, chunk_of, numbers
 from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, read_files, write_rows
 from kafka_ds.lake.index.index import FileEntry
 from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.wire.arrays import read_only
-from kafka_ds.wire.encoding import Columns
+from kafka_ds.records.arrays import read_only
+from kafka_ds.records.encoder import Columns
 from tests.fakes.lake_rows import batch_of
 from tests.fakes.lake_store import MemoryStore
 

@@ -1,6 +1,7 @@
 """The folder as a store: exclusive, durable, whole or absent whatever step a writer dies at."""
 
 import builtins
+import errno
 import os
 import threading
 from contextlib import suppress
@@ -416,3 +417,59 @@ def test_a_store_that_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(OSError):
         probe(LocalStore(str(tmp_path / "file")))
+
+
+class ForgetfulDisk:
+    """A folder's fsync that fails drops what it was to write; the next one succeeds without that."""
+
+    def __init__(self, monkeypatch):
+        self.waiting, self.durable, self.failures = set(), set(), 0
+        for name in ("link", "replace", "mkdir"):
+            monkeypatch.setattr(store_module.os, name, self._noting(getattr(os, name)))
+        monkeypatch.setattr(store_module, "_sync_folder", self._sync)
+
+    def _noting(self, act):
+        def noted(*paths):
+            act(*paths)
+            self.waiting.add(paths[-1])
+
+        return noted
+
+    def _sync(self, folder):
+        written = {each for each in self.waiting if os.path.dirname(each) == folder}
+        self.waiting -= written
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EIO, "the disk is gone for a moment")
+        self.durable |= written
+
+
+def test_a_name_whose_fsync_failed_is_made_anew(tmp_path, monkeypatch):
+    store = LocalStore(str(tmp_path))
+    store.put_if_absent("t/_delta_log/00000000000000000000.json", b"0")
+    disk = ForgetfulDisk(monkeypatch)
+    disk.failures = 2
+    path = "t/_delta_log/00000000000000000001.json"
+    target = f"{tmp_path}/{path}"
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone for a moment"):
+            store.put_if_absent(path, b"1")
+    assert target not in disk.durable and store.read(path) == b"1"
+    assert not store.put_if_absent(path, b"another's")
+    assert target in disk.durable and store.read(path) == b"1"
+    # The name behind it is not durable without it.
+    disk.failures, later = 1, "t/_delta_log/00000000000000000002.json"
+    with pytest.raises(OSError, match="gone for a moment"):
+        store.put_if_absent(later, b"2")
+    assert store.put_if_absent("t/_delta_log/00000000000000000003.json", b"3")
+    assert {f"{tmp_path}/{later}", f"{tmp_path}/t/_delta_log/{3:020d}.json"} <= disk.durable
+
+
+def test_a_folder_whose_fsync_failed_is_made_anew(tmp_path, monkeypatch):
+    store = LocalStore(str(tmp_path))
+    disk = ForgetfulDisk(monkeypatch)
+    disk.failures = 1
+    with pytest.raises(OSError, match="gone for a moment"):
+        store.put_durable("t/a.parquet", b"a")
+    store.put_durable("t/a.parquet", b"a")
+    assert {f"{tmp_path}/t", f"{tmp_path}/t/a.parquet"} <= disk.durable

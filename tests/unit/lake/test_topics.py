@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kafka_ds.lake.actions import TOPIC_ID_KEY, protocol_action
+from kafka_ds.lake.actions import TOPIC_ID_KEY, commit_info, protocol_action
 from kafka_ds.lake.log.attempt import FateUnknown, PlainChange
 from kafka_ds.lake.log.log import DeltaLog, ForeignTable
 from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
@@ -15,10 +15,10 @@ from kafka_ds.lake.tables.intent import (
     LeaderEpochFenced,
     LogStartMoved,
     PartitionIntent,
+    RangeGap,
     RangeTaken,
     TableChanged,
     TopicIdChanged,
-    objection,
 )
 from kafka_ds.lake.tables.topics import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
@@ -65,7 +65,9 @@ def plain_commit(store, *actions):
 
 
 def test_ranges_of_many_partitions_share_a_commit(table):
-    done = commit(table, copy_of(table, 0, 0, 9), copy_of(table, 1, 5, 7, leader_epoch=3))
+    done = commit(
+        table, copy_of(table, 0, 0, 9), copy_of(table, 1, 5, 7, leader_epoch=3, log_start=5)
+    )
     assert done.version == 1 and done.out == {}
     assert [table.snapshot.tiered_end(each) for each in (0, 1, 2)] == [9, 7, None]
     assert [table.snapshot.leader_epoch(each) for each in (0, 1, 2)] == [0, 3, None]
@@ -86,6 +88,26 @@ def test_the_same_range_twice_is_refused_before_anything_is_tried(table):
     with pytest.raises(RangeTaken, match="partition 0: offsets up to 9 are there"):
         commit(table, copy_of(table, 0, 0, 9, attempt="b"))
     assert table.log.latest_version() == 1
+
+
+def test_a_range_that_leaves_a_gap_is_refused(store, table):
+    with pytest.raises(RangeGap, match="partition 0: the table ends at -1, the range begins at 5"):
+        commit(table, copy_of(table, 0, 5, 9))
+    commit(table, copy_of(table, 0, 0, 9))
+    done = commit(table, copy_of(table, 0, 11, 19), copy_of(table, 1, 0, 9))
+    assert isinstance(done.out[0], RangeGap) and done.out.keys() == {0}
+    assert table_of(store).snapshot.tiered_end(0) == 9
+
+
+def test_a_range_may_begin_where_the_log_does(table):
+    """Of a topic that becomes a table late, after DeleteRecords, or when copies were disabled for a while."""
+    commit(table, copy_of(table, 0, 5, 9, log_start=5))
+    with pytest.raises(RangeGap):
+        commit(table, copy_of(table, 0, 20, 29, log_start=19))
+    commit(table, PartitionIntent(partition=0, leader_epoch=0, log_start_offset=20))
+    commit(table, copy_of(table, 0, 20, 29))
+    commit(table, copy_of(table, 0, 40, 49, log_start=45))
+    assert table.snapshot.tiered_end(0) == 49
 
 
 def test_two_writers_of_one_range(store, table):
@@ -162,6 +184,7 @@ def removal(table, entry, **more):
             "deletionTimestamp": table.log.clock.wall_ms(),
             "dataChange": True,
             "partitionValues": {"partition": str(entry.partition)},
+            "size": entry.size,
         }
     }
     return PartitionIntent(
@@ -170,9 +193,12 @@ def removal(table, entry, **more):
 
 
 def test_files_below_the_log_start_go_at_once(table):
-    commit(table, copy_of(table, 0, 0, 9))
+    copied = commit(table, copy_of(table, 0, 0, 9)).version
     (entry,) = table.snapshot.find(0, 0, 9)
-    commit(table, removal(table, entry), operation="EXPIRE")
+    expired = commit(table, removal(table, entry), operation="EXPIRE").version
+    # Engines that write at the same time let an append pass where it was blind, and only then.
+    assert commit_info(table.log.read_version(copied))["isBlindAppend"] is True
+    assert commit_info(table.log.read_version(expired))["isBlindAppend"] is False
     assert table.snapshot.files == {}
     assert table.snapshot.log_start(0) == 10 and table.snapshot.tiered_end(0) == 9
     with pytest.raises(FilesRemoved):
@@ -248,11 +274,12 @@ def test_what_is_not_there_is_deleted_already(store):
 @pytest.mark.parametrize(
     "change",
     [
-        {"delta.enableDeletionVectors": "true"},
         {"delta.columnMapping.mode": "name"},
         {"delta.appendOnly": "true"},
         {"delta.logRetentionDuration": "interval 6 days"},
         {"delta.logRetentionDuration": "interval 1 month"},
+        {"delta.deletedFileRetentionDuration": "interval 0 hours"},
+        {"delta.deletedFileRetentionDuration": "interval 59 minutes"},
         {"delta.setTransactionRetentionDuration": "interval 7 days"},
         {"delta.constraints.positive": "offset > 0"},
     ],
@@ -303,7 +330,7 @@ def test_a_schema_that_does_not_hold_our_rows_pauses_the_topic(store, table, spo
     with pytest.raises(TableChanged, match="version 1"):
         commit(table, part)
     # It stays so: for who has read of it, and for who comes later.
-    with pytest.raises(TableChanged):
+    with pytest.raises(TableChanged, match=r": (RESTORE TABLE|ALTER TABLE … ALTER COLUMN) "):
         commit(table, copy_of(table, 0, 0, 9, attempt="b"))
     with pytest.raises(TableChanged, match=r"memory:/topics/orders"):
         table_of(store)
@@ -348,18 +375,24 @@ def test_a_schema_that_another_engine_spells_in_its_own_way_is_ours_still(store,
     assert commit(table_of(store), copy_of(table, 0, 10, 19, attempt="b")).version == 3
 
 
-@pytest.mark.parametrize(
-    ("protocol", "harmless"),
-    [
-        ({"minReaderVersion": 1, "minWriterVersion": 2}, True),
-        ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["invariants"]}, True),
-        ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}, False),
-        ({"minReaderVersion": 1, "minWriterVersion": 4}, False),
-        ({"minReaderVersion": 2, "minWriterVersion": 5}, False),
-    ],
-)
-def test_protocols(protocol, harmless):
-    assert (objection(protocol=protocol) is None) == harmless
+def test_a_feature_that_comes_with_its_property_is_judged_by_both(store, table):
+    """One version has both: neither alone, nor the state before, says what is asked for."""
+    protocol = {
+        "protocol": {
+            "minReaderVersion": 1,
+            "minWriterVersion": 7,
+            "writerFeatures": ["rowTracking", "domainMetadata"],
+        }
+    }
+    suspended = metadata_of(table, **{"delta.rowTrackingSuspended": "true"})
+    part = copy_of(table, 0, 0, 9)
+    intrude(store, lambda: plain_commit(store, protocol, suspended))
+    assert commit(table, part).version == 2
+    taken_back = metadata_of(table, **{"delta.rowTrackingSuspended": "false"})
+    part = copy_of(table, 0, 10, 19, attempt="b")
+    intrude(store, lambda: plain_commit(store, taken_back))
+    with pytest.raises(TableChanged, match="version 3: table feature rowTracking"):
+        commit(table, part)
 
 
 def test_a_protocol_change_in_between_pauses_the_topic(store, table):

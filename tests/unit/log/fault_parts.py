@@ -6,7 +6,7 @@ import errno
 from copy import deepcopy
 from random import Random
 
-from kafka_ds.wire.batch import ControlType
+from kafka_ds.records.batch import ControlType
 from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.log.log_model import LogModel, ModelBatch, ModelProducer
 

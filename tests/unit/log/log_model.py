@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.log.values import AbortedTransaction
-from kafka_ds.wire.batch import (
+from kafka_ds.records.batch import (
     BatchHeader,
     ControlType,
     Record,

@@ -12,7 +12,8 @@ from broker.log.config import LOG_APPEND_TIME, LogConfig
 from broker.log.log import Log
 from broker.log.values import AppendInfo, AppendOrigin
 from broker.system import SystemClock, SystemDisk
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import (
     CONTROL_FLAG,
     HEADER,
     LOG_APPEND_TIME_FLAG,
@@ -25,8 +26,7 @@ from kafka_ds.wire.batch import (
     read_header,
     read_records,
 )
-from kafka_ds.wire.crc import crc32c
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.records.crc import crc32c
 from tests.unit.log.log_model import client_batch, marker
 
 NOW_MS = 1_700_000_000_000

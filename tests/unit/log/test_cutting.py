@@ -13,8 +13,8 @@ from broker.log.ending import Ending
 from broker.log.following import append_as_follower, truncate
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
-from kafka_ds.wire.batch import ControlType, iterate_headers, stamp
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from tests.fakes.memory_disk import ManualClock, MemoryDisk, PowerLoss
 from tests.unit.log.log_model import client_batch, marker
 

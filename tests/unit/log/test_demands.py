@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from broker.log.config import CREATE_TIME, LOG_APPEND_TIME, UNLIMITED, LogConfig
 from broker.log.packing import CODECS
 from broker.log.validation import REFUSED_RECORDS_MAX, prepare
-from kafka_ds.wire import fitting, machine_code
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
+from kafka_ds.records import machine_code, validation
+from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -27,8 +28,7 @@ from kafka_ds.wire.batch import (
     read_records,
     seal,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError, RecordsRefused
-from tests.unit.wire.record_cases import damaged
+from tests.unit.records.record_cases import damaged
 
 NOW_MS = 1_700_000_000_000
 DISTANCES_MS = (0, 1, 1000, 1001, 3_600_000, 3_600_001)
@@ -119,14 +119,14 @@ def test_both_ways_go_by_kafkas_rules(
         batch = damaged(batch, draw, flips=False)
         if read_header(batch).record_count != read_header(batch).last_offset_delta + 1:
             return
-    by_code = fitting._walker
+    by_code = validation._walker
     assert by_code is not None
     found = outcome(batch, config)
-    fitting.use(None)
+    validation.use(None)
     try:
         assert outcome(batch, config) == found
     finally:
-        fitting.use(by_code)
+        validation.use(by_code)
     refused = by_the_rules(batch, config)
     assert refused is None or refused == found
     if refused is None:

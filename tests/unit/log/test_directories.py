@@ -20,12 +20,12 @@ from broker.log.directories.metrics import (
 )
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
-from kafka_ds.wire.batch import Record
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import NO_UUID
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.records.batch import Record
 from tests.unit.log.log_model import client_batch
 from tests.unit.log.test_manager import NOW_MS, TOPIC_ID, Bench
-from tests.unit.wire.old_sets import Plain, encode, message
+from tests.unit.records.old_sets import Plain, encode, message
 
 OTHER_ID = bytes(range(16, 32))
 

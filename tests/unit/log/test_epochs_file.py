@@ -10,7 +10,7 @@ from broker.log.checkpoint import decode_epochs
 from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.log import Log
-from kafka_ds.wire.batch import stamp
+from kafka_ds.records.batch import stamp
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log.log_model import client_batch
 

@@ -19,8 +19,8 @@ from broker.log.ending import Ending
 from broker.log.following import append_as_follower, restart, truncate
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
-from kafka_ds.wire.batch import ControlType, iterate_headers, stamp
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk, PowerLoss
 from tests.model_runs import examples
 from tests.unit.log.fault_parts import Model, Refusals

@@ -10,7 +10,7 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import AppendInfo
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log.log_model import client_batch
 

@@ -33,8 +33,8 @@ from broker.log.segment.index import (
     encode_aborted,
 )
 from broker.log.values import AbortedTransaction
-from kafka_ds.wire.batch import read_header, stamp
-from kafka_ds.wire.types import uuid_from_text
+from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.records.batch import read_header, stamp
 from tests.unit.log.log_model import client_batch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.log.failures import LogDirectoryError
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.protocol.errors import KafkaError
 from tests.unit.log.test_manager import TOPIC_ID, Bench
 
 LOG_FILE = "t-0/00000000000000000000.log"

@@ -470,3 +470,26 @@ def test_a_corrupt_checkpoint_means_more_to_scan() -> None:
     log = bench.manager.get("t", 0)
     assert log is not None
     assert (log.log_end_offset, log.recovery_point) == (3, 0)
+
+
+def test_a_log_whose_believed_part_cannot_be_read_is_not_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After a clean stop; its last producer snapshot is lost, and the one before lies behind the damage."""
+    bench = Bench()
+    for topic in ("t", "u"):
+        bench.manager.create(topic, 0, TOPIC_ID)
+        bench.append(topic, count=200)
+    bench.stop()
+    log = "/a/t-0/" + names.file_name(0, names.LOG)
+    last = "/a/t-0/" + names.file_name(200, names.PRODUCER_SNAPSHOT)
+    bench.disk.plant(
+        "/a/t-0/" + names.file_name(30, names.PRODUCER_SNAPSHOT), bench.disk.read_file(last)
+    )
+    bench.disk.unlink(last)
+    batch_bytes = len(bench.disk.contents(log)) // 200
+    bench.disk.contents(log)[20 * batch_bytes + 8] ^= 0x41
+    bench.start()
+    assert [each.topic for each in bench.manager.logs()] == ["u"]
+    assert bench.manager.is_damaged("t", 0, TOPIC_ID)
+    assert f"t-0 is not served: t-0: CORRUPT_MESSAGE: {log}: no batch at byte" in caplog.text

@@ -13,7 +13,8 @@ from broker.log.log import Log
 from broker.log.packing import CODECS
 from broker.log.values import AppendInfo, AppendOrigin
 from broker.system import SystemClock, SystemDisk
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
     NO_TIMESTAMP,
@@ -28,7 +29,6 @@ from kafka_ds.wire.batch import (
     read_records,
     seal,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
 
 NOW_MS = 1_700_000_000_000
 NAMES = {codec: name for name, codec in CODECS.items()}

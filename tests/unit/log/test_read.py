@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
+from broker.log.replay import LoadFailed, replay_log
 from broker.log.values import AppendOrigin, LogRead
-from kafka_ds.wire.batch import iterate_headers
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
 from tests.fakes.memory_disk import ManualClock, MemoryDisk, MemoryFile
+from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
@@ -228,3 +231,97 @@ def test_an_index_that_is_made_anew_hides_nothing_meanwhile(
     assert seen == [size_bytes, 18]
     assert log.max_timestamp_offset() is not None
     assert log.size_bytes == size_bytes
+
+
+# -- damage under a running log, or after a clean stop, when nothing is scanned -------------------
+
+
+def next_sound(headers: Iterator[tuple[int, BatchHeader]], data: bytes) -> Any:
+    """The next batch as a client checks it for itself."""
+    try:
+        position, header = next(headers)
+    except StopIteration:
+        return None
+    except CorruptRecord as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE) from error
+    if not crc_is_valid(data, position, header):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+    return position, header
+
+
+def read_all(log: Log, max_bytes: int) -> list[bytes]:
+    """What a consumer gets that reads to the end, batch by batch; raises KafkaError where it can go no further."""
+    offset, found = 0, []
+    while offset < log.log_end_offset:
+        part = log.read(
+            offset, max_bytes=max_bytes, upper_bound_offset=log.log_end_offset, min_one_batch=True
+        )
+        assert part.slices, f"nothing at {offset}, and no error"
+        data = b"".join(each.read() for each in part.slices)
+        headers = iterate_headers(data)
+        while (each := next_sound(headers, data)) is not None:
+            position, header = each
+            assert header.base_offset <= offset, f"{offset} is passed over"
+            found.append(data[position : position + header.size_in_bytes])
+            offset = header.next_offset
+    return found
+
+
+@pytest.mark.parametrize("at", [8, 10, 16])
+@in_loop
+async def test_a_coordinator_does_not_load_past_a_damaged_header(
+    log: Log, disk: MemoryDisk, at: int
+) -> None:
+    assert log.close()
+    segment = log.segments.all[1]
+    batch_bytes = next(iterate_headers(disk.contents(segment.path)))[1].size_in_bytes
+    disk.contents(segment.path)[4 * batch_bytes + at] ^= 0x41
+    log = open_log(disk, clean=True)
+    seen: list[int] = []
+
+    def replay(_: object, position: int, header: BatchHeader) -> int:
+        seen.append(header.base_offset)
+        return 1
+
+    with pytest.raises((LoadFailed, KafkaError)):
+        await replay_log(log, replay)
+    assert seen == list(range(0, segment.base_offset + 12, 3))
+
+
+@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
+@pytest.mark.parametrize("where", ["closed", "last"])
+def test_a_damaged_header_is_an_error_and_never_passed_over(
+    disk: MemoryDisk, where: str, max_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(disk)
+    for index in range(60):
+        batch = client_batch(3, value_bytes=20, timestamp_ms=NOW_MS + index)
+        log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+    segment = log.segments.all[1 if where == "closed" else -1]
+    batch_bytes = len(batch)
+    position, path = batch_bytes * 4, segment.path
+    whole = read_all(log, max_bytes)
+    assert log.close()
+    for at in (8, 9, 10, 11, 16):  # Its length, and its magic.
+        for bit in range(0, 8, 3):
+            disk.contents(path)[position + at] ^= 1 << bit
+            log = open_log(disk, clean=True)
+            if log.log_end_offset < 180:
+                assert where == "last", "only the end is looked at after a clean stop"
+            else:
+                caplog.clear()
+                with pytest.raises(KafkaError) as raised:
+                    assert read_all(log, max_bytes) != whole
+                assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+                if at in (10, 11):
+                    disk.contents(path)[position + at] ^= 1 << bit
+                    continue  # What it claims to hold is there: its checksum is wrong.
+                offset = segment.base_offset + 12
+                with pytest.raises(KafkaError) as raised:
+                    read(log, offset, max_bytes=max_bytes)
+                assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+                assert (
+                    f"t-0: Found invalid messages in log segment {path} at byte offset {position}"
+                    in (caplog.text)
+                )
+            disk.contents(path)[position + at] ^= 1 << bit

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
-from kafka_ds.wire.batch import ControlType, iterate_headers
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import ControlType, iterate_headers
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log.log_model import client_batch, marker
 
@@ -494,3 +496,185 @@ def test_a_producer_of_old_records_is_known_after_a_restart(disk: MemoryDisk) ->
     log = open_log(disk, clean=True)
     assert log.append(memoryview(batch), leader_epoch=1, now_ms=NOW_MS).duplicate
     assert log.log_end_offset == 2
+
+
+# -- what goes is said ----------------------------------------------------------------------------
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+def test_a_bad_batch_in_the_middle_is_told(
+    disk: MemoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(disk)
+    fill(log)
+    batch_bytes = len(content(log)) // 30
+    size_bytes = log.size_bytes
+    disk.kill()
+    second = bases(disk)[1]
+    disk.contents(path(second, ".log"))[2 * batch_bytes + 70] ^= 1
+    log = open_log(disk)
+    (line,) = warnings(caplog)
+    end = second + 4
+    assert line.startswith(
+        f"t-0: Found invalid messages in log segment {path(second, '.log')} at byte offset {2 * batch_bytes}: "
+        f"CRC mismatch in the batch at offset {end}. Truncating to offset {end}: "
+    )
+    assert log.dropped is not None
+    gone = size_bytes - log.size_bytes
+    assert f"{gone} bytes are dropped, with offsets {end} to 59, " in line
+    assert line.endswith(" later segments among them")
+    assert (log.dropped.offset, log.dropped.end_offset) == (end, 60)
+    assert log.dropped.size_bytes == gone
+    assert log.known_end_offset == 60
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (b"x", "1 bytes are no whole batch header"),
+        (b"\0" * 200, "zeros, never written"),
+        (b"junk" * 30, "no record batch: magic byte 106"),
+        (0, "torn batch: 70 of {} bytes are there"),
+        (23, "the batch header is corrupt"),  # The sign of lastOffsetDelta.
+        (16, "no record batch: magic byte"),
+        (7, "offset {} is out of order"),
+        (3, "offset {} is too far"),
+    ],
+)
+def test_the_reason_is_told(
+    disk: MemoryDisk,
+    caplog: pytest.LogCaptureFixture,
+    damage: bytes | int,
+    reason: str,
+) -> None:
+    """Junk behind the last batch; or the last batch is torn, or has another byte at a place."""
+    log = open_log(disk)
+    fill(log)
+    batch_bytes = len(content(log)) // 30
+    disk.kill()
+    data = disk.contents(path(bases(disk)[-1], ".log"))
+    if isinstance(damage, bytes):
+        data.extend(damage)
+    elif damage == 0:
+        del data[-batch_bytes + 70 :]
+    else:
+        data[damage - batch_bytes] = {3: 1, 7: 1}.get(damage, 0xF1)
+    open_log(disk)
+    (line,) = warnings(caplog)
+    assert reason.partition("{}")[0] in line
+    assert ("with offsets" in line) is (damage == 7 and "59" in line)
+
+
+def test_a_torn_tail_has_no_whole_batch(disk: MemoryDisk, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(disk)
+    fill(log)
+    disk.kill()
+    del disk.contents(path(bases(disk)[-1], ".log"))[-1:]
+    log = open_log(disk)
+    assert "bytes are dropped, no whole batch" in warnings(caplog)[0]
+    assert log.dropped is not None
+    assert log.known_end_offset == log.dropped.end_offset == log.log_end_offset == 58
+
+
+def test_nothing_is_told_of_a_whole_log(disk: MemoryDisk, caplog: pytest.LogCaptureFixture) -> None:
+    config = LogConfig(segment_bytes=1000, index_interval_bytes=100, preallocate=True)
+    log = open_log(disk, config=config)
+    fill(log)
+    disk.kill()
+    log = open_log(disk, config=config)  # The rest of the preallocated file holds zeros.
+    assert log.log_end_offset == 60
+    assert not warnings(caplog)
+    assert log.dropped is None
+
+
+def test_what_the_recovery_point_vouched_for_is_known(disk: MemoryDisk) -> None:
+    """The file ends with a whole batch, but not where it ended when it was synced."""
+    log = open_log(disk)
+    fill(log)
+    last = bases(disk)[-1]
+    disk.kill()
+    del disk.contents(path(last, ".log"))[:]
+    log = open_log(disk, recovery_point=60)
+    assert log.log_end_offset == last
+    assert log.known_end_offset == 60
+
+
+def test_a_gap_between_segments_is_told(disk: MemoryDisk, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(disk)
+    fill(log)
+    batch_bytes = len(content(log)) // 30
+    disk.kill()
+    third = bases(disk)[2]
+    del disk.contents(path(bases(disk)[1], ".log"))[-batch_bytes:]
+    open_log(disk)
+    assert f": the next segment begins at offset {third}. Truncating to" in warnings(caplog)[0]
+
+
+def test_all_that_goes_below_the_log_start_is_told(
+    disk: MemoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    size_bytes = log.size_bytes
+    disk.kill()
+    where = FOLDER, CONFIG, disk, ManualClock()
+    log = Log.open(*where, topic="t", partition=0, log_start_offset=100, recovery_point=20)
+    (line,) = warnings(caplog)
+    assert line == (
+        "t-0: Deleting all segments because logEndOffset 20 was smaller than logStartOffset 100: "
+        f"{size_bytes} bytes are dropped, and the log goes on at offset 100"
+    )
+    assert log.dropped is None, "all of it was deleted before"
+
+
+def test_a_damaged_end_after_a_clean_stop_is_told(
+    disk: MemoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(disk)
+    fill(log)
+    log.close()
+    disk.kill()
+    disk.contents(path(bases(disk)[-1], ".log")).extend(b"junk")
+    open_log(disk, clean=True)
+    first, second = warnings(caplog)
+    assert "was shut down cleanly" in first
+    assert "Found invalid messages" in second
+
+
+def test_what_is_rebuilt_is_told(disk: MemoryDisk, caplog: pytest.LogCaptureFixture) -> None:
+    """Epochs, producers, and an index without its segment; then the index of aborted transactions."""
+    log = open_log(disk)
+    fill(log)
+    log.close()
+    disk.kill()
+    disk.plant(f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}", b"0\n2\nwhat")
+    disk.plant(path(60, ".snapshot"), b"whatever")
+    disk.plant(path(999, ".timeindex"), b"")
+    log = open_log(disk, clean=True)
+    said = "\n".join(warnings(caplog))
+    assert f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT} is not used: " in said
+    assert f"Failed to load producer snapshot from {path(60, '.snapshot')}" in said
+    assert f"Found an orphaned index file {path(999, '.timeindex')}" in said
+    assert log.close()
+    caplog.clear()
+    second = path(bases(disk)[1], "")
+    disk.plant(second + ".txnindex", b"odd")
+    assert open_log(disk, clean=True).log_end_offset == 60
+    (line,) = warnings(caplog)
+    assert f"Found a corrupted index file corresponding to log file {second}.log: .txnindex" in line
+
+
+def test_a_corrupt_index_is_told(disk: MemoryDisk, caplog: pytest.LogCaptureFixture) -> None:
+    log = open_log(disk)
+    fill(log)
+    log.close()
+    disk.plant(path(0, ".index"), b"odd")
+    log = open_log(disk, clean=True)
+    log.read(4, max_bytes=100, upper_bound_offset=60, min_one_batch=True)
+    assert warnings(caplog) == [
+        f"Found a corrupted index file corresponding to log file {path(0, '.log')}: "
+        "its indexes are rebuilt"
+    ]

@@ -10,7 +10,7 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.rolling import roll_after_ms
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log.log_model import client_batch
 
@@ -98,7 +98,7 @@ class TestRolling:
 
     def test_by_the_distance_from_the_base(self) -> None:
         from broker.log.values import AppendOrigin
-        from kafka_ds.wire.batch import Record, build_batch
+        from kafka_ds.records.batch import Record, build_batch
 
         bench = Bench(LogConfig())
         for base in (0, 2**31 - 1, 2**31):

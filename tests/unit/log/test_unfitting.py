@@ -11,9 +11,9 @@ import pytest
 from broker.log.config import LOG_APPEND_TIME, LogConfig
 from broker.log.log import Log
 from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, TakesLong
-from kafka_ds.wire import fitting, machine_code
-from kafka_ds.wire.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records import machine_code, validation
+from kafka_ds.records.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from tests import unfitting
 from tests.unit.log.test_packing import NOW_MS, append, open_log, refusal, stored
 
@@ -27,7 +27,7 @@ def log_with(
     """A log that looks at records by the one way or by the other one."""
     assert machine_code.build()
     if not request.param:
-        monkeypatch.setattr(fitting, "_walker", None)
+        monkeypatch.setattr(validation, "_walker", None)
     return lambda config: open_log(tmp_path, config)
 
 

@@ -15,10 +15,17 @@ from broker.log.log import Log
 from broker.log.recovery import upconversion
 from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTransaction
-from kafka_ds.wire.batch import Record, build_batch, iterate_headers, read_records
+from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
 from tests.fakes.memory_disk import MemoryDisk, PowerLoss
 from tests.unit.log.test_recovery import CONFIG, FOLDER, bases, content, open_log, path
-from tests.unit.wire.old_sets import Plain, Wrapper, all_records, encode, encode_all, some_entries
+from tests.unit.records.old_sets import (
+    Plain,
+    Wrapper,
+    all_records,
+    encode,
+    encode_all,
+    some_entries,
+)
 
 NOW_MS = 1_700_000_000_000
 Entries = Sequence[Wrapper | Plain]
@@ -205,7 +212,9 @@ def test_damage_below_the_recovery_point_changes_nothing(at_part: int, clean: bo
 
 @pytest.mark.parametrize("at_part", [0, 1, 2])
 @pytest.mark.parametrize("compacted", [True, False])
-def test_a_recovery_ends_the_log_at_damage(at_part: int, compacted: bool) -> None:
+def test_a_recovery_ends_the_log_at_damage(
+    at_part: int, compacted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = MemoryDisk()
     segments, good = damaged_segments(at_part)
     plant(disk, segments)
@@ -215,6 +224,12 @@ def test_a_recovery_ends_the_log_at_damage(at_part: int, compacted: bool) -> Non
     assert records_in(log) == good
     assert log.log_end_offset == good[-1].offset + 1
     assert bases(disk) == [base for base, _ in segments[: at_part + 1]]
+    assert log.dropped is not None
+    assert log.dropped.offset == log.log_end_offset
+    assert log.dropped.end_offset == max(segments[-1][0] * (at_part < 2), log.log_end_offset)
+    said = next(each.getMessage() for each in caplog.records if "invalid" in each.getMessage())
+    assert "Found invalid messages in log segment " in said
+    assert f"Truncating to offset {log.log_end_offset}: {log.dropped.size_bytes} bytes" in said
 
 
 def test_a_crash_while_a_log_ends_at_damage_leaves_no_hole() -> None:

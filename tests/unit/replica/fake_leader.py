@@ -19,10 +19,10 @@ from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
 from broker.seams import Background
 from broker.system import SystemClock, SystemNetwork
-from kafka_ds.wire.compile import decode
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.frame import RequestHeader, decode_request_header, encode_response
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.codec import decode
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.frame import RequestHeader, decode_request_header, encode_response
+from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FetchRequest,
@@ -32,15 +32,19 @@ from kafka_ds.wire.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from kafka_ds.wire.messages.cluster import ApiVersion
-from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartition, FetchPartitionData
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.messages.cluster import ApiVersion
+from kafka_ds.protocol.messages.data import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchPartitionData,
+)
+from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochEndOffset,
     OffsetForLeaderTopicResult,
 )
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.types import message_info
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.unit.replica.followed_logs import SMALL, answer, append, open_log
 

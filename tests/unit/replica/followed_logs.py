@@ -7,9 +7,9 @@ from broker.log.log import Log
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition, State, Verdict
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd
-from kafka_ds.wire.batch import Record, build_batch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData
+from kafka_ds.records.batch import Record, build_batch
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 
 NOW_MS = 1_700_000_000_000

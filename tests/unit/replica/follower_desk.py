@@ -7,11 +7,11 @@ from typing import Any
 
 from broker.cluster.events import Endpoint, PartitionChanged
 from broker.cluster.image import BrokerRegistration
-from broker.net.dispatch import Waiting
 from broker.replica.leader.effects import NoteIsr, ProposeIsr
 from broker.replica.leader.hosted import HostedPartition
-from kafka_ds.wire.messages import FetchRequest
-from kafka_ds.wire.messages.data import FetchPartitionData, FetchReplicaState
+from broker.server.dispatch import Waiting
+from kafka_ds.protocol.messages import FetchRequest
+from kafka_ds.protocol.messages.data import FetchPartitionData, FetchReplicaState
 from tests.in_process import LISTENER, InProcess, fetch_request
 
 EPOCH = 1000

@@ -9,6 +9,7 @@ import pytest
 from broker.cluster.events import Event, TopicDeleted
 from broker.cluster.image import Position
 from tests.loops import in_loop
+from tests.unit.records.old_sets import message
 from tests.unit.replica.test_manager import (
     ID,
     ME,
@@ -20,7 +21,6 @@ from tests.unit.replica.test_manager import (
     produce,
     registered,
 )
-from tests.unit.wire.old_sets import message
 
 AWAY = changed(registered(OTHER, 1, replicas=(OTHER, THIRD)), 1)
 DELETED = TopicDeleted(topic="t", topic_id=ID)

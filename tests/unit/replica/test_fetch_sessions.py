@@ -13,9 +13,9 @@ from broker.replica.serving.fetch_sessions import (
     FetchSessionCache,
 )
 from broker.replica.session_epochs import EPOCH_MAX, next_epoch
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import FetchRequest, FetchResponse
-from kafka_ds.wire.messages.data import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import FetchRequest, FetchResponse
+from kafka_ds.protocol.messages.data import (
     FetchableTopicResponse,
     FetchEpochEndOffset,
     FetchPartition,

@@ -14,7 +14,7 @@ from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.log import Log
 from broker.replica.follower.followed import FollowedPartition
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.loops import in_loop
 from tests.unit.replica.fake_leader import (
@@ -296,6 +296,24 @@ async def test_an_answer_that_is_tried_again_is_logged_by_its_name(
         partition = broker.follow(open_log(MemoryDisk()), 1)
         await until(lambda: has_all(partition, log))
     assert "t-0: broker 2 answers UNKNOWN_TOPIC_ID" in caplog.messages
+
+
+@in_loop
+async def test_damage_at_the_leader_is_an_error_with_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leader, log = leading()
+    append(log, "x", 1)
+    leader.faults = ["damaged"]
+    leader.errors[KEY] = [ErrorCode.NONE, ErrorCode.CORRUPT_MESSAGE]
+    async with following(leader) as broker:
+        partition = broker.follow(open_log(MemoryDisk()), 1)
+        await until(lambda: has_all(partition, log))
+    said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert said[0].startswith(
+        "t-0: CORRUPT_MESSAGE: Found invalid messages during fetch from broker 2 at offset "
+    )
+    assert said[1].startswith("t-0: broker 2 answers CORRUPT_MESSAGE at offset ")
 
 
 @in_loop

@@ -17,7 +17,7 @@ from broker.replica.fetcher.rate import FetchRate
 from broker.replica.fetcher.surroundings import THROTTLED_REPLICAS
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop
 from tests.unit.replica.fake_leader import (

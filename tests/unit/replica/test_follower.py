@@ -16,8 +16,8 @@ from broker.replica.follower.truncation import (
     truncation_for,
 )
 from broker.replica.session_epochs import EPOCH_MAX
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.data import FetchPartition
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.data import FetchPartition
 
 # The follower has epoch 1 in [0, 10), 3 in [10, 20), 5 in [20, 30).
 EPOCHS = ((1, 0), (3, 10), (5, 20))

@@ -15,7 +15,7 @@ from broker.replica.leader.isr import (
     Proposal,
 )
 from broker.replica.leader.partition import RETRY_MS, LeaderPartition
-from kafka_ds.wire.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode
 from tests.unit.replica.leaders import (
     END,
     LAG_MS,

@@ -12,7 +12,7 @@ from broker.log.config import LogConfig
 from broker.log.ending import Ending
 from broker.log.epochs import LeaderEpochs
 from broker.replica.lake_recovery import _parts
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.loops import in_loop
 from tests.unit.log.test_cutting import NOW_MS, append, open_log
@@ -45,6 +45,25 @@ def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
     log: Any = SimpleNamespace(name="t-0", leader_epochs=known)
     ended = Ending(producer_snapshot=b"", leader_epochs=((0, 0), (1, 20)))
     assert _parts(log, LAKE_END, ended) is has_parted
+
+
+@pytest.mark.parametrize(
+    ("epochs", "known", "has_parted"),
+    [
+        # The rows know it up to 30; what came behind in another epoch is not held against the log.
+        ([(0, 0), (1, 20), (2, 32)], Ending(leader_epochs=((1, 28),), epochs_known_to=30), False),
+        ([(0, 0), (2, 20)], Ending(leader_epochs=((1, 28),), epochs_known_to=30), True),
+        ([(0, 0)], Ending(), False),
+    ],
+)
+def test_a_log_is_compared_where_the_lakes_epochs_are_known(
+    epochs: list[tuple[int, int]], known: Ending, *, has_parted: bool
+) -> None:
+    entries = LeaderEpochs()
+    for epoch, start in epochs:
+        entries.assign(epoch, start)
+    log: Any = SimpleNamespace(name="t-0", leader_epochs=entries)
+    assert _parts(log, LAKE_END, known) is has_parted
 
 
 class Lake(Tier):
@@ -119,6 +138,37 @@ async def test_who_waits_for_the_lake_says_so_once(
             await asyncio.sleep(0.001)
     assert lake.asked == 6
     assert len([each for each in caplog.messages if "the lake is away" in each]) == 1
+    bench.manager.stop()
+    bench.background.run()
+    bench.logs.close()
+
+
+@in_loop
+async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
+    bench, lake = Bench(), Lake(Ending(epochs_known_to=-1))
+    bench.manager.tier = cast(Any, lake)
+    bench.manager.decide_recovered = _decided
+    bench.config = LogConfig(remote_storage_enable=True)
+    await bench.create(registered(ME))
+    for _ in range(LAKE_END + 5):
+        produce(bench.led(), acks=1)
+    await bench.commit(changed(registered(OTHER, 1)))
+    bench.followed().has_lost = True
+    await bench.commit(changed(registered(ME, 2)))
+    for _ in range(10):
+        await asyncio.sleep(0.001)
+    assert bench.led().leader.is_recovering
+    assert bench.led().log.log_end_offset == LAKE_END + 5
+    (said,) = (each for each in caplog.messages if "cannot lead" in each)
+    assert said.startswith(f"{bench.led().log.name} cannot lead") and f"offset {LAKE_END}" in said
+    lake._ended = ENDED
+    async with asyncio.timeout(120):
+        while bench.led().leader.is_recovering:
+            await asyncio.sleep(0.001)
+            bench.background.run()
     bench.manager.stop()
     bench.background.run()
     bench.logs.close()

@@ -14,9 +14,9 @@ from broker.log.following import append_as_follower, runs
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from broker.replica.follower.partition import State
-from kafka_ds.wire.batch import BatchHeader, ControlType, iterate_headers
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.data import FetchPartitionData
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.data import FetchPartitionData
+from kafka_ds.records.batch import BatchHeader, ControlType, iterate_headers
 from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.replica.followed_logs import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -23,13 +24,14 @@ from broker.cluster.events import (
 from broker.cluster.image import MetadataImage, Position
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
+from broker.log.directories.metrics import DROPPED_BYTES, DROPPED_OFFSETS, log_samples
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
-from kafka_ds.wire.messages.data import FetchPartitionData
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
+from kafka_ds.protocol.messages.data import FetchPartitionData
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
@@ -72,7 +74,9 @@ class Tier:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def partition_opened(self, log: Any, *, leader_epoch: int, last_stable_offset: Any) -> None:
+    def partition_opened(
+        self, log: Any, *, leader_epoch: int, last_stable_offset: Any, lake_reaches: Any
+    ) -> None:
         self.told.append(f"opened {log.name} in {leader_epoch}")
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
@@ -460,6 +464,78 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
 
 async def _nothing(_: Any) -> None:
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("registration", "what"),
+    [
+        (
+            registered(ME, replicas=(ME,)),
+            "there is no other replica, nor a lake, to fetch them from",
+        ),
+        (registered(OTHER), "what the other replicas (2, 3) have is fetched again"),
+    ],
+)
+@pytest.mark.parametrize("watermark", [0, 7])
+@in_loop
+async def test_acknowledged_records_that_a_recovery_drops_are_an_error(
+    registration: PartitionRegistration,
+    what: str,
+    watermark: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The fifth of six batches has another byte; or also the checkpointed high watermark tells of the seventh."""
+    bench = Bench()
+    await bench.create(registered(ME, replicas=registration.replicas))
+    for _ in range(6):
+        produce(bench.led(), acks=1)
+    bench.logs.checkpoint_high_watermarks({("t", 0): watermark})
+    bench.background.run()
+    bench.disk.kill()
+    (path,) = (each for each in bench.disk.paths() if each.endswith(".log"))
+    data = bench.disk.contents(path)
+    size_bytes = len(data)
+    data[size_bytes * 4 // 6 + 65] ^= 1
+    await bench.commit(changed(replace(registration, leader_epoch=1, partition_epoch=1)))
+    caplog.clear()
+    bench.start()
+    await bench.manager.start()
+    errors = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    end = max(watermark, 6)
+    assert errors == [
+        f"t-0 ends at offset 4, but had records up to offset {end - 1}: "
+        f"acknowledged records are no longer here; {what}"
+    ]
+    values = {(metric, labels): value for metric, labels, value in log_samples(bench.logs)}
+    assert values[DROPPED_BYTES, ("t", "0")] == size_bytes - size_bytes * 4 // 6
+    assert values[DROPPED_OFFSETS, ("t", "0")] == end - 4
+
+
+@in_loop
+async def test_a_folder_that_is_gone_is_an_error_also_without_a_lake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench()
+    await bench.create(registered(ME, replicas=(ME,)))
+    for _ in range(3):
+        produce(bench.led(), acks=1)
+    bench.manager.stop()
+    bench.logs.checkpoint_high_watermarks({("t", 0): 3})
+    bench.background.run()
+    bench.logs.close(7)
+    bench.disk.kill()
+    for path in [each for each in bench.disk.paths() if each.startswith("/d/t-0/")]:
+        bench.disk.unlink(path)
+    bench.disk.remove_directory("/d/t-0")
+    bench.start()
+    await bench.manager.start()
+    assert "t-0 ends at offset 0, but had records up to offset 2: acknowledged" in caplog.text
+    # Who leaves it to others and gets it again later has lost nothing.
+    caplog.clear()
+    await bench.commit(changed(registered(OTHER, 1, replicas=(OTHER,))))
+    await bench.commit(changed(registered(OTHER, 2)))
+    assert bench.followed().log.log_end_offset == 0
+    assert "acknowledged" not in caplog.text
 
 
 @in_loop

@@ -21,7 +21,7 @@ from broker.cluster.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import Answer, Committed, Proposal
 from broker.replica.leader.partition import LeaderPartition
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
 from tests.unit.replica.leaders import LAG_MS, T0, Broker
 

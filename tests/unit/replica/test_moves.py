@@ -13,9 +13,9 @@ from broker.log.directories.exchange import skip_to
 from broker.log.directories.futures import FutureLog
 from broker.log.directories.moving import Step, is_newer, next_step
 from broker.log.epochs import LeaderEpochs
+from broker.remote.partitions import Led
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
-from broker.tier.copying.partitions import Led
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
 from tests.loops import in_loop
 from tests.model_runs import examples

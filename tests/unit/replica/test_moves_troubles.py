@@ -9,7 +9,7 @@ import pytest
 
 from broker.config.settings import MAX_LONG
 from broker.replica.fetcher.metrics import FAILED_MOVES
-from kafka_ds.wire.errors import KafkaError
+from kafka_ds.protocol.errors import KafkaError
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
 from tests.unit.replica.moving_bench import NOW_MS, MovingBench

@@ -6,7 +6,7 @@ import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING
 from broker.replica.leader.effects import AdvanceHighWatermark
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.replica.leaders import (
     ALONE,
     END,
@@ -44,6 +44,17 @@ def test_the_high_watermark_never_moves_back() -> None:
     fetch(partition, 2, 3)
     assert fetch(partition, 3, 3) == ()
     assert partition.high_watermark == 9
+
+
+def test_the_high_watermark_is_never_below_what_the_lake_holds() -> None:
+    """A new leader's followers have told nothing yet; what was copied was committed."""
+    partition = leader(THREE)
+    partition.elected(END, T0)
+    assert partition.lake_reaches(8) == (AdvanceHighWatermark(8),)
+    assert partition.lake_reaches(7) == ()
+    assert partition.lake_reaches(END + 5) == (AdvanceHighWatermark(END),), "not beyond its log"
+    assert fetch(partition, 2, 9) == ()
+    assert partition.high_watermark == END
 
 
 def test_what_is_not_durable_here_is_not_committed_though_followers_have_it() -> None:

@@ -11,25 +11,25 @@ import pytest
 
 from broker.log.packing import PACKED_AT_ONCE_BYTES_MAX
 from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, WALKED_AT_ONCE_BYTES_MAX
-from broker.net.dispatch import Unanswerable, Waiting
 from broker.replica.leader import preparing
 from broker.replica.leader.hosted import HostedPartition
+from broker.server.dispatch import Unanswerable, Waiting
 from broker.transactions.joining import Writer
-from kafka_ds.wire import fitting
-from kafka_ds.wire.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
-from kafka_ds.wire.compression import compress
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     DeleteTopicsRequest,
     FindCoordinatorRequest,
     IncrementalAlterConfigsRequest,
     InitProducerIdRequest,
     ProduceRequest,
 )
-from kafka_ds.wire.messages.configs import (
+from kafka_ds.protocol.messages.configs import (
     IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
+from kafka_ds.records import validation
+from kafka_ds.records.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
+from kafka_ds.records.compression import compress
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process, produce_request, values_of
 from tests.loops import in_loop
 
@@ -253,7 +253,7 @@ async def test_what_is_read_in_python_is_read_in_a_thread(
 ) -> None:
     async with in_process(memory_path) as broker:
         await broker.create("t")
-        monkeypatch.setattr(fitting, "_walker", None)
+        monkeypatch.setattr(validation, "_walker", None)
         for size, waits in ((1 << 10, False), (WALKED_AT_ONCE_BYTES_MAX, True)):
             for codec in Codec:
                 answer = broker.begin(produce_request("t", batch_of([bytes(size)], codec=codec)), 9)

@@ -10,9 +10,9 @@ import pytest
 from broker.replica.leader.alter_partition import IsrProposals
 from broker.replica.leader.effects import ProposeIsr
 from broker.replica.leader.isr import Proposal
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages import AlterPartitionRequest, AlterPartitionResponse
-from kafka_ds.wire.messages.brokers import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from kafka_ds.protocol.messages.brokers import (
     AlterPartitionResponsePartition,
     AlterPartitionResponseTopic,
 )

@@ -15,8 +15,8 @@ from broker.cluster.events import (
 )
 from broker.log.config import LogConfig
 from broker.replica.follower.partition import State
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages.configs import TOPIC_RESOURCE
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from tests.loops import in_loop
 from tests.unit.replica.test_manager import (
     ALL,

@@ -14,7 +14,6 @@ import broker.handlers
 from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage
 from broker.config.access import STANDARD_AUTHORIZER
-from broker.net.dispatch import Unanswerable, failure_of
 from broker.principal import (
     ANONYMOUS,
     Principal,
@@ -26,9 +25,10 @@ from broker.registry import REGISTRY, RequestContext, Served
 from broker.security.authorization.access import ACCESS, CODES, Parts, Shown, Whole
 from broker.security.authorization.authorizer import Authorizer
 from broker.security.guard import guarded
-from kafka_ds.wire.errors import ErrorCode, KafkaError, MalformedFrame
-from kafka_ds.wire.frame import RequestHeader, encode_response
-from kafka_ds.wire.messages import (
+from broker.server.dispatch import Unanswerable, failure_of
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.frame import RequestHeader, encode_response
+from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -50,19 +50,19 @@ from kafka_ds.wire.messages import (
     OffsetFetchRequest,
     ProduceRequest,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.configs import DescribeConfigsResource
-from kafka_ds.wire.messages.data import FetchPartition, FetchTopic
-from kafka_ds.wire.messages.group_offsets import (
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.configs import DescribeConfigsResource
+from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kafka_ds.wire.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.wire.messages.security import AclCreation
-from kafka_ds.wire.messages.topics import CreatableTopic, DeleteTopicState
-from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.security import AclCreation
+from kafka_ds.protocol.messages.topics import CreatableTopic, DeleteTopicState
+from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 from tests.in_process import (
     InProcess,
     batch_of,
@@ -461,8 +461,8 @@ async def test_members_of_the_consumer_protocol_see_what_they_may_describe(tmp_p
 
 @in_loop
 async def test_what_is_in_an_envelope_is_asked_by_who_is_named_there(tmp_path: Path) -> None:
-    from kafka_ds.wire.frame import decode_response, encode_request
-    from kafka_ds.wire.messages import CreateTopicsResponse
+    from kafka_ds.protocol.frame import decode_response, encode_request
+    from kafka_ds.protocol.messages import CreateTopicsResponse
 
     async with in_process(tmp_path, **SETTINGS) as broker:
         new = CreatableTopic(

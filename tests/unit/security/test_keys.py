@@ -18,15 +18,15 @@ from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.listener_security import ListenerSecurity
 from broker.security.authentication.oauth_tokens import OauthSettings, TokenVerifier
 from kafka_ds.client.settings import ClientOptionError, parse_settings
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import AlterConfigsRequest
+from kafka_ds.protocol.messages.configs import AlterableConfig, AlterConfigsResource
+from kafka_ds.protocol.types import MAX_I64
 from kafka_ds.security.holders import check_same_holder, holder_of
 from kafka_ds.security.secret import Secret
 from kafka_ds.security.tls import TlsError, client_context, server_context
 from kafka_ds.security.tls_settings import TlsSettings
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import AlterConfigsRequest
-from kafka_ds.wire.messages.configs import AlterableConfig, AlterConfigsResource
-from kafka_ds.wire.types import MAX_I64
 from tests.certificates import Authority, TokenIssuer
 from tests.in_process import in_process, new_node
 from tests.loops import in_loop

@@ -11,14 +11,21 @@ from typing import Any
 import pytest
 
 from broker.config.mapping_rules import distinguished_name, parse_rules, user_of
-from broker.net.authentication import Authentication
-from broker.net.metrics import NetMetrics
 from broker.principal import ANONYMOUS
 from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
 from broker.security.authentication.mechanisms import OauthBearerServer, PlainServer, Token
 from broker.security.authentication.sasl import Offered, Phase, SaslServer
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
+from broker.server.authentication import Authentication
+from broker.server.metrics import NetMetrics
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.frame import encode_request
+from kafka_ds.protocol.messages import (
+    MetadataRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from kafka_ds.security.ciphers import openssl_name
 from kafka_ds.security.jaas import JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OauthBearer, Plain, Refused
@@ -31,15 +38,8 @@ from kafka_ds.security.scram import (
     stored_key,
 )
 from kafka_ds.security.secret import Secret
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.frame import encode_request
-from kafka_ds.wire.messages import (
-    MetadataRequest,
-    SaslAuthenticateRequest,
-    SaslHandshakeRequest,
-)
 from tests.loops import in_loop, pass_time
-from tests.unit.net.net_harness import Harness, feed, frame
+from tests.unit.server.net_harness import Harness, feed, frame
 
 # RFC 7677, section 3.
 RFC_SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -298,10 +298,10 @@ async def test_a_request_too_large_fails_to_authenticate_until_one_is_in() -> No
     for is_in, count in ((False, 1), (True, 1)):
         connection, transport = harness.connect()
         sasl = machine()
-        door = Authentication(
+        authenticator = Authentication(
             connection, sasl, _UNASKED, harness.metrics, now_ms=lambda: 0, delay_ms=0
         )
-        connection.stand_before(door)
+        connection.authenticate_by(authenticator)
         if is_in:
             sasl.handshake("PLAIN", 0)
             feed(connection, frame(ALICE))

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.cluster.events import QuotaComponent
-from broker.net.dispatch import Throttled
 from broker.node_metrics import node_samples
 from broker.principal import Principal
 from broker.registry import REGISTRY
 from broker.security.guard import guarded
 from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
+from broker.server.dispatch import Throttled
 from broker.system import SystemClock
-from kafka_ds.wire.compile import encode
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.frame import encode_request
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.codec import encode
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.frame import encode_request
+from kafka_ds.protocol.messages import (
     AlterClientQuotasRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -32,10 +32,10 @@ from kafka_ds.wire.messages import (
     OffsetDeleteRequest,
     UpdateFeaturesRequest,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.quorum import FeatureUpdateKey
-from kafka_ds.wire.messages.security import AlterQuotaEntryData, QuotaEntityData, QuotaOpData
-from kafka_ds.wire.messages.topics import CreatableTopic, DeleteTopicState
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.quorum import FeatureUpdateKey
+from kafka_ds.protocol.messages.security import AlterQuotaEntryData, QuotaEntityData, QuotaOpData
+from kafka_ds.protocol.messages.topics import CreatableTopic, DeleteTopicState
 from tests.in_process import (
     LISTENER,
     InProcess,

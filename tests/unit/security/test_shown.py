@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from broker.cluster.acls import Operation
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
     CreateTopicsRequest,
     DescribeTopicPartitionsRequest,
@@ -17,10 +17,10 @@ from kafka_ds.wire.messages import (
     InitProducerIdRequest,
     MetadataRequest,
 )
-from kafka_ds.wire.messages.cluster import MetadataRequestTopic
-from kafka_ds.wire.messages.quorum import Cursor
-from kafka_ds.wire.messages.topics import CreatableTopic
-from kafka_ds.wire.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.quorum import Cursor
+from kafka_ds.protocol.messages.topics import CreatableTopic
+from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 from tests.in_process import in_process
 from tests.loops import in_loop
 from tests.unit.security.test_access import ALICE, CLUSTER, DENIED, SETTINGS, TOPIC, TXN, allow

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kafka_ds.sink import protocol
-from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
+from kafka_ds.sink.protocol import Attempt, Decision, Job, Last, Span
 
 QUERY = "query"
 PARTITIONS = 2
@@ -41,7 +41,9 @@ class World:
     logs: list[list[Entry]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     ended: dict[tuple[str, int], str] = field(default_factory=dict)
     decisions: list[Decision] = field(default_factory=list)
-    finished: set[int] = field(default_factory=set)
+    # The batch of the last note under the key; and of all notes that there ever were.
+    finished: int | None = None
+    noted: set[int] = field(default_factory=set)
     # A decision whose commit was asked for by who died: it can be read when the next holder has the lock.
     hidden: Decision | None = None
     lock_epoch: int = 0
@@ -80,7 +82,8 @@ class World:
     def perform(self, effect: protocol.Effect, holder: int) -> Any:
         """``holder`` is the lock's epoch that the asking driver has, or -1."""
         name = type(effect).__name__.lower()
-        if isinstance(effect, protocol.Decide | protocol.Rewrite) and holder != self.lock_epoch:
+        locked = protocol.Decide | protocol.Rewrite | protocol.Finish
+        if isinstance(effect, locked) and holder != self.lock_epoch:
             raise Fenced
         method = getattr(self, f"on_{name}")
         return method(effect)
@@ -94,7 +97,8 @@ class World:
 
     def on_readlast(self, effect: protocol.ReadLast) -> Last:
         last = self.decisions[-1] if self.decisions else None
-        finished = last is not None and last.batch in self.finished
+        finished = last is not None and last.batch == self.finished
+        assert finished or last is None or last.batch not in self.noted, "a late note hides it"
         return Last(decision=last, finished=finished, settled=self.hidden is None)
 
     def on_decide(self, effect: protocol.Decide) -> None:
@@ -129,10 +133,14 @@ class World:
                 ]
                 assert len(found) == span.record_count
                 log.extend(Entry(None, entry.row) for entry in found)
-        self.finished.add(effect.decision.batch)
+        self._note(effect.decision)
 
     def on_finish(self, effect: protocol.Finish) -> None:
-        self.finished.add(effect.decision.batch)
+        self._note(effect.decision)
+
+    def _note(self, decision: Decision) -> None:
+        self.finished = decision.batch
+        self.noted.add(decision.batch)
 
     def on_listopen(self, effect: protocol.ListOpen) -> list[str]:
         return self.open_ids()
@@ -203,6 +211,7 @@ def life(
     run = f"run {world.runs}"
     while checkpoint.done < batches:
         batch = checkpoint.done
+        job = Job(query=QUERY, batch=batch, run=run)
         yield from _drive(world, protocol.recover())
         rows = [(batch, n) for n in range(row_count)]
         random.shuffle(rows)
@@ -211,10 +220,10 @@ def life(
         for n in range(task_count):
             yield from _run_task(world, n, rows[n::task_count], random, loose, winners)
         try:
-            yield from _drive(world, protocol.commit(QUERY, batch, winners, run))
-        except (Fenced, protocol.SetBack, protocol.Superseded):
+            yield from _drive(world, protocol.commit(job, winners))
+        except (Fenced, protocol.NotYours):
             # Spark calls `abort` after an error of `commit`, too.
-            yield from _drive(world, protocol.abort(winners))
+            yield from _drive(world, protocol.abort(winners, job))
             raise
         yield "checkpoint"
         checkpoint.done = max(checkpoint.done, batch + 1)

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.sink.columns import check_columns
-from kafka_ds.sink.deciding import Deciding
-from kafka_ds.sink.options import SinkOptionError, SinkOptions, parse_sink_options
-from kafka_ds.sink.writer import TransactionalSink
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.client.fetch import Chunk
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
 )
-from kafka_ds.wire.messages.configs import DescribeConfigsResourceResult, DescribeConfigsResult
-from kafka_ds.wire.messages.offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
+from kafka_ds.protocol.messages.configs import DescribeConfigsResourceResult, DescribeConfigsResult
+from kafka_ds.protocol.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+from kafka_ds.records.batch import Codec, Record, build_batch
+from kafka_ds.sink.columns import check_columns
+from kafka_ds.sink.deciding import CannotFinish, Deciding
+from kafka_ds.sink.options import SinkOptionError, SinkOptions, parse_sink_options
+from kafka_ds.sink.protocol import Attempt, Span
+from kafka_ds.sink.writer import TransactionalSink
 from tests.unit.source.source_broker import CLOSE, scripted
 
 TOPIC = "decisions"
@@ -98,3 +105,48 @@ def test_a_commit_checks_the_topic_of_decisions_once() -> None:
         sink.commit([], 0)
         checks = [each for each in broker.seen if isinstance(each, DescribeConfigsRequest)]
     assert len(checks) == 1
+
+
+# -- what became of a decided attempt ---------------------------------------------------------------
+
+SPAN = Span(topic="t", partition=0, first_offset=10, last_offset=14, record_count=5)
+ATTEMPT = Attempt(transactional_id="p-0-0", producer_id=7, epoch=3, spans=(SPAN,))
+
+
+def was_aborted(monkeypatch: pytest.MonkeyPatch, left: Sequence[int], *, aborted: bool) -> bool:
+    """What is found out of a log that still holds these of the attempt's records, in a batch each."""
+    batches = b"".join(
+        build_batch(
+            [Record(offset=offset, timestamp=0, key=b"k", value=b"v")],
+            codec=Codec.NONE,
+            producer_id=ATTEMPT.producer_id,
+            producer_epoch=ATTEMPT.epoch,
+            base_sequence=offset,
+            is_transactional=True,
+        )
+        for offset in left
+    )
+
+    def fetch(*_: Any, **__: Any) -> Iterator[Chunk]:
+        hidden = ((ATTEMPT.producer_id, SPAN.first_offset, SPAN.last_offset),) if aborted else ()
+        yield Chunk(records=memoryview(batches), start=0, aborted=hidden)
+
+    monkeypatch.setattr(Deciding, "_fetch", fetch)
+    given = options(1)
+    with Cluster(given.producer.client) as cluster:
+        return Deciding(cluster, given)._was_aborted(ATTEMPT)
+
+
+def test_a_committed_attempt_whose_ends_were_compacted_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its transactional id has expired, or been used again, so that nothing but its records tells how it ended."""
+    assert not was_aborted(monkeypatch, [12], aborted=False)
+    assert was_aborted(monkeypatch, [12], aborted=True)
+
+
+def test_an_attempt_of_which_nothing_is_left_is_not_taken_for_an_aborted_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(CannotFinish, match=r"cannot be told.*t-0 \[10, 15\).*new 'transaction"):
+        was_aborted(monkeypatch, [], aborted=False)

@@ -14,6 +14,10 @@ from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientOptionError
 from kafka_ds.lake.batches.arrow import columns_of
+from kafka_ds.records.arrays import fixed
+from kafka_ds.records.compression import Codec
+from kafka_ds.records.encoder import BinaryColumn
+from kafka_ds.records.partitioner import NO_PARTITION, STICKY, STICKY_FIELDS
 from kafka_ds.sink.columns import check_columns, describe_rows
 from kafka_ds.sink.loops import loops
 from kafka_ds.sink.options import SINK_OPTIONS, SinkOptionError, SinkOptions, parse_sink_options
@@ -29,10 +33,6 @@ from kafka_ds.sink.record import (
     last_of,
     lock_id,
 )
-from kafka_ds.wire.arrays import fixed
-from kafka_ds.wire.compression import Codec
-from kafka_ds.wire.encoding import BinaryColumn
-from kafka_ds.wire.partitioning import NO_PARTITION, STICKY, STICKY_FIELDS
 
 SERVERS = {"kafka.bootstrap.servers": "h:9092"}
 

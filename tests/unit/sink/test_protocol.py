@@ -9,13 +9,24 @@ from typing import Any
 import pytest
 
 from kafka_ds.sink import protocol
-from kafka_ds.sink.protocol import Attempt, Decision, Last, OtherQuery, SetBack, Span, Superseded
+from kafka_ds.sink.protocol import (
+    Attempt,
+    Decision,
+    DecisionsLost,
+    Job,
+    Last,
+    NotYours,
+    OtherQuery,
+    SetBack,
+    Span,
+    Superseded,
+)
 from tests.model_runs import examples
 from tests.unit.sink.sink_world import QUERY, Checkpoint, Fenced, Loose, Step, World, life
 
 ROWS = 4
 # How a driver's life ends by itself: done, fenced, or behind what others have done meanwhile.
-DEAD = (StopIteration, Fenced, SetBack, Superseded)
+DEAD = (StopIteration, Fenced, NotYours)
 
 
 def wanted(batches: int) -> list[tuple[int, int]]:
@@ -178,9 +189,9 @@ class InPieces(World):
     """What is written again is not of one transaction with the note that it was."""
 
     def on_rewrite(self, effect: protocol.Rewrite) -> None:
-        before = set(self.finished)
+        before, noted = self.finished, set(self.noted)
         super().on_rewrite(effect)
-        self.finished = before
+        self.finished, self.noted = before, noted
 
 
 class Early(World):
@@ -188,7 +199,7 @@ class Early(World):
 
     def on_decide(self, effect: protocol.Decide) -> None:
         super().on_decide(effect)
-        self.finished.add(effect.decision.batch)
+        self._note(effect.decision)
 
 
 class Careless(World):
@@ -196,6 +207,14 @@ class Careless(World):
 
     def on_listopen(self, effect: protocol.ListOpen) -> list[str]:
         return []
+
+
+class LateNote(World):
+    """Whoever comes late notes an earlier batch as finished."""
+
+    def perform(self, effect: protocol.Effect, holder: int) -> Any:
+        is_note = isinstance(effect, protocol.Finish)
+        return super().perform(effect, self.lock_epoch if is_note else holder)
 
 
 class Confused(World):
@@ -207,7 +226,7 @@ class Confused(World):
 
 @pytest.mark.parametrize(
     "mutation",
-    [NoLock, Forgotten, Hopeful, Anxious, InPieces, Early, Careless, Confused],
+    [NoLock, Forgotten, Hopeful, Anxious, InPieces, Early, Careless, LateNote, Confused],
 )
 def test_a_mutation_is_seen(mutation: type[World]) -> None:
     for seed in range(400):
@@ -241,6 +260,10 @@ def effects(steps: protocol.Steps, **answers: Any) -> list[protocol.Effect]:
         return done
 
 
+def job(batch: int, run: str | None = None) -> Job:
+    return Job(query=QUERY, batch=batch, run=run)
+
+
 def last(batch: int, *attempts: Attempt, query: str = QUERY, finished: bool = False) -> Last:
     decision = Decision(query=query, batch=batch, attempts=attempts)
     return Last(decision=decision, finished=finished)
@@ -248,12 +271,12 @@ def last(batch: int, *attempts: Attempt, query: str = QUERY, finished: bool = Fa
 
 def test_a_prefix_belongs_to_one_query() -> None:
     with pytest.raises(OtherQuery, match="in use by query another, which has written batch 4"):
-        effects(protocol.commit(QUERY, 5, [MINE]), ReadLast=last(4, query="another", finished=True))
+        effects(protocol.commit(job(5), [MINE]), ReadLast=last(4, query="another", finished=True))
 
 
 def test_a_checkpoint_that_was_set_back_writes_nothing() -> None:
     with pytest.raises(SetBack, match="batch 4 of query query is written; batch 3 comes before"):
-        effects(protocol.commit(QUERY, 3, [MINE]), ReadLast=last(4, finished=True))
+        effects(protocol.commit(job(3), [MINE]), ReadLast=last(4, finished=True))
 
 
 def test_of_two_copies_of_a_checkpoint_the_one_that_went_on_first_is_refused() -> None:
@@ -277,16 +300,16 @@ def test_a_run_that_is_restarted_takes_its_batch_over() -> None:
     decided = Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=("a",))
     last_ = Last(decision=decided, finished=True)
     for run, takes_over in (("b", False), ("c", True), (None, False)):
-        done = effects(protocol.commit(QUERY, 5, [MINE], run), ReadLast=last_, ListOpen=[])
+        done = effects(protocol.commit(job(5, run), [MINE]), ReadLast=last_, ListOpen=[])
         decisions = [e.decision for e in done if isinstance(e, protocol.Decide)]
         assert decisions == [replace(decided, run="c", earlier=("a", "b"))] * takes_over
-    later = effects(protocol.commit(QUERY, 6, [], "c"), ReadLast=last_, ListOpen=[])
+    later = effects(protocol.commit(job(6, "c"), []), ReadLast=last_, ListOpen=[])
     assert (
         protocol.Decide(Decision(query=QUERY, batch=6, attempts=(), run="c", earlier=("a", "b")))
         in later
     )
     with pytest.raises(Superseded, match="run a of query query"):
-        effects(protocol.commit(QUERY, 6, [MINE], "a"), ReadLast=last_)
+        effects(protocol.commit(job(6, "a"), [MINE]), ReadLast=last_)
 
 
 def test_only_some_earlier_runs_are_remembered() -> None:
@@ -294,14 +317,14 @@ def test_only_some_earlier_runs_are_remembered() -> None:
     last_ = Last(
         decision=Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=runs), finished=True
     )
-    done = effects(protocol.commit(QUERY, 6, [], "c"), ReadLast=last_, ListOpen=[])
+    done = effects(protocol.commit(job(6, "c"), []), ReadLast=last_, ListOpen=[])
     (decided,) = (e.decision for e in done if isinstance(e, protocol.Decide))
     assert decided.earlier == (*runs[-15:], "b")
 
 
 def test_what_is_decided_is_decided_before_the_first_end() -> None:
     nothing = Last(decision=None, finished=False)
-    steps = protocol.commit(QUERY, 0, [MINE])
+    steps = protocol.commit(job(0), [MINE])
     done = effects(steps, ReadLast=nothing, End=True, ListOpen=["0-1"])
     decision = Decision(query=QUERY, batch=0, attempts=(MINE,))
     assert done == [
@@ -322,6 +345,37 @@ def test_abort_leaves_alone_what_was_decided() -> None:
     done = effects(protocol.abort([MINE]), ReadLast=last(2, finished=True), ListOpen=["0-0"])
     assert protocol.Abort(MINE) in done
     assert protocol.Fence("0-0") in done
+
+
+@pytest.mark.parametrize(
+    ("decided", "mine"),
+    [
+        (Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=("a",)), job(6, "a")),
+        (Decision(query=QUERY, batch=5, attempts=(), run="b"), job(4, "b")),
+        (Decision(query="another", batch=5, attempts=()), job(5)),
+    ],
+)
+def test_who_is_refused_fences_nobody(decided: Decision, mine: Job) -> None:
+    """What is open under the prefix is the rightful run's, which is about to decide it."""
+    rightful = Last(decision=decided, finished=True)
+    answers = {"ReadLast": rightful, "ListOpen": ["1-0"]}
+    with pytest.raises(NotYours):
+        effects(protocol.commit(mine, [MINE]), **answers)
+    assert effects(protocol.abort([MINE], mine), **answers) == [
+        protocol.ReadLast(),
+        protocol.Abort(MINE),
+    ]
+    # A decision that cannot be read yet may be this job's own: the lock's next holder reads it.
+    unclear = Last(decision=decided, finished=True, settled=False)
+    done = effects(protocol.abort([MINE], mine), ReadLast=unclear, ListOpen=["1-0"])
+    assert protocol.Lock() in done
+
+
+def test_a_gap_in_the_decisions_writes_nothing() -> None:
+    """Restored disks lack the last ones: whether this batch was written before is not known."""
+    with pytest.raises(DecisionsLost, match=r"batch 4 of query query is the last one.*batch 6"):
+        effects(protocol.commit(job(6), [MINE]), ReadLast=last(4, finished=True))
+    effects(protocol.commit(job(5), []), ReadLast=last(4, finished=True), ListOpen=[])
 
 
 def test_nothing_is_asked_twice_where_nothing_is_left_to_do() -> None:

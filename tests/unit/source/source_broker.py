@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kafka_ds.client.kept import close_kept
-from kafka_ds.wire.compile import decode
-from kafka_ds.wire.frame import decode_request_header, encode_response
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.codec import decode
+from kafka_ds.protocol.frame import decode_request_header, encode_response
+from kafka_ds.protocol.messages import (
     REQUESTS,
     ApiVersionsRequest,
     ApiVersionsResponse,
     MetadataRequest,
     MetadataResponse,
 )
-from kafka_ds.wire.messages.cluster import (
+from kafka_ds.protocol.messages.cluster import (
     ApiVersion,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.types import message_info
 
 TOPIC_ID = bytes(range(1, 17))
 CLOSE = object()

@@ -16,6 +16,23 @@ from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.lake.batches import convert
 from kafka_ds.lake.batches.convert import decode_hot
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
+    ApiVersionsRequest,
+    FetchRequest,
+    FetchResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+)
+from kafka_ds.protocol.messages.data import FetchableTopicResponse, FetchPartitionData
+from kafka_ds.protocol.messages.offsets import (
+    EARLIEST_LOCAL,
+    LATEST_TIERED,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
+from kafka_ds.records.crc import crc32c
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.planning.epochs import Bounds
@@ -24,23 +41,6 @@ from kafka_ds.source.planning.survey import Survey
 from kafka_ds.source.reading import reading
 from kafka_ds.source.reading.gone import PlanGone
 from kafka_ds.source.reading.reading import CorruptBatch, ReadConfig, read_task
-from kafka_ds.wire.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
-from kafka_ds.wire.crc import crc32c
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
-    ApiVersionsRequest,
-    FetchRequest,
-    FetchResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-)
-from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartitionData
-from kafka_ds.wire.messages.offsets import (
-    EARLIEST_LOCAL,
-    LATEST_TIERED,
-    ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
-)
 from tests.unit.source.source_broker import TOPIC_ID, scripted
 
 # Where a batch of format v2 has its checksum, and its first record.

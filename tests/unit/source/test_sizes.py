@@ -16,16 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.samples import LOOKS_MAX, UNDER_WAY_MAX, UNKNOWN_BYTES, Samples
-from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.epochs import Bounds
-from kafka_ds.source.planning.planning import LakeFile, LakeView
-from kafka_ds.source.planning.sizes import PRECISION, Stored, limited_by_bytes
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.progress import Position, StreamOffset, limited, waiting
-from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.wire.batch import Record, build_batch, empty_batch, read_header
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     FetchRequest,
     FetchResponse,
     ListOffsetsRequest,
@@ -33,13 +25,28 @@ from kafka_ds.wire.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from kafka_ds.wire.messages.cluster import (
+from kafka_ds.protocol.messages.cluster import (
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kafka_ds.wire.messages.data import FetchableTopicResponse, FetchPartition, FetchPartitionData
-from kafka_ds.wire.messages.offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
+from kafka_ds.protocol.messages.data import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchPartitionData,
+)
+from kafka_ds.protocol.messages.offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+from kafka_ds.records.batch import Record, build_batch, empty_batch, read_header
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.epochs import Bounds
+from kafka_ds.source.planning.planning import LakeFile, LakeView
+from kafka_ds.source.planning.sizes import PRECISION, Stored, limited_by_bytes
+from kafka_ds.source.planning.survey import Survey
+from kafka_ds.source.progress import Position, StreamOffset, limited, waiting
+from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 from tests.unit.source.source_lake import Lake, Row, record_batch
 

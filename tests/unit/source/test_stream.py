@@ -14,17 +14,8 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from kafka_ds.client.errors import BrokerTimeout
-from kafka_ds.source import stream
-from kafka_ds.source.filters.where import parse_where
-from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.packing import Pack
-from kafka_ds.source.planning.planning import HotPiece, Task
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.reading import along
-from kafka_ds.source.reading.reading import DataLoss, ReadConfig
-from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     ListOffsetsRequest,
@@ -32,13 +23,23 @@ from kafka_ds.wire.messages import (
     MetadataRequest,
     OffsetForLeaderEpochResponse,
 )
-from kafka_ds.wire.messages.offsets import (
+from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochEndOffset,
     OffsetForLeaderTopicResult,
 )
-from kafka_ds.wire.types import uuid_text
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.source import stream
+from kafka_ds.source.filters.where import parse_where
+from kafka_ds.source.options.limits import OptionError
+from kafka_ds.source.options.options import parse_options
+from kafka_ds.source.planning.packing import Pack
+from kafka_ds.source.planning.planning import HotPiece, Task
+from kafka_ds.source.planning.survey import Survey
+from kafka_ds.source.reading import along
+from kafka_ds.source.reading.reading import DataLoss, ReadConfig
+from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 
 OTHER_ID = bytes(range(2, 18))
@@ -101,6 +102,48 @@ def log() -> Iterator[LogBroker]:
     there = LogBroker()
     yield there
     there.broker.close()
+
+
+def test_a_spark_that_does_not_say_where_a_micro_batch_begins_gets_all_there_is(
+    log: LogBroker,
+) -> None:
+    """PySpark 4.1: it asks for the end alone, and says where the last one was when it plans."""
+
+    def spans(reader: KafkaStreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
+        tasks = [task for each in reader.partitions(start, end) for task in each.value]
+        return [(piece.start, piece.end) for task in tasks for piece in task.pieces]
+
+    options = parse_options(log.options(), stream=True)
+    first = KafkaStreamReader(options, pa.schema([]))
+    again = KafkaStreamReader(options, pa.schema([]))
+    try:
+        begin = first.initialOffset()
+        end = first.latestOffset()
+        assert spans(first, begin, end) == [(0, 100)]
+        log.end = 110
+        later = first.latestOffset()
+        assert spans(first, end, later) == [(100, 110)]
+        assert first.latestOffset() == later
+        # After a restart Spark alone knows that.
+        log.end = 120
+        last = again.latestOffset()
+        assert spans(again, later, last) == [(110, 120)]
+        assert again.latestOffset() == last
+    finally:
+        first.stop()
+        again.stop()
+
+
+@pytest.mark.parametrize(
+    "option", ["maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger"]
+)
+def test_limits_need_a_spark_that_says_where_a_micro_batch_begins(
+    log: LogBroker, option: str
+) -> None:
+    options = parse_options(log.options(**{option: "5"}), stream=True)
+    stream.check_limits(options)
+    with pytest.raises(OptionError, match=f"option '{option}' needs PySpark 4.2 or newer"):
+        stream.check_limits(options, has_limits=False)
 
 
 def test_a_stream_begins_once(log: LogBroker) -> None:

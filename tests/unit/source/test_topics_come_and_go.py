@@ -16,6 +16,26 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+from kafka_ds.protocol.messages.cluster import (
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from kafka_ds.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+)
+from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import parse_options
@@ -24,26 +44,6 @@ from kafka_ds.source.planning.planning import HotPiece, Task
 from kafka_ds.source.planning.survey import Survey
 from kafka_ds.source.reading.reading import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
-from kafka_ds.wire.errors import ErrorCode
-from kafka_ds.wire.messages import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    MetadataRequest,
-    MetadataResponse,
-)
-from kafka_ds.wire.messages.cluster import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
-from kafka_ds.wire.messages.offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
-)
-from kafka_ds.wire.types import NO_UUID
 from tests.model_runs import examples
 from tests.unit.source.source_broker import ScriptedBroker
 

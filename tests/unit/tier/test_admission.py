@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from broker.tier.reading.admission import Admission, FrequencySketch
+from broker.worker.cache.admission import Admission, FrequencySketch
 
 
 def kept(admission: Admission, names: str) -> str:

@@ -16,15 +16,15 @@ from broker.crash_points import (
     CrashPoints,
     armed_from_environment,
 )
+from broker.ipc import child
+from broker.ipc.channel import BlockingChannel, ChannelProtocol
+from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.ipc.memory import Trimmer, resident_file_bytes
+from broker.ipc.worker import Worker as Serving
+from broker.remote.process import new_worker
 from broker.system import SystemClock
-from broker.tier.messages import CopyAnswer, CopyRequest, PartitionOutcome
-from broker.tier.process import new_worker
-from broker.tier.settings import TierSettings
-from broker.workers import child
-from broker.workers.channel import BlockingChannel, ChannelProtocol
-from broker.workers.child import Worker, WorkerFailed, WorkerLost
-from broker.workers.memory import Trimmer, resident_file_bytes
-from broker.workers.worker import Worker as Serving
+from broker.worker.rpc import CopyAnswer, CopyRequest, PartitionOutcome
+from broker.worker.settings import TierSettings
 from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from broker.crash_points import CrashPoints
+from broker.ipc.child import WorkerFailed, WorkerLost
 from broker.log.config import LogConfig
 from broker.log.values import SegmentView
-from broker.tier import manager as tier_manager
-from broker.tier.copying.copies import CopyLoop
-from broker.tier.copying.partitions import Led
-from broker.tier.copying.policy import Phase
-from broker.tier.manager import TierManager
-from broker.tier.metrics import TierMetrics
-from broker.tier.quota import COPY_TIMES, RemoteQuota
-from broker.tier.settings import UNBOUNDED, TierSettings
-from broker.workers.child import WorkerFailed, WorkerLost
+from broker.remote import manager as tier_manager
+from broker.remote.copies import CopyLoop
+from broker.remote.copy_policy import CopyState
+from broker.remote.manager import TierManager
+from broker.remote.metrics import COPIES_PAUSED, TierMetrics
+from broker.remote.partitions import Led
+from broker.remote.quota import COPY_TIMES, RemoteQuota
+from broker.worker.settings import UNBOUNDED, TierSettings
 from tests.fakes.memory_disk import ManualClock
 
 
@@ -28,29 +28,9 @@ def quota_of(bytes_per_second: int) -> RemoteQuota:
     return RemoteQuota(lambda: bytes_per_second, COPY_TIMES, windows=11, window_seconds=1)
 
 
-@pytest.mark.parametrize(
-    ("tiered_end", "phase", "copied"), [(9, Phase.READY, 9), (10, Phase.PAUSED, -1)]
-)
-def test_a_lake_that_goes_beyond_the_log_pauses_its_partition(
-    tiered_end: int, phase: Phase, copied: int
-) -> None:
-    class Worker:
-        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-            assert request["op"] == "state"
-            return {"partitions": [{"tiered_end": tiered_end, "log_start_offset": 0}]}, b""
-
-    log: Any = SimpleNamespace(topic="t", topic_id=bytes(16), partition=0, log_end_offset=10)
-    settings: Any = SimpleNamespace(lake_copy_bytes=1 << 20)
-    clock: Any = SimpleNamespace(monotonic_ms=lambda: 0)
-    worker: Any = Worker()
-    advanced: list[Led] = []
-    loop = CopyLoop(
-        settings, clock, worker, TierMetrics(), CrashPoints(), advanced.append, quota_of(UNBOUNDED)
-    )
-    led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 10)
-    asyncio.run(loop._learn([led]))
-    assert (led.state.phase, led.state.copied_offset) == (phase, copied)
-    assert len(advanced) == (phase is Phase.READY)
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of pauses."""
+    return [each.message for each in caplog.records if each.message.startswith("tiering of")]
 
 
 class CopiesAtOnce:
@@ -96,6 +76,24 @@ class FailsOnce(CopiesAtOnce):
         if len(self.copied) == 1:
             for each in answer["partitions"]:
                 each |= {"outcome": "failed", "tiered_end": -1, "message": "away"}
+        return answer, body
+
+
+class Refuses(CopiesAtOnce):
+    """A worker whose table may not be written to, as long as `reason` says why."""
+
+    reason = "version 7: delta.appendOnly=true"
+    asked = 0
+
+    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        if request["op"] == "state":
+            self.asked += 1
+            state = {"tiered_end": -1, "log_start_offset": 0, "conflict": self.reason}
+            return {"partitions": [state for _ in request["partitions"]]}, b""
+        answer, body = await super().ask(request)
+        if self.reason:
+            for each in answer["partitions"]:
+                each |= {"outcome": "conflict", "tiered_end": -1, "message": self.reason}
         return answer, body
 
 
@@ -208,9 +206,9 @@ def test_what_is_copied_no_more_does_not_lag() -> None:
     for at in range(2):
         led = led_partition("t", at, 3, 1_000)
         manager._copies.led[led.key] = led
-    assert manager.lags() == {"t": (6_000, 6)}
+    assert manager.lags() == {"t": (6_000, 6, 0)}
     led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
-    assert manager.lags() == {"t": (3_000, 3)}
+    assert manager.lags() == {"t": (3_000, 3, 0)}
 
 
 def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing(
@@ -449,3 +447,122 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_being_copied(
     setattr(log, what, able)
     asyncio.run(desk.until(10_000))
     assert bad.state.copied_offset == 19
+
+
+def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """It is tried again and again, with back-off; only where it begins, changes and ends it is said."""
+    caplog.set_level("INFO")
+    worker = Refuses()
+    led = led_partition("t", 0, 2, 1_000)
+    desk = Desk(led, led_partition("t", 1, 0, 0), worker=worker)
+    asyncio.run(desk.until(60_000))
+    assert (led.state.copied_offset, led.state.is_paused) == (-1, True)
+    assert 4 <= worker.asked <= 10
+    assert len(worker.copied) == 1, (
+        "what is asked takes no room in copies, and nothing of their quota"
+    )
+    # As the next tries put it, which need no version to find that out.
+    worker.reason = "delta.appendOnly=true"
+    asyncio.run(desk.until(60_000))
+    worker.reason = "CHECK constraint small"
+    asyncio.run(desk.until(60_000))
+    worker.reason = ""
+    asyncio.run(desk.until(60_000))
+    assert (led.state.copied_offset, led.state.is_paused) == (19, False)
+    assert said(caplog) == [
+        "tiering of t-0 is paused: version 7: delta.appendOnly=true",
+        "tiering of t-0 is paused: CHECK constraint small",
+        "tiering of t-0 is resumed",
+    ]
+
+
+def test_what_is_paused_is_counted() -> None:
+    led, other = led_partition("t", 0, 2, 1_000), led_partition("u", 0, 2, 1_000)
+    manager = TierManager(TierSettings(), ManualClock())
+    for each in (led, other):
+        manager._copies.led[each.key] = each
+
+    def paused() -> dict[tuple[str, ...], Any]:
+        return {labels: v for metric, labels, v in manager.samples() if metric is COPIES_PAUSED}
+
+    assert paused() == {(): 0, ("t",): 0, ("u",): 0}
+    led.state.pause("delta.appendOnly=true", 0)
+    assert paused() == {(): 1, ("t",): 1, ("u",): 0}
+    led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
+    assert paused() == {(): 0, ("u",): 0}
+
+
+def test_a_pause_ends_where_nothing_is_left_to_copy() -> None:
+    worker = Refuses()
+    led = led_partition("t", 0, 2, 1_000)
+    desk = Desk(led, worker=worker)
+    asyncio.run(desk.until(1_000))
+    assert led.state.is_paused
+    led.log.closed_segments = lambda start=0, limit=None: []  # type: ignore[method-assign]
+    asyncio.run(desk.until(60_000))
+    assert led.state.is_paused
+    worker.reason = ""
+    asyncio.run(desk.until(60_000))
+    assert not led.state.is_paused
+
+
+class Knows(CopiesAtOnce):
+    """A worker that is asked for one partition's state."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__()
+        self.answer = answer
+        self.asked = 0
+
+    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        if request["op"] != "state":
+            return await super().ask(request)
+        self.asked += 1
+        return {"partitions": [self.answer]}, b""
+
+
+def test_what_the_lake_has_is_committed_when_a_lead_begins() -> None:
+    led = led_partition("t", 0, 2, 1_000)
+    reached: list[int] = []
+    led.state, led.lake_reaches = CopyState(), reached.append
+    desk = Desk(led, worker=Knows({"tiered_end": 9, "log_start_offset": 0}))
+    asyncio.run(desk.until(0))
+    assert reached == [10]
+
+
+def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The log grows, and its records have offsets of the lake's: by none of these may the others be let go."""
+    led = led_partition("t", 0, 1, 1_000)
+    led.state = CopyState()
+    worker = Knows({"tiered_end": 10, "log_start_offset": 0})
+    desk = Desk(led, worker=worker)
+    asyncio.run(desk.until(60_000))
+    led.log.log_end_offset = 50  # type: ignore[misc]
+    desk.loop._begin_round()
+    asyncio.run(desk.until(60_000))
+    assert (worker.asked, worker.copied, led.state.copied_offset) == (1, [], -1)
+    assert led.state.is_paused
+    assert said(caplog) == ["tiering of t-0 is paused: the lake ends at 10, beyond the log"]
+    manager = TierManager(TierSettings(), ManualClock())
+    manager._copies.led[led.key] = led
+    assert manager.tiered_end(*led.key) is None, "ListOffsets asks the lake"
+
+
+def test_a_table_that_cannot_be_read_pauses_its_partitions_until_it_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    led = led_partition("t", 0, 2, 1_000)
+    led.state = CopyState()
+    error = "x.parquet has a deletion vector"
+    worker = Knows({"error": error, "outcome": "conflict"})
+    desk = Desk(led, worker=worker)
+    asyncio.run(desk.until(60_000))
+    assert (led.state.is_paused, worker.copied) == (True, [])
+    assert worker.asked > 4
+    worker.answer = {"tiered_end": 9, "log_start_offset": 0, "conflict": ""}
+    asyncio.run(desk.until(60_000))
+    assert (led.state.is_paused, led.state.copied_offset) == (False, 19)
+    assert said(caplog) == [f"tiering of t-0 is paused: {error}", "tiering of t-0 is resumed"]

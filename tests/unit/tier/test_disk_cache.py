@@ -9,16 +9,16 @@ from random import Random
 import pytest
 
 from broker.system import SystemClock, SystemDisk
-from broker.tier.reading.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
-from broker.tier.reading.piece_files import (
+from broker.worker.cache.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
+from broker.worker.cache.piece_files import (
     BadPieceFile,
     PieceKey,
     decode_piece,
     encode_piece,
     file_name,
 )
-from broker.tier.reading.piece_files import parse_file_name as parse
-from broker.tier.reading.pieces import Piece
+from broker.worker.cache.piece_files import parse_file_name as parse
+from broker.worker.cache.pieces import Piece
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
 
 FOLDER = "/log/remote-log-index-cache"

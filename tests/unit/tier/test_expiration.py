@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.tier.expiry.expiration import (
+from kafka_ds.lake.expiration import (
     Decision,
     Held,
     Outlook,
@@ -216,6 +216,17 @@ def test_a_copy_is_no_reason_to_look_where_only_time_lets_records_go() -> None:
     empty = Outlook(decision=decide([], retention), retention=retention, copied_offset=49)
     assert not empty.is_due(retention, 49)
     assert empty.is_due(retention, 59)
+
+
+def test_a_copy_that_crosses_the_log_start_is_a_reason_to_look() -> None:
+    """It was in flight when DeleteRecords moved it: its rows may lie below."""
+    retention = replace(KEEP_ALL, log_start_offset=50)
+    outlook = Outlook(decision=decide([], retention), retention=retention, copied_offset=9)
+    assert not outlook.is_due(retention, 9)
+    assert outlook.is_due(retention, 59)
+    kept = decide(held(8), retention)
+    after = Outlook(decision=kept, retention=retention, copied_offset=59)
+    assert not after.is_due(retention, 69)
 
 
 def test_the_horizon_is_where_the_first_file_that_stays_begins() -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from broker.crash_points import CrashPoints
+from broker.ipc.child import WorkerLost
 from broker.log.config import LogConfig
-from broker.tier.copying.policy import CopyState
-from broker.tier.expiry.expiration import Decision
-from broker.tier.expiry.expiring import ExpirationLoop
-from broker.tier.metrics import TierMetrics
-from broker.tier.settings import TierSettings
-from broker.workers.child import WorkerLost
+from broker.remote.copy_policy import CopyState
+from broker.remote.expiry import ExpirationLoop
+from broker.remote.metrics import TierMetrics
+from broker.worker.settings import TierSettings
+from kafka_ds.lake.expiration import Decision
 from tests.fakes.memory_disk import ManualClock
 
 KEY = (b"t" * 16, 0)
@@ -30,6 +30,7 @@ class Desk:
         self.in_table = 10
         self.below = 0
         self.has_files_below = False
+        self.held_up = 0
         self.when: dict[str, Callable[[], None]] = {}
         self.metrics = TierMetrics()
         self.clock = ManualClock()
@@ -82,6 +83,7 @@ class Desk:
             "below": self.below,
             "below_bytes": self.below * 100,
             "has_files_below": self.has_files_below,
+            "held_up": self.held_up,
             "milliseconds": 3,
         }
         return {"partitions": [found]}
@@ -215,6 +217,18 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exce
 def test_before_the_lake_has_said_what_it_holds_nothing_is_asked() -> None:
     desk = Desk()
     desk.led.lake_log_start = None
+    assert desk.rounds() == []
+
+
+def test_a_deletion_that_is_held_up_is_looked_at_until_it_is_done() -> None:
+    """A file with later records came back (RESTORE) between the beginning of a deletion and its removals."""
+    desk = Desk()
+    desk.decision = Decision(log_start_offset=0)
+    desk.held_up = 1
+    assert desk.rounds(2) == ["survey", "survey"]
+    # A new layout has taken the rows below out of that file.
+    desk.held_up, desk.below = 0, 1
+    assert desk.rounds() == ["survey", "sweep"]
     assert desk.rounds() == []
 
 

@@ -5,21 +5,24 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from broker.tier.copying.policy import CopyState
-from broker.tier.metrics import TierMetrics
-from broker.tier.settings import TierSettings
-from broker.tier.upkeep.laying import SELDOM_ROUNDS, LayoutLoop
-from broker.workers.child import WorkerFailed
+from broker.ipc.child import WorkerFailed
+from broker.remote.copy_policy import CopyState
+from broker.remote.metrics import TierMetrics
+from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
+from broker.worker.settings import TierSettings
 
 TOPIC_ID = bytes(range(16))
 DONE = {
     "reasons": {"small": 1},
+    "missing_offsets": 7,
     "files_before": 4,
     "files_after": 1,
     "bytes_before": 400,
     "bytes_after": 300,
     "rows": 40,
     "expired_rows": 0,
+    "boundary_bytes": 0,
+    "has_expired": False,
     "is_done": True,
     "milliseconds": 3,
 }
@@ -40,14 +43,17 @@ class Worker:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
+        self.takes_any: list[bool] = []
         self.answers: list[Any] = []
         self.pid: int | None = 1
         self.before: Callable[[], Awaitable[None]] | None = None
 
     async def ask(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         self.asked.append((header["op"], header["partition"]))
-        if header["op"] == "lay_out" and self.before is not None:
-            await self.before()
+        if header["op"] == "lay_out":
+            self.takes_any.append(header["takes_any_expired"])
+            if self.before is not None:
+                await self.before()
         answer = self.answers.pop(0) if self.answers else DONE
         if isinstance(answer, Exception):
             raise answer
@@ -79,6 +85,7 @@ class Desk:
             state=state,
             leader_epoch=3,
             lake_log_start=0,
+            deleted_below=0,
             key=(TOPIC_ID, partition),
             name=f"orders-{partition}",
         )
@@ -144,6 +151,76 @@ def test_what_is_led_elsewhere_is_given_up() -> None:
         desk.lead(0, 99)
         desk.worker.before, desk.worker.answers = None, []
         assert await desk.rounds() == [("lay_out", 0)], "of another leadership nothing is known"
+
+    asyncio.run(go())
+
+
+def test_log_starts_are_followed_before_all_other_work() -> None:
+    async def go() -> None:
+        desk = Desk()
+        led = desk.led[TOPIC_ID, 0]
+        await desk.loop._follow_log_starts()
+        assert desk.worker.asked == [], "all begin at 0"
+        led.lake_log_start = 10
+        # Retention's first is taken at once, and the next waits, the longer the larger the file was.
+        desk.worker.answers = [{**DONE, "boundary_bytes": 128 << 20}, {**DONE, "has_expired": True}]
+        for start in (10, 20):
+            led.lake_log_start = start
+            await desk.loop._follow_log_starts()
+            await desk.loop._follow_log_starts()
+        assert desk.worker.takes_any == [True, False]
+        # DeleteRecords waits for nothing.
+        led.lake_log_start = led.deleted_below = 30
+        desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
+        await desk.loop._follow_log_starts()
+        desk.clock.ms += 1_000
+        await desk.loop._follow_log_starts()
+        await desk.loop._follow_log_starts()
+        assert desk.worker.takes_any == [True, False, True, True]
+        led.lake_log_start = 40
+        desk.worker.answers = [{**DONE, "has_expired": True}]
+        await desk.loop._follow_log_starts()
+        assert desk.worker.takes_any[4:] == [False]
+        desk.clock.ms += 3_600_000
+        await desk.loop._follow_log_starts()
+        await desk.loop._follow_log_starts()
+        assert desk.worker.takes_any[5:] == [True], "no row outlives retention by more than an hour"
+
+    asyncio.run(go())
+
+
+def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed() -> None:
+    async def go() -> None:
+        desk = Desk()
+        led = desk.led[TOPIC_ID, 0]
+        led.lake_log_start = led.deleted_below = 150
+        await desk.loop._follow_log_starts()
+        await desk.loop._follow_log_starts()
+        assert desk.worker.asked == [("lay_out", 0)]
+        led.state.learnt(199, 0)
+        await desk.loop._follow_log_starts()
+        await desk.loop._follow_log_starts()
+        assert desk.worker.asked == [("lay_out", 0)] * 2
+        led.state.learnt(299, 0)
+        await desk.loop._follow_log_starts()
+        assert desk.worker.asked == [("lay_out", 0)] * 2, "nothing of this lies below"
+
+    asyncio.run(go())
+
+
+def test_while_a_round_lasts_log_starts_are_followed() -> None:
+    async def go() -> None:
+        desk = Desk()
+        desk.lead(1, 99)
+
+        async def move() -> None:
+            desk.worker.before = None
+            desk.led[TOPIC_ID, 1].lake_log_start = 10
+            desk.clock.ms += 10_000
+
+        desk.worker.before = move
+        desk.worker.answers = [{**DONE, "is_done": False}, DONE, DONE]
+        assert await desk.rounds() == [("lay_out", 0), ("lay_out", 1), ("lay_out", 0)]
 
     asyncio.run(go())
 

@@ -1,76 +1,248 @@
 """What becomes of local segments whose records are in the lake."""
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from broker.crash_points import CrashPoints
+from broker.ipc.child import WorkerFailed, WorkerLost
+from broker.remote.copy_policy import CopyState
+from broker.remote.local_deletion import LocalDeletion
+from broker.remote.partitions import Key, Led
 from broker.replica.fetcher.tiered_ends import TieredEnds
-from broker.tier.copying.copies import CopyLoop
-from broker.tier.copying.partitions import Key, Led
-from broker.tier.copying.policy import CopyState, Phase
-from broker.tier.expiry.local_deletion import LocalDeletion
-from broker.tier.messages import CopyTopic
-from broker.tier.metrics import TierMetrics
-from broker.tier.quota import COPY_TIMES, RemoteQuota
-from broker.tier.settings import UNBOUNDED, TierSettings
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.types import uuid_text
+from broker.worker.rpc import CopyRange
+from broker.worker.settings import TierSettings
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock
 
 TOPIC_ID = bytes(range(16))
 ERRORS = [OSError("full"), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)]
 
 
+class Log:
+    """What a log shows of its local segments."""
+
+    def __init__(self, partition: int, error: Exception | None = None) -> None:
+        self.name, self.topic, self.topic_id, self.partition = (
+            f"t-{partition}",
+            "t",
+            TOPIC_ID,
+            partition,
+        )
+        self.highest_offset_in_remote_storage = -1
+        self.local_log_start_offset = 0
+        self.deletions = 0
+        self.found = [RANGE]
+        self._error = error
+
+    def delete_local_segments(self, now_ms: int) -> None:
+        self.deletions += 1
+        if self._error is not None:
+            raise self._error
+
+
+def gap(start: int, end: int) -> dict[str, Any]:
+    offsets = {"start_offset": start, "end_offset": end}
+    return {**offsets, "what": f"{start}.parquet", "read_from": start, "read_to": end}
+
+
+class Store:
+    """A worker that looks at a store, which has all but this; what it repairs is there then."""
+
+    def __init__(self) -> None:
+        self.tiered_end = 9
+        self.missing: list[dict[str, Any]] = []
+        self.mends = False
+        self.is_lost = False
+        self.failure: Exception | None = None
+        self.asked: list[tuple[str, list[dict[str, Any]]]] = []
+
+    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        self.asked.append((request["op"], request["partitions"]))
+        if self.failure is not None:
+            raise self.failure
+        if request["op"] == "repair" and self.mends:
+            self.missing = []
+        answer = {"lost": self.is_lost, "tiered_end": self.tiered_end, "missing": self.missing}
+        return {"partitions": [answer for _ in request["partitions"]]}, b""
+
+
+class Desk:
+    """Local deletion of led partitions, by a clock that a test moves."""
+
+    def __init__(self, *logs: Any) -> None:
+        self.clock, self.store = ManualClock(), Store()
+        self.again: list[Led] = []
+        self.led: dict[Key, Led] = {}
+        for log in logs:
+            led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 100)
+            self.led[led.key] = led
+        worker: Any = self.store
+        self.local = LocalDeletion(
+            TierSettings(lake_local_grace_ms=60),
+            self.clock,
+            worker,
+            CrashPoints(),
+            self.led,
+            self.again.append,
+        )
+
+    @property
+    def state(self) -> CopyState:
+        return next(iter(self.led.values())).state
+
+    def after(self, ms: int) -> list[str]:
+        """What is asked when so much time has gone by."""
+        self.clock.ms += ms
+        self.store.asked.clear()
+        asyncio.run(self.local._round())
+        return [operation for operation, _ in self.store.asked]
+
+    def copied(self, end: int, commit: tuple[int, str]) -> None:
+        self.state.copying()
+        self.state.finished(end, self.clock.monotonic_ms(), commit=commit)
+        self.store.tiered_end = end
+
+
+RANGE = CopyRange(
+    partition=0,
+    start_offset=0,
+    end_offset=9,
+    leader_epoch=0,
+    leader_epochs=[[0, 0]],
+    path="0.log",
+    position=0,
+    size_bytes=1,
+)
+
+
+@pytest.fixture(autouse=True)
+def _logs_find_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Led, "sources", lambda self, start, end: self.log.found)
+
+
+def led_by(*logs: Log) -> Desk:
+    """Of a leader that was told of offsets up to 9."""
+    desk = Desk(*logs)
+    for led in desk.led.values():
+        led.state.learnt(9, desk.clock.monotonic_ms())
+    return desk
+
+
 @pytest.mark.parametrize("error", ERRORS)
 def test_a_disk_that_deletes_nothing_holds_up_no_other_partition(error: Exception) -> None:
-    """The copy is told of both partitions; the first one's log fails when it is to delete what was copied."""
-    deleted: list[int] = []
+    logs = Log(0, error), Log(1)
+    desk = led_by(*logs)
+    assert desk.after(60) == ["check"]
+    assert [each.deletions for each in logs] == [1, 1]
+    assert [each.highest_offset_in_remote_storage for each in logs] == [9, 9]
 
-    def led_partition(partition: int) -> Led:
-        def delete(now_ms: int) -> None:
-            if partition == 0:
-                raise error
-            deleted.append(partition)
 
-        log: Any = SimpleNamespace(
-            name=f"t-{partition}",
-            topic="t",
-            topic_id=TOPIC_ID,
-            partition=partition,
-            highest_offset_in_remote_storage=-1,
-            delete_local_segments=delete,
-        )
-        led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 10)
-        led.state.learnt(-1, 0)
-        return led
+def test_what_a_leader_was_told_of_is_looked_for_before_it_goes() -> None:
+    log = Log(0)
+    desk = led_by(log)
+    assert desk.after(59) == [], "not before the grace time is over"
+    assert (desk.after(1), log.highest_offset_in_remote_storage) == (["check"], 9)
+    assert desk.after(10**6) == [], "nothing more is to go"
 
-    class Worker:
-        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-            outcome = {"topic_id": uuid_text(TOPIC_ID), "outcome": "finished", "tiered_end": 9}
-            both = [{**outcome, "partition": at} for at in range(2)]
-            return {"partitions": both, "milliseconds": 1, "complaints": 0}, b""
 
-    async def copy() -> list[Phase]:
-        both = [led_partition(at) for at in range(2)]
-        clock, worker = ManualClock(), Worker()
-        asked: Any = worker
-        led: dict[Key, Led] = {each.key: each for each in both}
-        local = LocalDeletion(clock, led, grace_ms=0)
-        quota = RemoteQuota(lambda: UNBOUNDED, COPY_TIMES, windows=11, window_seconds=1)
-        loop = CopyLoop(
-            TierSettings(), clock, asked, TierMetrics(), CrashPoints(), local.advanced, quota
-        )
-        loop.led = led
-        await loop._copy([CopyTopic(topic="t", topic_id=uuid_text(TOPIC_ID), ranges=[])], both)
-        local.stop()
-        return [each.state.phase for each in both]
+def test_of_what_it_copied_itself_the_commit_is_read_back_once_more() -> None:
+    log = Log(0)
+    desk = led_by(log)
+    desk.after(60)
+    desk.copied(19, (7, "id"))
+    assert desk.after(60) == ["check"]
+    (((_, (question,)),)) = desk.store.asked
+    assert (question["is_whole"], question["commits"]) == (False, [[7, "id"]])
+    assert log.highest_offset_in_remote_storage == 19
 
-    assert asyncio.run(copy()) == [Phase.READY, Phase.READY]
-    assert deleted == [1]
+
+def test_what_is_missing_is_written_again_before_anything_goes() -> None:
+    log = Log(0)
+    desk = led_by(log)
+    desk.store.missing, desk.store.mends = [gap(0, 9)], True
+    assert desk.after(60) == ["check", "repair"]
+    assert (desk.state.missing, log.highest_offset_in_remote_storage) == ([], 9)
+
+
+def test_what_cannot_be_written_again_is_an_alarm_and_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = Log(0)
+    desk = led_by(log)
+    desk.store.missing = [gap(5, 9)]
+    assert desk.after(60) == ["check", "repair"]
+    assert (desk.state.missing, log.highest_offset_in_remote_storage) == ([(5, 9)], 4)
+    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert "t-0: the table's data of offsets 5-9 (5.parquet) are missing in the store" in said
+    assert desk.state.may_copy(desk.clock.monotonic_ms()), "copies go on"
+    desk.copied(19, (7, "id"))
+    assert desk.after(0) == [], "looked at again with back-off"
+    assert desk.after(1_000) == ["check", "repair"]
+    assert len([each for each in caplog.records if each.levelname == "ERROR"]) == 1, "said once"
+    assert log.highest_offset_in_remote_storage == 4
+    # It comes back, by whatever hand.
+    desk.store.missing = []
+    assert desk.after(2_000) == ["check"]
+    assert (desk.state.missing, log.highest_offset_in_remote_storage) == ([], 19)
+
+
+def test_where_the_log_has_nothing_of_it_no_repair_is_tried() -> None:
+    log = Log(0)
+    log.found.clear()
+    desk = led_by(log)
+    desk.store.missing = [gap(0, 9)]
+    assert desk.after(60) == ["check"]
+    assert desk.state.missing == [(0, 9)]
+
+
+@pytest.mark.parametrize("failure", [WorkerLost("gone", 100), WorkerFailed("unavailable", "away")])
+def test_while_the_store_cannot_be_looked_at_everything_stays(failure: Exception) -> None:
+    log = Log(0)
+    desk = led_by(log)
+    desk.store.failure = failure
+    desk.after(60)
+    assert log.highest_offset_in_remote_storage == -1
+    assert desk.after(0) == []
+    desk.store.failure = None
+    assert desk.after(1_000) == ["check"]
+    assert log.highest_offset_in_remote_storage == 9
+
+
+@pytest.mark.parametrize(("is_lost", "end"), [(True, 9), (False, 9), (True, 19)])
+def test_a_commit_that_was_taken_away_is_copied_again(is_lost: bool, end: int) -> None:
+    log = Log(0)
+    desk = led_by(log)
+    desk.after(60)
+    desk.copied(19, (7, "id"))
+    desk.store.is_lost, desk.store.tiered_end = is_lost, end
+    desk.after(60)
+    assert (log.highest_offset_in_remote_storage, desk.state.copied_offset) == (9, end)
+    assert [each.key for each in desk.again] == [(TOPIC_ID, 0)]
+    desk.store.is_lost, desk.store.tiered_end = False, 19
+    if end < 19:
+        desk.copied(19, (9, "id"))
+    desk.after(60)
+    ((_, (question,)),) = desk.store.asked
+    assert question["is_whole"], "what else that writer may have taken away is looked for, too"
+    assert log.highest_offset_in_remote_storage == 19
+
+
+def test_a_partition_that_is_led_elsewhere_by_now_is_left_alone() -> None:
+    log = Log(0)
+    desk = led_by(log)
+    ask = desk.store.ask
+
+    async def late(request: dict[str, Any]) -> Any:
+        answer = await ask(request)
+        desk.led.clear()
+        return answer
+
+    desk.store.ask = late  # type: ignore[method-assign]
+    desk.after(60)
+    assert (log.deletions, log.highest_offset_in_remote_storage) == (0, -1)
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -86,7 +258,7 @@ def test_nor_does_it_on_a_follower(error: Exception) -> None:
     ends = TieredEnds(around, lambda: followed)
     for each in followed:
         ends._known[each] = CopyState()
-        ends._known[each].learnt(9, 0)
+        ends._known[each].finished(9, 0)
     asyncio.run(ends.look())
     ends.stop()
     assert [each.log.highest_offset_in_remote_storage for each in followed] == [9, 9]

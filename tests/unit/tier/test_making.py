@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from broker.tier.delta.reader import ColdReader
-from broker.tier.reading.pieces import Piece
-from broker.tier.settings import TierSettings
-from broker.workers import shared_memory
-from broker.workers.shared_memory import BrokerMemory, WorkerMemory
+from broker.ipc import shared_memory
+from broker.ipc.shared_memory import BrokerMemory, WorkerMemory
+from broker.worker.cache.pieces import Piece
+from broker.worker.delta.reader import ColdReader
+from broker.worker.settings import TierSettings
 
 PIECE_BYTES = 1024
 OWNER = "a partition"

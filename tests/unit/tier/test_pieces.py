@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from broker.tier.reading.pieces import Piece, PieceCache
+from broker.worker.cache.pieces import Piece, PieceCache
 
 
 def piece(first: int, sizes: list[int], span: int = 10) -> Piece:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.tier.copying.policy import (
+from broker.remote.copy_policy import (
     Backoff,
     CopyLag,
     CopyState,
@@ -225,10 +225,11 @@ def test_back_off_doubles_to_its_bound_and_is_forgotten() -> None:
 def test_nothing_is_copied_or_deleted_before_the_lake_has_answered() -> None:
     state = CopyState()
     assert not state.may_copy(0)
-    assert state.deletable_offset(10**9, 0) == -1
+    assert state.next_check_ms(10**9, 0) is None
     state.learnt(99, now_ms=1000)
     assert state.may_copy(1000)
     assert state.copied_offset == 99
+    assert state.deletable_offset == -1
 
 
 def test_local_segments_go_after_the_grace_time() -> None:
@@ -236,15 +237,78 @@ def test_local_segments_go_after_the_grace_time() -> None:
     state.learnt(-1, now_ms=0)
     state.copying()
     assert not state.may_copy(0)
-    state.finished(9, now_ms=100)
+    state.finished(9, now_ms=100, commit=(1, "a"))
     state.copying()
-    state.finished(24, now_ms=250)
+    state.finished(24, now_ms=250, commit=(2, "b"))
     assert state.copied_offset == 24
-    assert state.next_deletable_ms(60) == 160
-    assert state.deletable_offset(159, 60) == -1
-    assert state.deletable_offset(160, 60) == 9
-    assert state.deletable_offset(310, 60) == 24
-    assert state.next_deletable_ms(60) is None
+    assert state.next_check_ms(150, 60) == 160
+    assert state.aged_offset(159, 60) == -1
+    assert state.aged_offset(160, 60) == 9
+    assert state.next_check_ms(160, 60) == 0, "at once"
+    question = state.question(160, 60)
+    assert (question.offset, question.commits, question.is_whole) == (9, ((1, "a"),), False)
+    assert state.deletable_offset == -1, "not before the commit is seen again"
+    state.checked(question, [])
+    assert state.deletable_offset == 9
+    assert state.next_check_ms(160, 60) == 310
+    question = state.question(310, 60)
+    assert (question.offset, question.commits) == (24, ((2, "b"),))
+    state.checked(question, [])
+    assert state.deletable_offset == 24
+    assert state.next_check_ms(10**6, 60) is None
+
+
+def test_what_the_lake_tells_of_is_looked_for_as_a_whole() -> None:
+    """Another leader's copies, those before a restart, and those of a try whose answer was lost."""
+    state = CopyState()
+    state.learnt(9, now_ms=0)
+    question = state.question(60, 60)
+    assert (question.offset, question.is_whole) == (9, True)
+    state.copying()
+    state.finished(19, now_ms=60, is_seen=False)
+    state.checked(question, [])
+    assert state.deletable_offset == -1, "more was told of meanwhile"
+    question = state.question(120, 60)
+    assert (question.offset, question.is_whole) == (19, True)
+    state.checked(question, [])
+    assert state.deletable_offset == 19
+    state.copying()
+    state.finished(29, now_ms=120, commit=(1, "a"))
+    assert not state.question(180, 60).is_whole
+
+
+def test_nothing_goes_from_the_first_missing_offset_on() -> None:
+    state = CopyState()
+    state.learnt(29, now_ms=0)
+    state.checked(state.question(60, 60), [(10, 19), (25, 29)])
+    assert state.deletable_offset == 9
+    state.check_backoff.failed(60)
+    assert state.may_copy(60), "copies go on"
+    state.copying()
+    state.finished(39, now_ms=60, commit=(1, "a"))
+    assert state.next_check_ms(70, 60) == state.check_backoff.retry_at_ms > 70
+    question = state.question(120, 60)
+    assert (question.offset, question.is_whole) == (39, True)
+    state.checked(question, [(25, 29)])
+    assert (state.deletable_offset, state.missing) == (24, [(25, 29)])
+    state.checked(state.question(120, 60), [])
+    assert (state.deletable_offset, state.missing) == (39, [])
+    state.checked(state.question(120, 60), [(5, 5)])
+    assert state.deletable_offset == 4, "gone since: what is left stays"
+
+
+def test_a_lost_end_is_copied_again_and_looked_for() -> None:
+    state = CopyState()
+    state.learnt(-1, now_ms=0)
+    for start in (0, 10, 20):
+        state.copying()
+        state.finished(start + 9, now_ms=start, commit=(start, "a"))
+    before = state.question(100, 60)
+    state.lost(9)
+    assert (state.copied_offset, state.may_copy(100)) == (9, True)
+    state.checked(before, [])
+    assert state.deletable_offset == -1, "an answer to what was asked before"
+    assert state.question(100, 60).is_whole
 
 
 def test_the_copied_offset_never_moves_back() -> None:
@@ -254,7 +318,7 @@ def test_the_copied_offset_never_moves_back() -> None:
     assert state.copied_offset == 50
 
 
-def test_a_failure_waits_and_a_conflict_stays() -> None:
+def test_a_failure_waits_and_so_does_a_conflict() -> None:
     state = CopyState()
     state.learnt(-1, now_ms=0)
     state.copying()
@@ -262,7 +326,16 @@ def test_a_failure_waits_and_a_conflict_stays() -> None:
     assert not state.may_copy(wait_ms - 1)
     assert state.may_copy(wait_ms)
     state.copying()
-    state.pause()
-    state.finished(5, now_ms=10)
-    assert state.phase is Phase.PAUSED
-    assert not state.may_copy(10**9)
+    assert state.pause("delta.appendOnly=true", now_ms=wait_ms)
+    assert (state.phase, state.is_paused, state.allows_upkeep) == (Phase.READY, True, False)
+    longer_ms = state.backoff.retry_at_ms
+    assert longer_ms - wait_ms > wait_ms
+    assert not state.may_copy(longer_ms - 1)
+    assert state.may_copy(longer_ms)
+    state.copying()
+    assert not state.pause("delta.appendOnly=true", now_ms=longer_ms)
+    state.copying()
+    state.finished(5, now_ms=10**6)
+    assert state.resume()
+    assert (state.is_paused, state.allows_upkeep) == (False, True)
+    assert not state.resume()

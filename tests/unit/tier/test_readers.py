@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from broker.tier.delta import reader as delta_reader
-from broker.tier.delta.reader import ColdReader
-from broker.tier.reading.pieces import Piece
-from broker.tier.reading.readers import READING_SECONDS, Readers
-from broker.tier.settings import TierSettings
+from broker.worker.cache.pieces import Piece
+from broker.worker.cache.readers import READING_SECONDS, Readers
+from broker.worker.delta import reader as delta_reader
+from broker.worker.delta.reader import ColdReader
+from broker.worker.settings import TierSettings
 
 PIECE_BYTES = 1000
 OFFSETS = 10

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.tier.manager import TierManager, TierRead
-from broker.tier.metrics import TierMetrics
-from broker.tier.quota import COPY_TIMES, RemoteQuota
-from broker.tier.reading.remote_reads import RemoteReads
-from broker.tier.settings import UNBOUNDED, TierSettings
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.data import FetchPartition
+from broker.remote.manager import TierManager, TierRead
+from broker.remote.metrics import TierMetrics
+from broker.remote.quota import COPY_TIMES, RemoteQuota
+from broker.remote.reads import RemoteReads
+from broker.worker.settings import UNBOUNDED, TierSettings
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.data import FetchPartition
 from tests.fakes.memory_disk import ManualClock
 from tests.in_process import batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns

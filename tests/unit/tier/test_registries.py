@@ -3,7 +3,7 @@
 import pytest
 
 import broker.node_metrics
-import broker.tier.manager  # noqa: F401 - declares what it shows
+import broker.remote.manager  # noqa: F401 - declares what it shows
 from broker.config.broker import CHANGEABLE
 from broker.config.loading import known_names, topic_settings
 from broker.config.settings import Kind, Setting, broker_synonyms

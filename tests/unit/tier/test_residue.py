@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.tier.delta import residue as delta_residue
-from broker.tier.delta.residue import ResidueFiles
+from broker.worker.delta import residue as delta_residue
+from broker.worker.delta.residue import ResidueFiles
 from kafka_ds.lake.batches.residue import ResidueHeader, encode_residue
 from kafka_ds.lake.names import residue_file, topic_table
 from kafka_ds.lake.store.opening import open_store

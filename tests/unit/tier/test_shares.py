@@ -8,18 +8,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.tier.copying import shares
-from broker.tier.copying.shares import cut
-from broker.tier.copying.turns import Turns
-from broker.tier.delta import writer
-from broker.tier.delta.writer import write_ranges
-from broker.tier.messages import CopyRange
-from broker.tier.spi import SourceGone, Written
+from broker.worker import copy_shares
+from broker.worker.copy_shares import cut
+from broker.worker.delta import writer
+from broker.worker.delta.writer import write_ranges
+from broker.worker.rpc import CopyRange
+from broker.worker.spi import SourceGone, Written
+from broker.worker.turns import Turns
 from kafka_ds.lake.batches.residue import Residue
 from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.names import is_light_file
 from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.wire.batch import build_batch
+from kafka_ds.records.batch import build_batch
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,
@@ -36,8 +36,8 @@ TABLE = f"topics/{TOPIC}"
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with large segments, so with small ones."""
-    monkeypatch.setattr(shares, "SHARE_BYTES_MIN", 500)
-    monkeypatch.setattr(shares, "WINDOW_BYTES", 1024)
+    monkeypatch.setattr(copy_shares, "SHARE_BYTES_MIN", 500)
+    monkeypatch.setattr(copy_shares, "WINDOW_BYTES", 1024)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_each_byte_is_in_one_share_and_all_are_about_as_large(
 
 def test_little_is_not_cut(ranges: list[CopyRange], monkeypatch: pytest.MonkeyPatch) -> None:
     total = sum(each.size_bytes for each in ranges)
-    monkeypatch.setattr(shares, "SHARE_BYTES_MIN", total // 2 + 1)
+    monkeypatch.setattr(copy_shares, "SHARE_BYTES_MIN", total // 2 + 1)
     assert [len(each) for each in cut(ranges, 4)] == [3]
 
 
@@ -188,7 +188,9 @@ def test_only_a_small_file_after_which_nothing_is_converted_waits_without_a_turn
     assert sum(offsets_of(store, done), []) == list(range(251))
 
 
-def test_bytes_that_are_no_batches_are_kept_as_of_one(tmp_path: Path) -> None:
+def test_bytes_that_are_no_batches_are_kept_as_of_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A batch that is damaged in the middle, an aborted one, and a log whose end cannot be read."""
     batches = [build_batch(records(at, 7), leader_epoch=3) for at in range(0, 210, 7)]
     broken = bytearray(batches[14])
@@ -212,6 +214,10 @@ def test_bytes_that_are_no_batches_are_kept_as_of_one(tmp_path: Path) -> None:
         ).header
         kept = [(each.kind, each.base_offset, each.last_offset) for each in header.batches]
         assert kept == [("undecodable", 98, 104), ("aborted", 140, 146), ("undecodable", 196, 209)]
+    said = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert len(said) == 4, "of each of two copies"
+    assert f"Found invalid messages in offsets 98 to 104 ({len(batches[14])} bytes)" in said[0]
+    assert "Found invalid messages in offsets 196 to 209 (999 bytes)" in said[1]
 
 
 def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_path: Path) -> None:

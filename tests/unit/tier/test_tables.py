@@ -1,15 +1,12 @@
 """A topic's table as several threads share it, while the store does not answer."""
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.tier.delta.tables import TopicTables
-from broker.tier.spi import StorageError
-from kafka_ds.lake.actions import add_action, remove_action
+from broker.worker.delta.tables import TopicTables
+from kafka_ds.lake.actions import add_action
 from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.log.attempt import PlainChange
 from kafka_ds.lake.log.checkpoint import is_torn
@@ -80,21 +77,20 @@ def test_a_table_whose_only_checkpoint_is_torn_is_given_up(store: Flickering) ->
     assert not tables_of(store).get("orders").retire(TOPIC_ID)
 
 
-def test_rows_behind_deletion_vectors_are_not_given_up(store: Flickering) -> None:
-    """Who has switched them on can undo that; marked as done, the deletion would leave the rows for good."""
+def test_rows_behind_deletion_vectors_go_with_a_deleted_topic(store: Flickering) -> None:
+    """Also behind one that nobody here can read: the removal has to name it, no more."""
     log, path = DeltaLog(store, FOLDER), "partition=0/others.parquet"
-    known: Mapping[str, Any] = {"path": path, "partition_values": {"partition": "0"}, "size": 14}
-    add = add_action(**known, modified_ms=0, stats="{}")
-    add["add"]["deletionVector"] = {"storageType": "u", "cardinality": 1}
-    remove = remove_action(**known, deleted_ms=0)
+    add = add_action(
+        path=path, partition_values={"partition": "0"}, size=14, modified_ms=0, stats="{}"
+    )
+    add["add"]["deletionVector"] = {"storageType": "x", "pathOrInlineDv": "?", "cardinality": 1}
     shared = tables_of(store).get("orders")
     log.commit(log.begin(PlainChange("DELETE", actions=[add])), read_version=log.latest_version())
-    for _ in range(2):
-        with pytest.raises(StorageError, match="has a deletion vector"):
-            shared.retire(TOPIC_ID)
-    log.commit(log.begin(PlainChange("REORG", actions=[remove])), read_version=log.latest_version())
     assert shared.retire(TOPIC_ID)
     assert not TopicSnapshot.load(store, "orders").files
+    actions = log.read_version(log.latest_version()) or []
+    (remove,) = [e["remove"] for e in actions if e.get("remove", {}).get("path") == path]
+    assert remove["deletionVector"]["storageType"] == "x"
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from broker.tier.delta.tables import TopicTables
-from broker.tier.delta.times import TimesReader
+from broker.worker.delta.tables import TopicTables
+from broker.worker.delta.times import TimesReader
 from kafka_ds.lake.files.parquet import FileReader
 from kafka_ds.lake.log.log import SystemLogClock
 from kafka_ds.lake.schemas import LOG_RETENTION_MS

@@ -11,7 +11,7 @@ import pytest
 
 from broker.transactions.joining import Asking, Joins, Support, Writer
 from broker.transactions.values import ProducerIdAndEpoch, TransactionSettings
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
 
 
@@ -72,13 +72,13 @@ async def test_a_marker_that_may_be_of_the_transaction_before_is_no_reason_to_gi
     elsewhere: Any = SimpleNamespace(
         topic=SimpleNamespace(leader_of=lambda _: 2, leader_epoch_of=lambda _: 0)
     )
-    outbox: Any = SimpleNamespace(send=lambda *_: answer)
+    sender: Any = SimpleNamespace(send=lambda *_: answer)
     log = SimpleNamespace(
         producers=SimpleNamespace(is_in_transaction=lambda *_: False, get=lambda _: None)
     )
     partition: Any = _Partition(log)
     settings = TransactionSettings(add_partitions_to_txn_retry_backoff_max_ms=0)
-    joins = Joins(elsewhere, outbox, 1, settings)
+    joins = Joins(elsewhere, sender, 1, settings)
     asking = joins.join(partition, "x", ProducerIdAndEpoch(1, 0), support)
     assert asking is not None
     write = asyncio.ensure_future(asking.before(lambda: "written"))

@@ -3,92 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from broker.coordinator.result import CoordinatorResult, Instant
 from broker.transactions.records import decode_record, encode_record
 from broker.transactions.shard import NeedsProducerId, TransactionShard
 from broker.transactions.states import BY_NAME, BY_NUMBER, VALID_PREVIOUS, TransactionState
 from broker.transactions.values import (
     EPOCH_MAX,
     ProducerIdAndEpoch,
-    Result,
-    TopicPartition,
-    Transaction,
-    TransactionSettings,
     WriteMarkers,
 )
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.messages.persisted_transactions import TransactionLogKey, encode_key
-
-S = TransactionState
-X = "x"
-NOW = 1_000_000
-TIMEOUT_MS = 60_000
-P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-ME = ProducerIdAndEpoch(7, 3)
-SETTINGS = TransactionSettings()
-V1, V2 = 0, 2
-
-
-def shard_with(transaction: Transaction | None = None) -> TransactionShard:
-    shard = TransactionShard(SETTINGS)
-    if transaction is not None:
-        shard.replay(X, transaction)
-    return shard
-
-
-def in_state(state: TransactionState, **changes: Any) -> Transaction:
-    partitions = {P0} if state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT) else set()
-    fields: dict[str, Any] = {
-        "transactional_id": X,
-        "producer_id": ME.producer_id,
-        "producer_epoch": ME.producer_epoch,
-        "timeout_ms": TIMEOUT_MS,
-        "state": state,
-        "updated_ms": NOW,
-        "started_ms": NOW,
-        "partitions": frozenset(partitions),
-    }
-    return Transaction(**fields | changes)
-
-
-def apply(shard: TransactionShard, result: Result) -> Any:
-    if result.transactional_id is not None:
-        shard.replay(result.transactional_id, result.stored)
-    return result.response
-
-
-def init(shard: TransactionShard, expected: ProducerIdAndEpoch | None = None, **given: Any) -> Any:
-    given = {"timeout_ms": TIMEOUT_MS, "now_ms": NOW, "spare_producer_id": 50} | given
-    return apply(shard, shard.init_producer_id(X, given.pop("timeout_ms"), expected, **given))
-
-
-def end(
-    shard: TransactionShard, committed: bool, version: int = V1, who: ProducerIdAndEpoch = ME
-) -> Any:
-    result = shard.end(
-        X, who, committed=committed, client_version=version, now_ms=NOW, spare_producer_id=50
-    )
-    return apply(shard, result)
-
-
-def state_of(shard: TransactionShard) -> TransactionState:
-    found = shard.find(X)
-    assert found is not None
-    return found.state
-
-
-def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
-    return error.value.code
-
-
-def complete(shard: TransactionShard) -> None:
-    decided = shard.find(X)
-    assert decided is not None
-    apply(shard, shard.markers_written(decided, NOW))
-
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.persisted_transactions import TransactionLogKey, encode_key
+from tests.unit.transactions.transaction_desk import (
+    ME,
+    NOW,
+    P0,
+    P1,
+    SETTINGS,
+    TIMEOUT_MS,
+    V1,
+    V2,
+    S,
+    X,
+    apply,
+    code_of,
+    complete,
+    end,
+    in_state,
+    init,
+    shard_with,
+    state_of,
+)
 
 # -- states and records -----------------------------------------------------------------------------
 
@@ -319,11 +267,13 @@ def test_a_decision_is_completed_when_its_markers_are_written(committed: bool) -
     assert decided is not None
     assert decided.state is (S.PREPARE_COMMIT if committed else S.PREPARE_ABORT)
     assert result.effects == (WriteMarkers(transaction=decided),)
-    assert list(shard.loaded()) == [WriteMarkers(transaction=decided)], "after a crash, too"
+    assert shard.loaded(Instant(NOW, 0)).effects == (WriteMarkers(transaction=decided),), (
+        "after a crash, too"
+    )
     complete(shard)
     assert state_of(shard) is (S.COMPLETE_COMMIT if committed else S.COMPLETE_ABORT)
-    assert list(shard.loaded()) == []
-    assert shard.markers_written(decided, NOW) == Result(), "once"
+    assert not shard.loaded(Instant(NOW, 0)).effects
+    assert shard.markers_written(decided, NOW) == CoordinatorResult(), "once"
 
 
 NONE, INVALID, CONCURRENT = (
@@ -403,11 +353,11 @@ def test_nothing_is_granted_out_of_memory(version: int) -> None:
     """A former coordinator, which cannot write, confirmed the end of a transaction of which it had never heard."""
     shard = shard_with(in_state(S.ONGOING))
     again = shard.add_partitions(X, ME, [P0], now_ms=NOW, client_version=version)
-    assert (again.transactional_id, again.stored) == (X, shard.find(X))
+    assert again.records == ((X, shard.find(X)),)
     end(shard, True, version)
     complete(shard)
     again = shard.end(X, ME, committed=True, client_version=version, now_ms=NOW)
-    assert (again.transactional_id, again.stored) == (X, shard.find(X))
+    assert again.records == ((X, shard.find(X)),)
 
 
 def test_a_repeat_cannot_end_the_next_transaction() -> None:
@@ -482,7 +432,7 @@ def test_what_nobody_uses_is_forgotten_but_never_what_is_open(state: Transaction
     due = NOW + SETTINGS.transactional_id_expiration_ms
     assert list(shard.expired(due - 1)) == []
     for result in shard.expired(due):
-        assert result.stored is None
+        assert result.records == ((X, None),)
         apply(shard, result)
     assert len(shard) == (0 if state.may_expire else 1)
 
@@ -490,5 +440,5 @@ def test_what_nobody_uses_is_forgotten_but_never_what_is_open(state: Transaction
 def test_a_later_transaction_is_not_completed_by_the_markers_of_an_earlier() -> None:
     shard = shard_with(in_state(S.PREPARE_COMMIT))
     other = replace(in_state(S.PREPARE_COMMIT), producer_epoch=1)
-    assert shard.markers_written(other, NOW) == Result()
+    assert shard.markers_written(other, NOW) == CoordinatorResult()
     assert state_of(shard) is S.PREPARE_COMMIT

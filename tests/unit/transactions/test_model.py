@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from broker.coordinator.result import CoordinatorResult, Instant
 from broker.log.config import LogConfig
 from broker.log.own_batches import OwnBatch, Place, accept, record_own
 from broker.log.producers import Producers
@@ -20,13 +21,13 @@ from broker.transactions.shard import TransactionShard
 from broker.transactions.states import TransactionState
 from broker.transactions.values import (
     ProducerIdAndEpoch,
-    Result,
     TopicPartition,
     Transaction,
     TransactionSettings,
     WriteMarkers,
 )
-from kafka_ds.wire.batch import (
+from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.records.batch import (
     BatchHeader,
     ControlType,
     Record,
@@ -35,7 +36,6 @@ from kafka_ds.wire.batch import (
     read_header,
     read_records,
 )
-from kafka_ds.wire.errors import KafkaError
 from tests.model_runs import examples
 
 IDS = ["x", "y"]
@@ -139,11 +139,10 @@ class Transactions(RuleBasedStateMachine):
     def begin_with_nothing(self) -> None:
         assert len(self.shard) == 0
 
-    def perform(self, result: Result) -> Any:
-        if result.transactional_id is not None:
-            record = encode_record(result.transactional_id, result.stored)
-            self.records.append(record)
-            self.shard.replay(result.transactional_id, result.stored)
+    def perform(self, result: CoordinatorResult) -> Any:
+        for record in result.records:
+            self.records.append(encode_record(*record))
+            self.shard.replay(*record)
         for effect in result.effects:
             self.effects.append((effect, sorted(effect.transaction.partitions)))
         if isinstance(result.response, KafkaError):
@@ -344,7 +343,7 @@ class Transactions(RuleBasedStateMachine):
         decided = self.marked[number % len(self.marked)]
         if self.shard.find(decided.transactional_id) == decided:
             return  # another that looks the same, as no time has passed
-        assert self.shard.markers_written(decided, self.now_ms) == Result()
+        assert self.shard.markers_written(decided, self.now_ms) == CoordinatorResult()
 
     @rule()
     def crash(self) -> None:
@@ -357,16 +356,16 @@ class Transactions(RuleBasedStateMachine):
         for log in self.logs.values():
             log.restart()
         self.effects = [
-            (effect, sorted(effect.transaction.partitions)) for effect in self.shard.loaded()
+            (effect, sorted(effect.transaction.partitions))
+            for effect in self.shard.loaded(Instant(self.now_ms, 0)).effects
         ]
 
     @rule(passed_ms=st.sampled_from([1, TIMEOUT_MS // 4, TIMEOUT_MS + 1]))
     def time_passes(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
         for result in self.shard.timed_out(self.now_ms):
-            assert result.transactional_id is not None
             self.perform(result)
-            self.fence(result.transactional_id)
+            self.fence(result.records[0].transactional_id)
 
     # -- what must hold -----------------------------------------------------------------------------
 

@@ -10,11 +10,11 @@ import pytest
 from broker.log.producers import Producers
 from broker.replica.leader.hosted import HostedPartition
 from broker.transactions.sequences import TRIED_MAX, FirstSequences
-from kafka_ds.wire.batch import BatchHeader, read_header
-from kafka_ds.wire.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import BatchHeader, read_header
 from tests.in_process import InProcess, batch_of, in_process, produce_request
 from tests.loops import in_loop
-from tests.unit.transactions.test_runner import begin
+from tests.unit.transactions.transaction_desk import begin
 
 
 async def write(broker: InProcess, producer_id: int, sequence: int, version: int) -> ErrorCode:

@@ -8,8 +8,8 @@ import pytest
 
 from broker.transactions.shard import TransactionShard
 from broker.transactions.values import EPOCH_MAX, ProducerIdAndEpoch
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from tests.unit.transactions.test_machine import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from tests.unit.transactions.transaction_desk import (
     ME,
     NOW,
     TIMEOUT_MS,

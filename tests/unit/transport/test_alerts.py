@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from broker.__main__ import _loop_factory
-from broker.net import entrance
-from broker.net.connection import Connection
-from broker.net.entrance import Entrance
+from broker.server import tls_handshake
+from broker.server.connection import Connection
+from broker.server.tls_handshake import TlsHandshake
 from broker.transport.alerts import AlertingContext
 from tests.certificates import Authority
-from tests.unit.net.net_harness import Harness
+from tests.unit.server.net_harness import Harness
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 120.0
@@ -36,7 +36,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-class Door:
+class Authenticator:
     """One way in by TLS, where a certificate is wanted."""
 
     def __init__(self, authority: Authority) -> None:
@@ -56,7 +56,7 @@ class Door:
         accepted.setblocking(False)
         theirs.settimeout(TIMEOUT_S)
         security: Any = SimpleNamespace(context=self.context)
-        Entrance(connections, security, partial(Connection, connections, "PLAINTEXT"), accepted)
+        TlsHandshake(connections, security, partial(Connection, connections, "PLAINTEXT"), accepted)
         assert len(connections) == 1
         return theirs
 
@@ -70,11 +70,11 @@ class Door:
         return self.harness.server.connections.metrics.failed_authentications
 
 
-def asks(door: Door, theirs: socket.socket) -> str | None:
+def asks(authenticator: Authenticator, theirs: socket.socket) -> str | None:
     """The alert that a client gets which believes that the handshake is done and has sent a request."""
     with contextlib.closing(theirs):
         try:
-            with door.client.wrap_socket(theirs, server_hostname=HOST) as safe:
+            with authenticator.client.wrap_socket(theirs, server_hostname=HOST) as safe:
                 safe.sendall(bytes(100_000))
                 safe.recv(1)
         except ssl.SSLError as error:
@@ -82,18 +82,21 @@ def asks(door: Door, theirs: socket.socket) -> str | None:
     return None
 
 
-async def refused(door: Door) -> None:
-    assert await asyncio.to_thread(asks, door, door.comes()) == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-    await door.is_forgotten()
-    assert door.failed == 1
+async def refused(authenticator: Authenticator) -> None:
+    assert (
+        await asyncio.to_thread(asks, authenticator, authenticator.comes())
+        == "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+    )
+    await authenticator.is_forgotten()
+    assert authenticator.failed == 1
 
 
-async def stays(door: Door) -> None:
+async def stays(authenticator: Authenticator) -> None:
     """It does not hang up when it has been told."""
 
     def shake() -> bytes:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        made = door.client.wrap_bio(incoming, outgoing, server_hostname=HOST)
+        made = authenticator.client.wrap_bio(incoming, outgoing, server_hostname=HOST)
         is_done = False
         while not is_done:
             with contextlib.suppress(ssl.SSLWantReadError):
@@ -105,35 +108,35 @@ async def stays(door: Door) -> None:
             made.read(1)
         return theirs.recv(1)
 
-    with door.comes() as theirs:
+    with authenticator.comes() as theirs:
         assert await asyncio.to_thread(shake) == b"", "it is closed, and not reset"
-        await door.is_forgotten()
-    assert door.failed == 1
+        await authenticator.is_forgotten()
+    assert authenticator.failed == 1
 
 
-async def resets(door: Door) -> None:
+async def resets(authenticator: Authenticator) -> None:
     """It is gone when the alert comes, without a word."""
-    theirs = door.comes()
+    theirs = authenticator.comes()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     theirs.sendall(bytes.fromhex("1603010005") + bytes(5))
     theirs.close()
-    await door.is_forgotten()
+    await authenticator.is_forgotten()
 
 
-async def leaves(door: Door) -> None:
+async def leaves(authenticator: Authenticator) -> None:
     """Whoever only looks whether there is somebody has not failed to authenticate."""
-    door.comes().close()
-    await door.is_forgotten()
-    assert door.failed == 0
+    authenticator.comes().close()
+    await authenticator.is_forgotten()
+    assert authenticator.failed == 0
 
 
-async def speaks_no_tls(door: Door) -> None:
+async def speaks_no_tls(authenticator: Authenticator) -> None:
     """An alert would be the length of an answer to it, of 352 MB."""
-    with door.comes() as theirs:
+    with authenticator.comes() as theirs:
         theirs.sendall(bytes.fromhex("0000000a00120000000000ff") + b"\xff\xff")
         assert await asyncio.to_thread(theirs.recv, 1) == b""
-        await door.is_forgotten()
-    assert door.failed == 1
+        await authenticator.is_forgotten()
+    assert authenticator.failed == 1
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -142,13 +145,13 @@ def test_a_client_whose_handshake_fails(
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
     loop: str,
-    client: Callable[[Door], Coroutine[Any, Any, None]],
+    client: Callable[[Authenticator], Coroutine[Any, Any, None]],
 ) -> None:
     seconds_max = 0.2 if client is stays else TIMEOUT_S
-    monkeypatch.setattr(entrance, "ALERTED_SECONDS_MAX", seconds_max)
+    monkeypatch.setattr(tls_handshake, "ALERTED_SECONDS_MAX", seconds_max)
 
     async def run() -> None:
-        await client(Door(authority))
+        await client(Authenticator(authority))
 
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(run())

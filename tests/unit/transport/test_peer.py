@@ -13,17 +13,17 @@ import pytest
 from broker.system import SystemNetwork
 from broker.transport import peer
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
-from kafka_ds.wire.errors import ErrorCode, KafkaError
-from kafka_ds.wire.frame import decode_request_header, encode_response
-from kafka_ds.wire.messages import (
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.frame import decode_request_header, encode_response
+from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
     MetadataRequest,
     MetadataResponse,
 )
-from kafka_ds.wire.messages.cluster import ApiVersion
-from kafka_ds.wire.types import message_info
+from kafka_ds.protocol.messages.cluster import ApiVersion
+from kafka_ds.protocol.types import message_info
 from tests.loops import in_loop
 
 METADATA_KEY = message_info(MetadataRequest).key or 0

@@ -9,7 +9,7 @@ import pytest
 
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers
-from kafka_ds.wire.messages import MetadataRequest
+from kafka_ds.protocol.messages import MetadataRequest
 from tests.loops import in_loop
 
 

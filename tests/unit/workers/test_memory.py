@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
-from broker.workers import memory
-from broker.workers.memory import (
+from broker.ipc import memory
+from broker.ipc.memory import (
     FREE_BYTES,
     FREE_SECONDS,
     Trimmer,

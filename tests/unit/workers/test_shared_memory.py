@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from broker.workers.extents import LINE_BYTES, Extents
-from broker.workers.shared_memory import SLACK_BYTES, BrokerMemory, WorkerMemory
+from broker.ipc.extents import LINE_BYTES, Extents
+from broker.ipc.shared_memory import SLACK_BYTES, BrokerMemory, WorkerMemory
 
 
 def test_gaps_join_again_in_whatever_order_they_come_back() -> None:

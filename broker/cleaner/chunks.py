@@ -1,0 +1,109 @@
+"""Shell: the batches of a closed segment, some hundred kilobytes at a time, as the compiled loops take them.
+
+Rules of this file: it returns only whole batches of magic 2, with unpacked payloads and plausible counts; anything else
+raises CorruptRecord with its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.seams import DiskFile
+from kafka_ds.records import decoder, kernel
+from kafka_ds.records.arrays import read_only
+from kafka_ds.records.batch import CODEC_MASK, MAGIC, RECORD_BYTES_MIN, CorruptRecord
+from kafka_ds.records.compression import decompress
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Whole batches that follow each other.
+
+    `data` holds them as they lie in the file (`size_bytes`), and behind them the payloads that were compressed; START
+    and END of `rows` say where a payload is, POSITION and SIZE where the batch is.
+    """
+
+    data: NDArray[np.uint8]
+    rows: Rows
+    size_bytes: int
+
+    @property
+    def last_offsets(self) -> Rows:
+        """The last offset of each batch."""
+        offsets: Rows = self.rows[:, decoder.BASE_OFFSET] + self.rows[:, decoder.LAST_OFFSET_DELTA]
+        return offsets
+
+
+def chunks(file: DiskFile, size_bytes: int, read_bytes: int, start: int = 0) -> Iterator[Chunk]:
+    """The batches of a file from a batch's position on; raises CorruptRecord."""
+    position, wanted = start, read_bytes
+    while position < size_bytes:
+        data = file.read(min(wanted, size_bytes - position), position)
+        array = read_only(data, np.uint8)
+        rows, end, reason = kernel.scan(array)
+        where = f"{file.path} at position {position + end}"
+        if reason == decoder.AT_GARBAGE:
+            raise CorruptRecord(f"{where}: no batch")
+        if not len(rows):
+            if len(data) < min(wanted, size_bytes - position) or position + wanted >= size_bytes:
+                raise CorruptRecord(f"{where}: a batch is cut short")
+            wanted = max(2 * wanted, _batch_bytes(data))
+            continue
+        _check(rows, where)
+        yield _unpacked(array[:end], rows, end, where)
+        position, wanted = position + end, read_bytes
+
+
+def _batch_bytes(data: bytes) -> int:
+    """The size that the first batch claims; 0 where it cannot be seen."""
+    return int.from_bytes(data[8:12], "big", signed=True) + decoder.LOG_OVERHEAD_BYTES
+
+
+def _check(rows: Rows, where: str) -> None:
+    others = rows[:, decoder.MAGIC] != MAGIC
+    if others.any():
+        magic = rows[np.flatnonzero(others)[0], decoder.MAGIC]
+        raise CorruptRecord(f"before {where}: a batch of format {magic}, which is not cleaned")
+
+
+def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str) -> Chunk:
+    counts = rows[:, decoder.RECORD_COUNT]
+    rows[:, decoder.END] = np.where(
+        counts == 0, rows[:, decoder.START], rows[:, decoder.END]
+    )  # what an empty batch may hold is no record
+    packed = np.flatnonzero((rows[:, decoder.ATTRIBUTES] & CODEC_MASK != 0) & (counts > 0))
+    data = array
+    if len(packed):
+        view = array.data
+        parts: list[Any] = [array]
+        at = size_bytes
+        for index in packed:
+            row = rows[index]
+            try:
+                payload = decompress(
+                    int(row[decoder.ATTRIBUTES]) & CODEC_MASK,
+                    view[int(row[decoder.START]) : int(row[decoder.END])],
+                )
+            except CorruptRecord as error:
+                offset = int(row[decoder.BASE_OFFSET])
+                raise CorruptRecord(f"before {where}: the batch at {offset}: {error}") from error
+            row[decoder.START], row[decoder.END] = at, at + len(payload)
+            at += len(payload)
+            parts.append(np.frombuffer(payload, np.uint8))
+        data = np.concatenate(parts)
+        data.flags.writeable = False
+    room = rows[:, decoder.END] - rows[:, decoder.START]
+    wrong = (
+        (counts < 0) | (counts * RECORD_BYTES_MIN > room) | (rows[:, decoder.LAST_OFFSET_DELTA] < 0)
+    )
+    if wrong.any():
+        offset = rows[np.flatnonzero(wrong)[0], decoder.BASE_OFFSET]
+        raise CorruptRecord(f"before {where}: the batch at {offset} cannot hold what it claims")
+    return Chunk(data=data, rows=rows, size_bytes=size_bytes)

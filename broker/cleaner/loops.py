@@ -1,0 +1,69 @@
+"""Shell: the loops of compaction, compiled on first use and cached where `kafka_ds.records.kernel` caches its own.
+
+Rules of this file: each loop has one declared signature. numba is imported with this module, so only the child process
+may import it. numba compares the time of the file that holds a loop, but not those of files whose functions it inlines:
+so the cache folder's name has the checksum of all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from kafka_ds.records import compaction, decoder, encoder, hashes, kernel
+from kafka_ds.records.arrays import fixed, read_only
+
+__all__ = ["Loops", "loops"]
+
+
+class Loops(NamedTuple):
+    """`kafka_ds.records.compaction`, compiled."""
+
+    enter_keys: Callable[..., tuple[int, bool]]
+    move_keys: Callable[..., None]
+    thin_out: Callable[..., int]
+    index_entries: Callable[..., tuple[int, int]]
+
+
+@lru_cache(maxsize=1)
+def loops() -> Loops:
+    """Compile them (some seconds), or load what was compiled before."""
+    data, longs = read_only(None, np.uint8), read_only(None, np.int64)
+    batches = fixed(np.empty((0, decoder.BATCH_FIELDS), np.int64))
+    secret = np.uint64(0), np.uint64(0)
+    table = np.zeros((1, 3), np.uint64)
+    out, numbers, rows = np.empty(0, np.uint8), np.empty(0, np.int64), np.empty((0, 1), np.int64)
+    with kernel.cache_folder() as private:
+        folder = private and _folder_of_sources(private)
+        return Loops(
+            enter_keys=kernel.compiled(
+                folder,
+                compaction.enter_keys,
+                (data, batches, data, 0, 0, secret, table, numbers),
+            ),
+            thin_out=kernel.compiled(
+                folder,
+                compaction.thin_out,
+                (data, batches, True, data, longs, secret, table, rows, out, rows, numbers),
+            ),
+            move_keys=kernel.compiled(folder, compaction.move_keys, (table, table)),
+            index_entries=kernel.compiled(
+                folder, compaction.index_entries, (longs, longs, longs, 0, numbers, rows, rows)
+            ),
+        )
+
+
+def _folder_of_sources(private: str) -> str:
+    digest = hashlib.sha256()
+    for module in (compaction, decoder, encoder, hashes):
+        assert module.__file__ is not None
+        digest.update(Path(module.__file__).read_bytes())
+    folder = os.path.join(private, f"compaction-{digest.hexdigest()[:16]}")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    return folder

@@ -1,0 +1,49 @@
+"""Shell: the child process that cleans logs: the record loops and numba, which the broker's own process never loads.
+
+Rules of this file: log.cleaner.threads threads clean, at a low priority, and one more listens for aborts; a job that
+needs more of them says so. The process
+ends when the broker's end of the channel closes: the next start removes whatever it leaves.
+"""
+
+from __future__ import annotations
+
+import gc
+import secrets
+import sys
+from collections.abc import Sequence
+
+from broker.ipc.worker import COPY_NICENESS, Worker, begin, serve
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the channel whose file descriptor is the first argument."""
+    channel = begin(arguments, "log cleaner")
+    # The heavy imports: a broken channel is seen before.
+    from broker.cleaner.loops import loops
+    from broker.cleaner.service import CleaningService
+    from broker.cleaner.throttle import Throttle
+    from broker.system import SystemClock, SystemDisk
+    from kafka_ds.records import kernel
+
+    kernel.warm_up()
+    loops()
+    service = CleaningService(
+        SystemDisk(),
+        Throttle(SystemClock()),
+        lambda: (secrets.randbits(64), secrets.randbits(64)),
+        lambda threads: worker.read_with(threads + 1),
+    )
+    gc.freeze()
+    worker = Worker(
+        channel,
+        writing={},
+        reading=service.operations(),
+        afterwards=lambda: None,
+        reader_threads=2,
+        reader_niceness=COPY_NICENESS,
+    )
+    serve(worker)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

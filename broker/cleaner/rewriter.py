@@ -1,0 +1,286 @@
+"""Shell: one log being cleaned: its dirty part is mapped, then segments are written with the records that stay.
+
+Rules of this file:
+- Segments are read and never changed; new files have names of their own until the broker swaps them in.
+- Memory is bounded: the table of keys by its setting, a chunk by the largest batch. The table starts small and grows
+  with the keys: a table that fits into the processor's cache is several times faster.
+- When the table is full the part ends after the last batch that is in it completely. Records beyond stay as they are.
+- Between chunks it asks whether to continue, and waits if the disk is to be spared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broker.cleaner.batch_retention import BatchRetention, skipped
+from broker.cleaner.chunks import Chunk, chunks
+from broker.cleaner.loops import loops
+from broker.cleaner.rpc import Cleaned, Job, Mapped, SourceSegment
+from broker.cleaner.transactions import CleanedTransactions
+from broker.cleaner.writer import CleanedSegment
+from broker.log import names
+from broker.log.files import unlink_if_there
+from broker.log.segment.index import CorruptIndex, OffsetIndex
+from broker.seams import Disk, ReadableBuffer
+from kafka_ds.records import compaction, decoder
+from kafka_ds.records.arrays import fixed
+from kafka_ds.records.batch import CODEC_MASK, HEADER_BYTES, CorruptRecord, read_header, seal
+from kafka_ds.records.compression import compress
+
+FIRST_SLOTS = 1 << 14
+# A time before all horizons; as a horizon: none is set.
+NEVER = -1
+
+# Takes the number of bytes that were read or written; raises where the job is to end.
+Pace = Callable[[int], None]
+
+
+class KeysDoNotFit(Exception):
+    """Not even one batch fits into the table of keys."""
+
+
+class Cleaning:
+    """A job under way."""
+
+    def __init__(self, job: Job, disk: Disk, secret: tuple[int, int], pace: Pace) -> None:
+        """`secret`: two random numbers of 64 bits for the hash of keys."""
+        self._job = job
+        self._disk = disk
+        self._settings = job.settings
+        self._pace = pace
+        self._secret = np.uint64(secret[0]), np.uint64(secret[1])
+        self._keys_max = job.settings.keys_max
+        self._table = np.zeros((min(FIRST_SLOTS, self._slots_max), 3), np.uint64)
+        self._known = np.array([0, job.first_dirty_offset - 1], np.int64)
+        due_ms, horizon_ms = job.now_ms, min(job.now_ms + job.delete_retention_ms, 2**63 - 1)
+        if job.keeps_tombstones:
+            # Nor does their time begin: readers may still be where the older values are when these go.
+            due_ms = horizon_ms = NEVER
+        self._rules = fixed(np.array([0, due_ms, horizon_ms], np.int64))
+        self._transactions = CleanedTransactions(job.aborted)
+        self._orders = BatchRetention(
+            self._transactions,
+            job.last_records,
+            end_offset=job.first_uncleanable_offset,
+            now_ms=job.now_ms,
+        )
+        # What an earlier job left behind would keep a swap from being finished after a crash.
+        for name in disk.list_names(job.directory):
+            if name.endswith(names.CLEANED):
+                unlink_if_there(disk, f"{job.directory}/{name}")
+        self._places = np.empty((0, compaction.PLACE_FIELDS), np.int64)
+        self._out = np.empty(0, np.uint8)
+
+    # -- the table of keys ------------------------------------------------------------------------
+
+    def map(self) -> Mapped:
+        """Learn the last offset of each key; raises CorruptRecord, KeysDoNotFit, OSError."""
+        job = self._job
+        start = job.first_dirty_offset
+        transactions = CleanedTransactions(
+            entry for entry in job.aborted if entry.last_offset >= start
+        )
+        bytes_read = 0
+        for segment in job.segments:
+            if segment.next_offset <= start:
+                continue
+            size, is_full = self._map_segment(segment, transactions)
+            bytes_read += size
+            if is_full:
+                break
+            # Where compaction has left a gap, nothing more is to come.
+            end = min(segment.next_offset, job.first_uncleanable_offset)
+            self._known[compaction.LATEST_OFFSET] = max(
+                self._known[compaction.LATEST_OFFSET], end - 1
+            )
+        end_offset = int(self._known[compaction.LATEST_OFFSET]) + 1
+        if end_offset <= start and start < job.first_uncleanable_offset:
+            raise KeysDoNotFit(
+                f"log.cleaner.dedupe.buffer.size has room for {self._keys_max} keys a thread, "
+                f"and the batch at offset {start} has more"
+            )
+        self._rules = fixed(np.array([end_offset - 1, *self._rules[1:]], np.int64))
+        used = int(self._known[compaction.KEYS]) / self._keys_max
+        return Mapped(end_offset=end_offset, bytes_read=bytes_read, buffer_used=used)
+
+    def _map_segment(
+        self, segment: SourceSegment, transactions: CleanedTransactions
+    ) -> tuple[int, bool]:
+        """Enter the keys of a segment: the bytes read, and whether the table is full."""
+        path = self._path(segment, names.LOG)
+        start = self._position_of_dirt(segment)
+        bytes_read = 0
+        file = self._disk.open(path)
+        try:
+            for chunk in chunks(file, segment.size_bytes, self._settings.read_bytes, start):
+                self._pace(chunk.size_bytes)
+                bytes_read += chunk.size_bytes
+                if not self._enter(chunk, fixed(skipped(chunk, transactions)), path):
+                    return bytes_read, True
+        finally:
+            file.close()
+        return bytes_read, False
+
+    @property
+    def _slots_max(self) -> int:
+        """One slot is always empty."""
+        return max(self._settings.slots, self._keys_max + 1)
+
+    def _enter(self, chunk: Chunk, is_skipped: NDArray[np.uint8], path: str) -> bool:
+        """Enter the keys of a chunk; whether there was room for all."""
+        done = 0
+        while True:
+            has_all_slots = len(self._table) == self._slots_max
+            room = self._keys_max if has_all_slots else len(self._table) // 2
+            more, in_order = loops().enter_keys(
+                chunk.data,
+                fixed(chunk.rows[done:]),
+                is_skipped[done:],
+                self._job.first_dirty_offset,
+                room,
+                self._secret,
+                self._table,
+                self._known,
+            )
+            done += more
+            if not in_order:
+                raise _damaged(path, chunk, done)
+            if done == len(chunk.rows) or has_all_slots:
+                return done == len(chunk.rows)
+            # The batch that did not fit is entered again as a whole, which changes nothing.
+            table = np.zeros((min(4 * len(self._table), self._slots_max), 3), np.uint64)
+            loops().move_keys(self._table, table)
+            self._table = table
+
+    def _position_of_dirt(self, segment: SourceSegment) -> int:
+        """Where in a segment to begin so that all that is dirty is seen."""
+        relative = self._job.first_dirty_offset - segment.base_offset
+        if relative <= 0:
+            return 0
+        try:
+            data = self._disk.read_file(self._path(segment, names.OFFSET_INDEX))
+            index = OffsetIndex.load(data, log_bytes=segment.size_bytes)
+        except (FileNotFoundError, CorruptIndex):
+            return 0
+        return index.position_before(relative)
+
+    # -- segments ---------------------------------------------------------------------------------
+
+    def clean(self, segments: Sequence[SourceSegment]) -> Cleaned:
+        """Write one segment from these, in offset order; raises CorruptRecord, OSError."""
+        target = CleanedSegment(
+            self._disk,
+            self._job.directory,
+            segments[0].base_offset,
+            index_interval_bytes=self._job.index_interval_bytes,
+        )
+        counts = np.zeros(compaction.COUNTS, np.int64)
+        self._transactions.kept.clear()
+        try:
+            for segment in segments:
+                self._clean_into(segment, target, counts)
+            modified_ms = self._disk.modified_ms(self._path(segments[-1], names.LOG))
+            target.finish(self._transactions.kept, modified_ms)
+        except BaseException:
+            target.close()
+            target.remove()
+            raise
+        return Cleaned(
+            size_bytes=target.size_bytes,
+            bytes_read=sum(segment.size_bytes for segment in segments),
+            records_read=int(counts[compaction.RECORDS_READ]),
+            records_kept=int(counts[compaction.RECORDS_KEPT]),
+            without_key=int(counts[compaction.WITHOUT_KEY]),
+        )
+
+    def _clean_into(
+        self, segment: SourceSegment, target: CleanedSegment, counts: NDArray[np.int64]
+    ) -> None:
+        path = self._path(segment, names.LOG)
+        # All of it was read when its keys were entered.
+        is_known_whole = (
+            segment.base_offset >= self._job.first_dirty_offset
+            and segment.next_offset - 1 <= self._known[compaction.LATEST_OFFSET]
+        )
+        file = self._disk.open(path)
+        try:
+            for chunk in chunks(file, segment.size_bytes, self._settings.read_bytes):
+                self._pace(chunk.size_bytes)
+                results = np.empty((len(chunk.rows), compaction.RESULT_FIELDS), np.int64)
+                self._make_room(chunk)
+                done = loops().thin_out(
+                    chunk.data,
+                    fixed(chunk.rows),
+                    is_known_whole,
+                    fixed(self._orders.of(chunk)),
+                    self._rules,
+                    self._secret,
+                    self._table,
+                    self._places,
+                    self._out,
+                    results,
+                    counts,
+                )
+                if done < len(chunk.rows):
+                    raise _damaged(path, chunk, done)
+                self._append(chunk, results, target)
+        finally:
+            file.close()
+
+    def _make_room(self, chunk: Chunk) -> None:
+        """Buffers for what the loop may write; kept from chunk to chunk."""
+        counts = chunk.rows[:, decoder.RECORD_COUNT]
+        most = int(counts.max())
+        if most > len(self._places):
+            self._places = np.empty((most, compaction.PLACE_FIELDS), np.int64)
+        room = chunk.size_bytes + len(chunk.data) + HEADER_BYTES * len(chunk.rows)
+        room += compaction.RECORD_GROWTH_BYTES_MAX * int(counts.sum())
+        if room > len(self._out):
+            self._out = np.empty(room, np.uint8)
+
+    def _append(self, chunk: Chunk, results: NDArray[np.int64], target: CleanedSegment) -> None:
+        stays = np.flatnonzero(results[:, compaction.FATE] != compaction.GONE)
+        if not len(stays):
+            return
+        sizes = (results[:, compaction.OUT_END] - results[:, compaction.OUT_START])[stays]
+        pieces: list[ReadableBuffer] = [self._out.data[: int(results[-1, compaction.OUT_END])]]
+        codecs = chunk.rows[stays, decoder.ATTRIBUTES] & CODEC_MASK
+        is_new = results[stays, compaction.FATE] == compaction.MADE_ANEW
+        to_pack = np.flatnonzero(is_new & (codecs != 0))
+        if len(to_pack):
+            pieces = self._packed(results[stays], to_pack.tolist(), sizes)
+        newest = results[stays, compaction.KEPT_MAX_TIMESTAMP]
+        target.append(pieces, chunk.last_offsets[stays], sizes, newest)
+        self._pace(int(sizes.sum()))
+
+    def _packed(
+        self, results: NDArray[np.int64], to_pack: list[int], sizes: NDArray[np.int64]
+    ) -> list[ReadableBuffer]:
+        """The bytes of all that stays, those batches compressed again that were; `sizes` is brought up to that."""
+        view = self._out.data
+        pieces: list[ReadableBuffer] = []
+        begin = 0
+        for index in to_pack:
+            start, end = (
+                int(results[index, compaction.OUT_START]),
+                int(results[index, compaction.OUT_END]),
+            )
+            header = read_header(view, start)
+            payload = compress(header.codec, view[start + HEADER_BYTES : end])
+            batch = seal(header, payload)
+            pieces += (view[begin:start], batch)
+            sizes[index] = len(batch)
+            begin = end
+        pieces.append(view[begin : int(results[-1, compaction.OUT_END])])
+        return pieces
+
+    def _path(self, segment: SourceSegment, kind: str) -> str:
+        return f"{self._job.directory}/{names.file_name(segment.base_offset, kind)}"
+
+
+def _damaged(path: str, chunk: Chunk, index: int) -> CorruptRecord:
+    offset = int(chunk.rows[index, decoder.BASE_OFFSET])
+    return CorruptRecord(f"{path}: the batch at offset {offset} is damaged")

@@ -1,0 +1,133 @@
+"""Shell: what the child process does for each operation that the broker may ask for.
+
+Rules of this file: requests become calls of `rewriting`, results and errors become headers. A job's operations come one
+after the other, an `abort` at any time; jobs of different logs run side by side and share the allowance of bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+
+from broker.cleaner.rewriter import Cleaning, KeysDoNotFit
+from broker.cleaner.rpc import (
+    ABORT,
+    ABORTED,
+    BEGIN,
+    CORRUPT,
+    DISK,
+    END,
+    GROUP,
+    LIMIT,
+    UNKNOWN_JOB,
+    Cleaned,
+    Job,
+    Mapped,
+    SourceSegment,
+)
+from broker.cleaner.throttle import Throttle
+from broker.ipc.channel import Answer, Header, Operation
+from broker.seams import Disk
+from kafka_ds.records.batch import CorruptRecord
+
+# Who waits for its allowance looks as often whether that has changed.
+LIMIT_LOOK_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class JobAborted(Exception):
+    """The broker does not want it any more."""
+
+
+class CleaningService:
+    """The jobs of one child process."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        throttle: Throttle,
+        new_secret: Callable[[], tuple[int, int]],
+        work_with: Callable[[int], None] = lambda threads: None,
+    ) -> None:
+        """`new_secret` gives two random numbers of 64 bits; `work_with` lets so many jobs run side by side."""
+        self._disk = disk
+        self._throttle = throttle
+        self._new_secret = new_secret
+        self._work_with = work_with
+        self._jobs: dict[int, Cleaning] = {}
+        self._aborted: dict[int, threading.Event] = {}
+
+    def operations(self) -> dict[str, Operation]:
+        """By the name that a request gives."""
+        return {
+            BEGIN: self._begin,
+            GROUP: self._group,
+            END: self._end,
+            ABORT: self._abort,
+            LIMIT: self._limit,
+        }
+
+    def _begin(self, request: Header) -> Answer:
+        job = Job.of(request)
+        self._work_with(job.settings.log_cleaner_threads)
+        self._throttle.limit(job.settings.log_cleaner_io_max_bytes_per_second)
+
+        def begin() -> Mapped:
+            cleaning = Cleaning(
+                job,
+                self._disk,
+                self._new_secret(),
+                lambda size: self._pace(job.number, size),
+            )
+            mapped = cleaning.map()
+            self._jobs[job.number] = cleaning
+            return mapped
+
+        return self._answer(job.number, begin)
+
+    def _group(self, request: Header) -> Answer:
+        number = request["job"]
+        segments = [SourceSegment(**each) for each in request["segments"]]
+        cleaning = self._jobs.get(number)
+        if cleaning is None:
+            return {"error": UNKNOWN_JOB, "message": f"job {number} was begun elsewhere"}, ()
+        return self._answer(number, lambda: cleaning.clean(segments))
+
+    def _end(self, request: Header) -> Answer:
+        self._jobs.pop(request["job"], None)
+        self._aborted.pop(request["job"], None)
+        return {}, ()
+
+    def _abort(self, request: Header) -> Answer:
+        self._asked_to_abort(request["job"]).set()
+        return {}, ()
+
+    def _limit(self, request: Header) -> Answer:
+        self._throttle.limit(request["bytes_per_second"])
+        return {}, ()
+
+    def _asked_to_abort(self, number: int) -> threading.Event:
+        return self._aborted.setdefault(number, threading.Event())
+
+    def _pace(self, number: int, size: int) -> None:
+        """Called between chunks: raises JobAborted, or waits until so many bytes may be read or written."""
+        aborted = self._asked_to_abort(number)
+        changes, wait_seconds = self._throttle.changes, self._throttle.wait_seconds(size)
+        while wait_seconds > 0 and self._throttle.changes == changes and not aborted.is_set():
+            aborted.wait(min(wait_seconds, LIMIT_LOOK_SECONDS))
+            wait_seconds -= LIMIT_LOOK_SECONDS
+        if aborted.is_set():
+            raise JobAborted
+
+    def _answer(self, number: int, work: Callable[[], Mapped | Cleaned]) -> Answer:
+        try:
+            return asdict(work()), ()
+        except JobAborted:
+            return {"error": ABORTED, "message": f"job {number} was aborted"}, ()
+        except (CorruptRecord, KeysDoNotFit) as error:
+            return {"error": CORRUPT, "message": str(error)}, ()
+        except OSError as error:
+            return {"error": DISK, "message": str(error)}, ()

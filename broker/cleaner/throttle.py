@@ -1,0 +1,41 @@
+"""Shell: log.cleaner.io.max.bytes.per.second, shared by all threads that clean.
+
+Rules of this file: reads and writes count alike. A thread that has used up the allowance waits until it is due again;
+unused allowance is not saved.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from broker.seams import Clock
+
+
+class Throttle:
+    """Tells how long to wait after so many bytes; without a limit that is never."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._ms_per_byte = 0.0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at_ms = 0.0
+        self._bytes_per_second = 0.0
+        self.changes = 0
+        """How often the limit has changed: what was to be waited for by then is not."""
+
+    def limit(self, bytes_per_second: float) -> None:
+        """From now on so many."""
+        with self._lock:
+            if bytes_per_second == self._bytes_per_second:
+                return
+            self._bytes_per_second = bytes_per_second
+            self._ms_per_byte = 1000 / bytes_per_second if bytes_per_second > 0 else 0.0
+            self._free_at_ms = 0.0
+            self.changes += 1
+
+    def wait_seconds(self, size: int) -> float:
+        """How long to wait after `size` bytes were read or written; usually 0."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            self._free_at_ms = max(self._free_at_ms, now_ms) + size * self._ms_per_byte
+            return max(self._free_at_ms - now_ms, 0.0) / 1000

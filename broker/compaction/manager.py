@@ -1,0 +1,332 @@
+"""Shell: the log cleaner: looks for dirty logs, has them cleaned, and keeps account.
+
+Rules of this file:
+- The settings may change at any time; a run ends with those that it began with.
+- There are log.cleaner.threads tasks, each with one log at a time. All share one child process, which is started when
+  there is something to clean and ended after a while without work.
+- A log whose cleaning fails, because its records or indexes cannot be read or the child dies of it, is uncleanable
+  until the broker starts again, as in Kafka. This is logged and counted, and does not stop the others. After a disk
+  error the log is tried again later. If the child dies over several logs, each is tried again, alone.
+- Retention of a compacted log (`compact,delete`, or a log start that was moved) also runs here, before cleaning: once
+  an old segment was merged with younger ones, it stays for as long as they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from broker.cleaner.rpc import DISK, LIMIT, UNKNOWN_JOB
+from broker.cleaner.settings import CleanerSettings
+from broker.compaction.metrics import CleanerMetrics
+from broker.compaction.policy import Candidate, Cleanable, LogState, cleanable
+from broker.compaction.run import Ask, CleaningAborted, Outcome, Run
+from broker.ipc.channel import Header
+from broker.ipc.child import Worker, WorkerDied, WorkerFailed, WorkerLost
+from broker.log.log import Log
+from broker.metrics.names import Sample
+from broker.seams import Clock, Disk
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import CorruptRecord
+
+log = logging.getLogger(__name__)
+
+# A child that nobody asks anything ends after so long.
+IDLE_MS = 60_000
+
+
+class Logs(Protocol):
+    """Where the logs are: `broker.log.directories.manager`."""
+
+    def logs(self) -> Iterable[Log]: ...
+    def checkpoint_cleaned(self) -> None:
+        """Make durable up to where each log is clean."""
+        ...
+
+
+class LogCleaner:
+    """Compacts the logs of a broker."""
+
+    def __init__(
+        self,
+        settings: CleanerSettings,
+        logs: Logs,
+        *,
+        clock: Clock,
+        disk: Disk,
+        executor: Executor | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        """`executor` has the threads that wait for disks; `ask` stands for the child process, where there is none."""
+        self._settings = settings
+        self._logs = logs
+        self._clock = clock
+        self._disk = disk
+        self._executor = executor
+        self._worker: Worker | None = None
+        if ask is None:
+            self._worker = Worker(
+                [],
+                clock,
+                idle_ms=IDLE_MS,
+                module="broker.cleaner.main",
+                name="log cleaner",
+            )
+            ask = partial(_ask, self._worker)
+        self._ask = ask
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._last_number = 0
+        self._uncleanable: dict[Log, str] = {}
+        # Until the child has answered, even if the log has no use for the answer.
+        self._busy: set[Log] = set()
+        # Of those: which have not been cleaned alone. And over which the child died then: one of them is to blame.
+        self._together: set[Log] = set()
+        self._suspects: set[Log] = set()
+        self.metrics = CleanerMetrics(last_look_ms=clock.now_ms())
+
+    def start(self) -> None:
+        """Begin to look for dirty logs, unless log.cleaner.enable=false."""
+        if not self._settings.log_cleaner_enable:
+            return
+        self.metrics.dead_threads = 0
+        for index in range(self._settings.log_cleaner_threads):
+            if index not in self._tasks or self._tasks[index].done():
+                task = asyncio.get_running_loop().create_task(self._work(index))
+                self._tasks[index] = task
+
+    def configure(self, settings: CleanerSettings) -> None:
+        """These settings hold from now on. Threads that have died begin again, as in Kafka."""
+        if settings == self._settings:
+            return
+        self._settings = settings
+        self._send({"op": LIMIT, "bytes_per_second": settings.log_cleaner_io_max_bytes_per_second})
+        self._changed.set()  # Those that have nothing to do look now.
+        self._changed.clear()
+        if self._tasks:
+            self.start()
+
+    async def stop(self) -> None:
+        """End what is under way, and the child."""
+        tasks = (*self._tasks.values(), *self._sending)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._worker is not None:
+            await self._worker.stop()
+
+    @property
+    def settings(self) -> CleanerSettings:
+        """Those in force."""
+        return self._settings
+
+    def uncleanable(self) -> dict[str, str]:
+        """Why a log is not cleaned any more, by the log's name."""
+        return {each.name: why for each, why in self._uncleanable.items()}
+
+    def samples(self) -> Iterator[Sample]:
+        """What is to be seen."""
+        by_directory: dict[str, tuple[int, int]] = {}
+        for each in list(self._logs.logs()):
+            directory = each.directory.rpartition("/")[0]
+            count, size = by_directory.get(directory, (0, 0))
+            if each in self._uncleanable:
+                count, size = count + 1, size + self._dirty_bytes(each)
+            by_directory[directory] = count, size
+        yield from self.metrics.samples(self._clock.now_ms(), by_directory)
+
+    def _dirty_bytes(self, dirty: Log) -> int:
+        with suppress(Exception):  # It may be what has made the log uncleanable.
+            return self._state_of(dirty, self._clock.now_ms()).cleanable_bytes
+        return 0
+
+    # -- work -------------------------------------------------------------------------------------
+
+    async def _work(self, index: int) -> None:
+        while index < self._settings.log_cleaner_threads:
+            try:
+                has_cleaned = await self.clean_dirtiest(index)
+            except Exception:  # the root of a task: nobody else would hear of it
+                log.exception("a log cleaner has ended")
+                self.metrics.dead_threads += 1
+                return
+            if not has_cleaned:
+                with suppress(TimeoutError):
+                    # Not wait_for, which (Python 3.11) ignores a cancellation that comes with a change.
+                    async with asyncio.timeout(self._settings.log_cleaner_backoff_ms / 1000):
+                        await self._changed.wait()
+        self.metrics.runs.pop(index, None)
+
+    async def clean_dirtiest(self, index: int = 0) -> bool:
+        """Clean the log that needs it most; whether that went well."""
+        chosen = self._choose()
+        if chosen is None:
+            return False
+        dirty, plan = chosen
+        began_ms = self._clock.monotonic_ms()
+        run = self._run(dirty, plan)
+        self._busy.add(dirty)
+        if len(self._busy) > 1:
+            self._together |= self._busy
+        try:
+            outcome = await run.clean(self._clock.now_ms())
+        except CleaningAborted:
+            log.info("%s: cut, deleted or made a table while it was cleaned", dirty.name)
+            return True
+        except Exception as error:  # noqa: BLE001 - whatever it is, as in Kafka it concerns this log alone
+            return self._failed(dirty, error)
+        finally:
+            self._busy.discard(dirty)
+            self._together.discard(dirty)
+        self._suspects.discard(dirty)
+        outcome.counters.seconds = (self._clock.monotonic_ms() - began_ms) / 1000
+        self.metrics.runs[index] = outcome.counters
+        _log_cleaned(dirty, plan, outcome)
+        self._logs.checkpoint_cleaned()
+        return True
+
+    def _failed(self, dirty: Log, error: Exception) -> bool:
+        """Note that a log could not be cleaned; whether to go on at once."""
+        if isinstance(error, WorkerLost) and not isinstance(error, WorkerDied):
+            log.warning("no log is cleaned: %s", error)
+            return False
+        if _may_pass(error):
+            log.error("%s is not cleaned now: %s", dirty.name, error)
+            return False
+        if isinstance(error, WorkerDied) and dirty in self._together:
+            log.error("%s is cleaned again, alone: %s over one of several logs", dirty.name, error)
+            self._suspects.add(dirty)
+            return False
+        is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
+        log.error(
+            "%s is not cleaned any more until the broker restarts: %s",
+            dirty.name,
+            error,
+            exc_info=error if is_ours else None,
+        )
+        self._uncleanable[dirty] = str(error)
+        return True
+
+    def _run(self, dirty: Log, plan: Cleanable) -> Run:
+        self._last_number += 1
+        return Run(
+            self._last_number,
+            dirty,
+            plan,
+            self._settings,
+            ask=self._ask,
+            disk=self._disk,
+            in_thread=self._in_thread,
+            abort=self._send,
+            clock=self._clock,
+        )
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def _send(self, request: Header) -> None:
+        """Ask something whose answer changes nothing."""
+        if self._worker is not None and self._worker.pid is None:
+            return  # Nobody knows of the job any more.
+        task = asyncio.get_running_loop().create_task(self._sent(request))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _sent(self, request: Header) -> None:
+        with suppress(WorkerLost, WorkerFailed):
+            await self._ask(request)
+
+    # -- what is dirty ----------------------------------------------------------------------------
+
+    def _choose(self) -> tuple[Log, Cleanable] | None:
+        now_ms = self._clock.now_ms()
+        logs = list(self._logs.logs())
+        self._uncleanable = {each: why for each, why in self._uncleanable.items() if each in logs}
+        due: list[tuple[Log, Cleanable]] = []
+        self.metrics.last_look_ms = now_ms
+        self.metrics.dirtiest_ratio, self.metrics.overdue_ms = 0.0, 0
+        for each in logs:
+            if not each.config.is_compacted or each in self._busy:
+                continue
+            if each in self._uncleanable or each.storage_error is not None:
+                continue
+            if each.compaction.is_paused:
+                continue
+            try:
+                each.delete_local_segments(now_ms)
+                plan = self._state_of(each, now_ms)
+            except Exception as error:  # noqa: BLE001 - as above: others wait for their turn
+                self._failed(each, error)
+                continue
+            self.metrics.dirtiest_ratio = max(self.metrics.dirtiest_ratio, plan.ratio)
+            self.metrics.overdue_ms = max(self.metrics.overdue_ms, plan.overdue_ms)
+            if plan.is_due(each.config):
+                due.append((each, plan))
+        self._suspects &= {each for each, _ in due} | self._busy
+        if self._suspects:
+            due = [] if self._busy else [pair for pair in due if pair[0] in self._suspects]
+        return max(due, key=lambda pair: pair[1].ratio, default=None)
+
+    def _state_of(self, each: Log, now_ms: int) -> Cleanable:
+        state = LogState(
+            segments=[
+                Candidate(s.base_offset, s.size_bytes, s.first_timestamp, s.largest_timestamp)
+                for s in each.segments.all
+            ],
+            cleaned_offset=each.compaction.cleaned_offset,
+            log_start_offset=each.log_start_offset,
+            log_end_offset=each.log_end_offset,
+            last_stable_offset=each.last_stable_offset(each.committed_offset),
+            copied_end_offset=(
+                each.highest_offset_in_remote_storage + 1 if each.config.copies_to_lake else None
+            ),
+        )
+        plan = cleanable(state, each.config, now_ms)
+        if plan.not_believed is not None:
+            if not each.config.deletes_old:
+                log.warning(
+                    "%s: clean up to %d, which is not in [%d, %d]: all of it counts as dirty",
+                    each.name,
+                    plan.not_believed,
+                    each.log_start_offset,
+                    each.log_end_offset,
+                )
+            each.compaction.cleaned_offset = plan.first_dirty_offset
+        return plan
+
+
+async def _ask(worker: Worker, request: Header) -> Header:
+    answer, _ = await worker.ask(request)
+    return answer
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it may go well the next time: the disk was full, say, or the child died between two requests."""
+    if isinstance(error, KafkaError):
+        return error.code is ErrorCode.KAFKA_STORAGE_ERROR
+    if isinstance(error, WorkerFailed):
+        return error.kind in (DISK, UNKNOWN_JOB)
+    return isinstance(error, OSError)
+
+
+def _log_cleaned(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
+    counters = outcome.counters
+    log.info(
+        "%s is clean up to %d: %d of %d records and %d of %d bytes kept, %d dirty, %.1f s",
+        dirty.name,
+        outcome.end_offset,
+        outcome.records_kept,
+        outcome.records_read,
+        counters.bytes_written,
+        counters.bytes_read,
+        plan.cleanable_bytes,
+        counters.seconds,
+    )
+    if outcome.without_key:
+        log.warning("%s: %d records without a key were dropped", dirty.name, outcome.without_key)

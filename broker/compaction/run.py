@@ -1,0 +1,213 @@
+"""Shell: cleans one log: asks the child, and swaps in what it has written.
+
+Rules of this file:
+- Only the event loop's thread changes the log, so nothing comes between an answer and a swap: if the log was truncated
+  or deleted meanwhile it has reported so (`Compaction.cut`), and nothing more is swapped. Nor is it where the log has
+  become a table meanwhile: what is swapped now may be under way to the lake.
+- Segments are swapped as soon as they are written, and the folder is synced before the next one: a run that ends early
+  has done no harm, and its work need not be done again.
+- The log counts as clean once everything is swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from broker.cleaner.rpc import (
+    ABORT,
+    END,
+    GROUP,
+    NO_OFFSET,
+    Cleaned,
+    Job,
+    LastRecord,
+    Mapped,
+    SourceSegment,
+)
+from broker.cleaner.settings import CleanerSettings
+from broker.compaction.metrics import RunCounters
+from broker.compaction.policy import Cleanable, Measured, group
+from broker.ipc.channel import Header
+from broker.log import names
+from broker.log.log import Log
+from broker.log.segment.segment import Segment
+from broker.log.segment.trash import keep_open
+from broker.seams import Clock, Disk
+
+# The child: takes a request, gives its answer, raises WorkerLost or WorkerFailed.
+Ask: TypeAlias = Callable[[Header], Awaitable[Header]]
+# Does something in a thread.
+InThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+class CleaningAborted(Exception):
+    """The log was cut, deleted, closed, or became a table while it was cleaned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of a run."""
+
+    counters: RunCounters
+    records_read: int
+    records_kept: int
+    without_key: int
+    end_offset: int
+
+
+class Run:
+    """One cleaning of one log."""
+
+    def __init__(
+        self,
+        number: int,
+        log: Log,
+        plan: Cleanable,
+        settings: CleanerSettings,
+        *,
+        ask: Ask,
+        disk: Disk,
+        in_thread: InThread,
+        abort: Callable[[Header], None],
+        clock: Clock,
+    ) -> None:
+        """`abort` sends a request whose answer nobody waits for."""
+        self._number = number
+        self._log = log
+        self._plan = plan
+        self._settings = settings
+        self._ask = ask
+        self._disk = disk
+        self._in_thread = in_thread
+        self._abort = abort
+        self._clock = clock
+        self._is_aborted = False
+        self._copies_to_lake = log.config.copies_to_lake
+
+    async def clean(self, now_ms: int) -> Outcome:
+        """Clean the log; raises CleaningAborted, WorkerLost, WorkerFailed or OSError."""
+        compaction = self._log.compaction
+        assert not compaction.is_running
+        compaction.stop = self._stop
+        try:
+            return await self._clean(now_ms)
+        except Exception as error:
+            if self._is_aborted:
+                raise CleaningAborted(self._log.name) from error
+            raise
+        finally:
+            if compaction.stop == self._stop:
+                compaction.stop = None
+            self._abort({"op": END, "job": self._number})
+
+    def _stop(self) -> None:
+        self._is_aborted = True
+        self._abort({"op": ABORT, "job": self._number})
+
+    def _check(self) -> None:
+        if self._is_aborted or self._log.config.copies_to_lake is not self._copies_to_lake:
+            raise CleaningAborted(self._log.name)
+
+    async def _clean(self, now_ms: int) -> Outcome:
+        log = self._log
+        segments = self._segments_below(self._plan.first_uncleanable_offset)
+        mapped = await self._asked(self._job(segments, now_ms).header(), Mapped)
+        written, done = 0, []
+        below = [each for each in segments if each.base_offset < mapped.end_offset]
+        by_base = {segment.base_offset: segment for segment in below}
+        for neighbours in group([self._measured(each) for each in below], log.config):
+            old = [by_base[each.base_offset] for each in neighbours]
+            sources = [asdict(_source(each)) for each in old]
+            cleaned = await self._asked(
+                {"op": GROUP, "job": self._number, "segments": sources}, Cleaned
+            )
+            await self._swap(old, cleaned)
+            written += cleaned.size_bytes
+            done.append(cleaned)
+        self._check()
+        log.compaction.cleaned_offset = mapped.end_offset
+        return Outcome(
+            counters=RunCounters(
+                bytes_read=sum(each.bytes_read for each in done),
+                bytes_written=written,
+                buffer_used=mapped.buffer_used,
+            ),
+            records_read=sum(each.records_read for each in done),
+            records_kept=sum(each.records_kept for each in done),
+            without_key=sum(each.without_key for each in done),
+            end_offset=mapped.end_offset,
+        )
+
+    async def _asked(self, request: Header, kind: Any) -> Any:
+        self._check()
+        answer = await self._ask(request)
+        self._check()
+        return kind(**{name: answer[name] for name in kind.__dataclass_fields__})
+
+    async def _swap(self, old: Sequence[Segment], cleaned: Cleaned) -> None:
+        log = self._log
+        now_ms = self._clock.now_ms()
+        keep_open(old)  # What may fail for want of files comes first: nothing has changed then.
+        try:
+            log.segments.replace(
+                old, cleaned.size_bytes, now_ms, now_ms + log.config.file_delete_delay_ms
+            )
+        except OSError as error:
+            log.compaction.fail(error)
+            raise
+        directory = log.directory
+        await self._in_thread(lambda: self._disk.sync_directory(directory))
+
+    def _segments_below(self, offset: int) -> list[Segment]:
+        return [each for each in self._log.segments.all if each.base_offset < offset]
+
+    def _measured(self, segment: Segment) -> Measured:
+        return Measured(
+            base_offset=segment.base_offset,
+            next_offset=segment.next_offset,
+            size_bytes=segment.size_bytes,
+            index_bytes=self._size_of(segment.file_path(names.OFFSET_INDEX)),
+            time_index_bytes=self._size_of(segment.file_path(names.TIME_INDEX)),
+        )
+
+    def _size_of(self, path: str) -> int:
+        return self._disk.size(path) if self._disk.exists(path) else 0
+
+    def _job(self, segments: Sequence[Segment], now_ms: int) -> Job:
+        log, plan = self._log, self._plan
+        end_offset = plan.first_uncleanable_offset
+        first_offset = segments[0].base_offset if segments else end_offset
+        return Job(
+            number=self._number,
+            directory=log.directory,
+            segments=tuple(_source(segment) for segment in segments),
+            first_dirty_offset=plan.first_dirty_offset,
+            first_uncleanable_offset=end_offset,
+            now_ms=now_ms,
+            delete_retention_ms=log.config.delete_retention_ms,
+            # What lies below is read from the lake, where nothing is compacted.
+            keeps_tombstones=log.log_start_offset < log.local_log_start_offset,
+            index_interval_bytes=log.config.index_interval_bytes,
+            aborted=tuple(log.aborted_transactions(first_offset, end_offset)),
+            last_records=tuple(
+                LastRecord(
+                    producer_id=producer_id,
+                    producer_epoch=producer.epoch,
+                    last_data_offset=(
+                        producer.batches[-1].last_offset if producer.batches else NO_OFFSET
+                    ),
+                )
+                for producer_id, producer in log.producers
+            ),
+            settings=self._settings,
+        )
+
+
+def _source(segment: Segment) -> SourceSegment:
+    return SourceSegment(
+        base_offset=segment.base_offset,
+        next_offset=segment.next_offset,
+        size_bytes=segment.size_bytes,
+    )

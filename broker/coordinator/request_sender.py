@@ -1,0 +1,165 @@
+"""Shell: requests of coordinators to other brokers: one queue per broker, sent in batches.
+
+Rules of this file:
+- One request is in flight to a broker at a time; what comes meanwhile goes with the next one. So many questions cost
+  few requests, and none overtakes an earlier one to the same broker.
+- Each question gets an answer in any case, as an ErrorCode: for a broker that cannot be reached or is unknown it is
+  NETWORK_EXCEPTION. Nothing is retried here: the caller knows whether it still needs the answer, and from which broker.
+- A fenced broker will not answer: its callers are told at once, and not after a time-out. That holds for all who wait
+  for their turn, too: the next request would only wait for the same broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from broker.cluster.events import BrokerUnregistered, Event, FenceBroker, RegisterBroker
+from broker.cluster.membership.channel import endpoint_of
+from broker.cluster.others import OtherBrokers
+from broker.transport.peer import PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+# How much is asked in one request, and how much may wait for it.
+ITEMS_AT_ONCE = 1_000
+QUEUED_MAX = 100_000
+
+
+class Item(Protocol):
+    """A question to another broker."""
+
+    @property
+    def group(self) -> Hashable:
+        """What one request can name once only."""
+        ...
+
+    @property
+    def content(self) -> Hashable:
+        """What is said of it there; questions with the same go together."""
+        ...
+
+
+T = TypeVar("T", bound=Item)
+Asked = TypeVar("Asked", bound=Item, contravariant=True)
+
+
+class Questions(Protocol[Asked]):
+    """How questions become a request and its response their answers."""
+
+    def request(self, items: Sequence[Asked]) -> Any:
+        """One request for them all."""
+
+    def answers(self, items: Sequence[Asked], response: Any) -> Iterable[ErrorCode]:
+        """What the response says of each."""
+
+
+class _Queued(NamedTuple, Generic[T]):
+    item: T
+    answer: asyncio.Future[ErrorCode]
+
+
+class RequestSender(Generic[T]):
+    """Questions of one kind to all other brokers."""
+
+    def __init__(self, others: OtherBrokers, questions: Questions[T]) -> None:
+        self._others = others
+        self._questions = questions
+        self._peers = others.new_peers()
+        self._queues: dict[int, deque[_Queued[T]]] = {}
+        self._sending: dict[int, asyncio.Task[None]] = {}
+        # Brokers that could not be asked, which is told once: callers ask again many times.
+        self._away: set[int] = set()
+
+    def __len__(self) -> int:
+        """How many questions wait for their turn."""
+        return sum(map(len, self._queues.values()))
+
+    def send(self, broker_id: int, item: T) -> asyncio.Future[ErrorCode]:
+        """Ask a broker; returns its answer. If the caller is cancelled the request is sent all the same."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[ErrorCode] = loop.create_future()
+        queue = self._queues.setdefault(broker_id, deque())
+        if len(queue) >= QUEUED_MAX:
+            answer.set_result(ErrorCode.NETWORK_EXCEPTION)
+            return answer
+        queue.append(_Queued(item, answer))
+        if broker_id not in self._sending:
+            task = loop.create_task(self._send_all(broker_id, queue), name=f"ask {broker_id}")
+            self._sending[broker_id] = task
+        return answer
+
+    def apply(self, events: Iterable[Event]) -> None:
+        """Wait no longer for brokers that were fenced, have gone or are not the same any more."""
+        for event in events:
+            if isinstance(event, FenceBroker | BrokerUnregistered | RegisterBroker):
+                queue = self._queues.get(event.broker_id, deque())
+                _give_up(queue)
+                queue.clear()
+                self._peers.drop(event.broker_id)
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        for task in tuple(self._sending.values()):
+            task.cancel()
+        self._peers.close()
+
+    async def _send_all(self, broker_id: int, queue: deque[_Queued[T]]) -> None:
+        under_way: list[_Queued[T]] = []
+        try:
+            while queue:
+                under_way = _batch(queue)
+                codes = await self._ask(broker_id, [each.item for each in under_way])
+                for each, code in zip(under_way, codes, strict=True):
+                    if not each.answer.done():
+                        each.answer.set_result(code)
+        finally:
+            del self._sending[broker_id], self._queues[broker_id]
+            _give_up((*under_way, *queue))
+
+    async def _ask(self, broker_id: int, items: list[T]) -> list[ErrorCode]:
+        others = self._others
+        endpoint = endpoint_of(others.image, broker_id, others.listener)
+        try:
+            if endpoint is None:
+                raise PeerUnreachable("its address is not known")
+            request = self._questions.request(items)
+            response = await self._peers.ask(
+                broker_id, *endpoint, request, timeout_ms=others.timeout_ms
+            )
+        except (PeerUnreachable, KafkaError) as error:
+            if broker_id not in self._away:
+                _LOGGER.warning("broker %d cannot be asked: %s", broker_id, error)
+            self._away.add(broker_id)
+            return [ErrorCode.NETWORK_EXCEPTION] * len(items)
+        self._away.discard(broker_id)
+        return list(self._questions.answers(items, response))
+
+
+def _give_up(questions: Iterable[_Queued[T]]) -> None:
+    for left in questions:
+        if not left.answer.done():
+            left.answer.set_result(ErrorCode.NETWORK_EXCEPTION)
+
+
+def _batch(queue: deque[_Queued[T]]) -> list[_Queued[T]]:
+    """What goes with the next request: in order, and of each group one content only."""
+    taken: list[_Queued[T]] = []
+    contents: dict[Hashable, Hashable] = {}
+    while queue and len(taken) < ITEMS_AT_ONCE:
+        item = queue[0].item
+        if contents.setdefault(item.group, item.content) != item.content:
+            break
+        taken.append(queue.popleft())
+    return taken
+
+
+def found_in(
+    codes: Mapping[Hashable, int], wanted: Iterable[Hashable], *, otherwise: int
+) -> Iterable[ErrorCode]:
+    """The error codes of the requested items, if the response has them."""
+    return (ErrorCode(codes.get(each, otherwise)) for each in wanted)

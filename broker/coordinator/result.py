@@ -1,0 +1,57 @@
+"""Pure: what goes in and out of a coordinator's machine, be it of groups or of transactions.
+
+A request comes with a ticket, a number chosen by the runtime; its reply goes out under the same number, at once or much
+later. Replies go out, and effects are performed, once the records of their event and of all before are committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+Ticket: TypeAlias = int
+
+
+class Instant(NamedTuple):
+    """A moment: `now_ms` goes into records, `monotonic_ms` decides what is due (setting the clock expires nobody)."""
+
+    now_ms: int
+    monotonic_ms: int
+
+
+class Reply(NamedTuple):
+    """The answer to the request of this ticket: a response, or a KafkaError that stands for one."""
+
+    ticket: Ticket
+    response: Any
+
+
+class Producer(NamedTuple):
+    """The producer in whose transaction records are written."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class _NoResponse:
+    """The type of the marker for "no answer yet": None is one."""
+
+
+NO_RESPONSE: Any = _NoResponse()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorResult:
+    """What one event comes to: append the records, replay them, say so (`written`); then, once committed, the rest.
+
+    `response` answers the request whose event this is, `replies` others that wait. `storing` says to the machine what
+    the records mean. `info` is a line for the log, once the records are in the partition's log.
+    """
+
+    records: tuple[Any, ...] = ()
+    response: Any = NO_RESPONSE
+    replies: tuple[Reply, ...] = ()
+    effects: tuple[Any, ...] = ()
+    storing: Any = None
+    producer: Producer | None = None
+    info: tuple[str, dict[str, object]] | None = None

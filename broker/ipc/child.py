@@ -1,0 +1,284 @@
+"""Shell: a worker process as the broker sees it: started when needed, asked, restarted, ended.
+
+Rules of this file: there is one worker of a kind at a time. It is connected by a socket pair and ends when our end
+closes: so no signal is needed, and a killed broker leaves no orphan. If the worker dies, requests in flight fail with
+`WorkerLost`, and the caller may repeat them: every operation of the worker is repeatable. After consecutive deaths the
+next start waits, twice as long each time.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.ipc.backoff import Backoff
+from broker.ipc.channel import Buffer, ChannelProtocol, Header, widen
+from broker.ipc.shared_memory import BrokerMemory
+from broker.seams import Clock
+
+log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_SECONDS = 5.0
+# A worker that was only asked for what keeps the metadata tidy is not kept waiting for more of it.
+BRIEF_IDLE_MS = 5_000
+# One thread each: the worker parallelises over requests, and the cores belong to the broker first. The C library's
+# allocator with fixed thresholds gives large buffers back: a quarter less memory than Arrow's own, as fast. What one
+# piece of a cold read takes stays for the next: of 4 MiB a third of all time went into pages given back and taken anew.
+# deltalake, which writes checkpoints, has an allocator of its own, and let go of nothing by itself: 15-30 MiB.
+ENVIRONMENT = {
+    "_RJEM_MALLOC_CONF": "narenas:1,tcache:false,dirty_decay_ms:0,muzzy_decay_ms:0",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "ARROW_IO_THREADS": "1",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": "4194304",
+    "MALLOC_TRIM_THRESHOLD_": "16777216",
+    "NUMBA_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "RAYON_NUM_THREADS": "1",
+    "TOKIO_WORKER_THREADS": "1",
+}
+
+
+class WorkerLost(Exception):
+    """The worker ended before it answered, or must not be restarted yet: ask again in `retry_ms`."""
+
+    def __init__(self, message: str, retry_ms: int = 0) -> None:
+        super().__init__(message)
+        self.retry_ms = retry_ms
+
+
+class WorkerDied(WorkerLost):
+    """The worker ended while it was processing this request."""
+
+
+class WorkerFailed(Exception):
+    """The worker answered with an error; `kind` says which, for those who act on it."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Worker:
+    """Asks the worker process, which it starts first if need be."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        clock: Clock,
+        *,
+        idle_ms: int,
+        module: str,
+        name: str,
+        brief: frozenset[str] = frozenset(),
+        shared_bytes: int = 0,
+    ) -> None:
+        """`module` is what the process runs, with a file descriptor and the arguments; `name` is for the log.
+
+        A worker that was asked for `brief` operations alone is ended soon.
+        Of so many bytes that it keeps answers may be views: it gets the descriptor of that memory as its last argument.
+        """
+        self._brief = brief
+        self._shared_bytes = shared_bytes
+        self._memory: BrokerMemory | None = None
+        self._arguments = list(arguments)
+        self._module = module
+        self._name = name
+        self._clock = clock
+        self._idle_ms = idle_ms
+        self._is_brief = True
+        self._process: asyncio.subprocess.Process | None = None
+        self._channel: ChannelProtocol | None = None
+        self._changing = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[tuple[Header, memoryview]]] = {}
+        self._last_id = 0
+        self._backoff = Backoff(first_ms=100, longest_ms=10_000)
+        self._stopped = False
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._reaping: asyncio.Task[None] | None = None
+        self._idling: asyncio.Task[None] | None = None
+        self._ending = False
+        self.starts = 0
+        self.deaths = 0
+        """Ends that we did not ask for."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while a worker runs."""
+        return self._process.pid if self._process is not None and self._channel else None
+
+    async def ask(
+        self, header: Header, payload: Sequence[Buffer] = ()
+    ) -> tuple[Header, memoryview]:
+        """Send a request and wait for its answer."""
+        if self._channel is None:
+            await self._start()
+        if self._channel is None:
+            raise WorkerLost("the worker died as it started")
+        self._is_brief &= header["op"] in self._brief
+        self._last_id += 1
+        number = self._last_id
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            freed = self._memory.freed() if self._memory is not None else ()
+            more = {"id": number, "freed": freed} if freed else {"id": number}
+            self._channel.send({**header, **more}, payload)
+            answer, body = await future
+        finally:
+            self._waiting.pop(number, None)
+            self._note_activity()
+        self._backoff.succeeded()
+        if "error" in answer:
+            raise WorkerFailed(answer["error"], answer.get("message", ""))
+        return answer, body
+
+    async def stop(self) -> None:
+        """End the worker; nothing is started again."""
+        self._stopped = True
+        await self._end()
+
+    async def _start(self) -> None:
+        async with self._changing:
+            if self._channel is not None:
+                return
+            if self._stopped:
+                raise WorkerLost(f"the {self._name} is stopped")
+            now_ms = self._clock.monotonic_ms()
+            if not self._backoff.ready(now_ms):
+                wait_ms = self._backoff.retry_at_ms - now_ms
+                raise WorkerLost("the worker died; it is started again in a moment", wait_ms)
+            if self._reaping is not None:
+                await self._reaping
+            ours, theirs = socket.socketpair()
+            widen(ours)
+            widen(theirs)
+            memory = self._new_memory()
+            try:
+                await self._spawn(ours, theirs, memory)
+            except OSError as error:
+                ours.close()
+                wait_ms = self._backoff.failed(now_ms)
+                raise WorkerLost(f"the worker cannot be started: {error}", wait_ms) from error
+            finally:
+                theirs.close()
+                if memory is not None:
+                    memory.close_fd()
+
+    def _new_memory(self) -> BrokerMemory | None:
+        if not self._shared_bytes:
+            return None
+        try:
+            return BrokerMemory(self._shared_bytes)
+        except OSError as error:
+            log.warning("no memory is shared with the %s, which is slower: %s", self._name, error)
+            return None
+
+    async def _spawn(
+        self, ours: socket.socket, theirs: socket.socket, memory: BrokerMemory | None
+    ) -> None:
+        fds = [theirs.fileno(), *([memory.fd] if memory is not None else [])]
+        root = str(Path(__file__).resolve().parents[2])
+        # To Python an empty entry is the folder that it was started in, too.
+        given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        path = os.pathsep.join([root, *filter(None, given)])
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # No module of the folder that the broker was started in.
+            "-m",
+            self._module,
+            str(fds[0]),
+            *self._arguments,
+            *map(str, fds[1:]),
+            pass_fds=fds,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+        )
+        self._memory = memory
+        ours.setblocking(False)
+        loop = asyncio.get_running_loop()
+        _, self._channel = await loop.create_connection(
+            lambda: ChannelProtocol(
+                lambda header, payload: self._received(memory, header, payload),
+                lambda: self._lost(process),
+            ),
+            sock=ours,
+        )
+        self.starts += 1
+        self._is_brief = True
+        log.info("%s %d started", self._name, process.pid)
+        self._note_activity()
+
+    def _received(self, memory: BrokerMemory | None, header: Header, payload: memoryview) -> None:
+        if "lease" in header:
+            # Also where nobody waits any more: that ends the lease.
+            assert memory is not None, "a lease of no memory"
+            header["views"] = memory.view(header["lease"], header["runs"])
+        future = self._waiting.get(header["id"])
+        if future is not None and not future.done():
+            future.set_result((header, payload))
+
+    def _lost(self, process: asyncio.subprocess.Process) -> None:
+        """Our end saw the other close: a death, unless we are ending it ourselves."""
+        if process is not self._process:
+            return
+        self._channel = self._memory = None
+        wait_ms = 0 if self._ending else self._backoff.failed(self._clock.monotonic_ms())
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(WorkerDied("the worker died", wait_ms))
+        if self._ending:
+            return
+        self.deaths += 1
+        log.warning(
+            "%s %d died; next start in %d ms at the earliest", self._name, process.pid, wait_ms
+        )
+        self._reaping = asyncio.get_running_loop().create_task(self._reap(process))
+
+    @staticmethod
+    async def _reap(process: asyncio.subprocess.Process) -> None:
+        """Wait until the process is gone; one that hung up but lives on is killed, so that there are never two."""
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_SECONDS)
+        except TimeoutError:
+            # It may have ended in the very moment in which that became too long.
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _end(self) -> None:
+        async with self._changing:
+            if self._idle_timer is not None:
+                self._idle_timer.cancel()
+            if self._reaping is not None:
+                await self._reaping
+            process, channel = self._process, self._channel
+            if process is None or channel is None:
+                return
+            self._ending = True
+            channel.close()
+            await self._reap(process)
+            self._process = None
+            self._ending = False
+
+    def _note_activity(self) -> None:
+        """Put the end of an idle worker off."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._channel is None or self._stopped or self._idle_ms < 0:
+            return
+        idle_ms = min(self._idle_ms, BRIEF_IDLE_MS) if self._is_brief else self._idle_ms
+        loop = asyncio.get_running_loop()
+        self._idle_timer = loop.call_later(idle_ms / 1000, self._idle, idle_ms)
+
+    def _idle(self, idle_ms: int) -> None:
+        if self._waiting or self._channel is None:
+            return
+        log.info("%s idle for %d ms: ended", self._name, idle_ms)
+        self._idling = asyncio.get_running_loop().create_task(self._end())

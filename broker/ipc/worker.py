@@ -1,0 +1,162 @@
+"""Shell: the worker process: everything of the tier that needs Arrow, beside the broker and at lower priority.
+
+Rules of this file: one thread receives, one copies, one maintains the tables' layout, a few read. Each request gets one
+answer, a result or an error of a known kind. An unexpected exception is logged and answered, and the process goes on.
+When the broker's end of the channel closes, the process ends at once, without cleaning up: the commit protocol is made
+for a death at any line. Copying runs at a lower priority than reading, the upkeep of tables at a lower one still, and
+all of them below the broker.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from broker import log_lines
+from broker.ipc.channel import BlockingChannel, Buffer, Header, Operation
+from broker.ipc.memory import Trimmer
+
+log = logging.getLogger(__name__)
+
+# The kind of an error that nobody expected.
+INTERNAL = "internal"
+READ_NICENESS = 2
+COPY_NICENESS = 10
+# Nobody waits for files to be merged; where cores are busy copies go first.
+UPKEEP_NICENESS = 15
+
+
+class Worker:
+    """Hands requests to threads and their answers back."""
+
+    def __init__(
+        self,
+        channel: BlockingChannel,
+        *,
+        writing: dict[str, Operation],
+        reading: dict[str, Operation],
+        maintaining: dict[str, Operation] | None = None,
+        afterwards: Callable[[], None],
+        reader_threads: int,
+        reader_niceness: int = READ_NICENESS,
+        kinds: Mapping[type[Exception], str] | None = None,
+        freed: Callable[[Sequence[int]], None] = lambda leases: None,
+    ) -> None:
+        """`kinds`: what an error is called in an answer; others are ours, INTERNAL, and in the log.
+
+        `freed` is told the leases of shared memory that the broker is done with.
+        """
+        self._kinds = kinds or {}
+        self._expected = tuple(self._kinds)
+        self._freed = freed
+        self._channel = channel
+        maintaining = maintaining or {}
+        self._operations = {**writing, **reading, **maintaining}
+        self._writes: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
+        self._maintenance: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
+        """None: nothing was asked, but there may be something to tidy up."""
+        self._queues = {
+            **dict.fromkeys(writing, self._writes),
+            **dict.fromkeys(reading, self._reads),
+            **dict.fromkeys(maintaining, self._maintenance),
+        }
+        self._afterwards = afterwards
+        self._readers = 0
+        self._reading_with = threading.Lock()
+        self._reader_threads = reader_threads
+        self._reader_niceness = reader_niceness
+        self._trimmer = Trimmer()
+        self._trimming = threading.Lock()
+
+    def run(self) -> None:
+        """Serve until the broker hangs up."""
+        self._thread(self._writes, COPY_NICENESS)
+        self._thread(self._maintenance, UPKEEP_NICENESS)
+        self.read_with(self._reader_threads)
+        while True:
+            received = self._channel.receive()
+            if received is None:
+                return
+            header, _ = received
+            self._freed(header.pop("freed", ()))
+            self._queues[header["op"]].put(header)
+
+    def read_with(self, threads: int) -> None:
+        """Serve what only reads with at least so many threads."""
+        with self._reading_with:
+            for _ in range(self._readers, threads):
+                self._thread(self._reads, self._reader_niceness)
+            self._readers = max(self._readers, threads)
+
+    def _thread(self, source: "queue.SimpleQueue[Header | None]", niceness: int) -> None:
+        def work() -> None:
+            # On Linux priorities and policies are the threads' own. Batch: it never preempts who wakes up.
+            with contextlib.suppress(OSError, AttributeError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+                if niceness >= COPY_NICENESS:
+                    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            while True:
+                request = source.get()
+                if request is None:
+                    self._look_after()
+                else:
+                    self._serve(request)
+                if source is self._writes and source.empty() and self._maintenance.empty():
+                    self._maintenance.put(None)
+                with self._trimming:
+                    self._trimmer.look()
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def _look_after(self) -> None:
+        """Upkeep. No request waits for it, so after a failure it is tried again with the next write."""
+        try:
+            self._afterwards()
+        except Exception:
+            log.exception("upkeep of the tables failed")
+
+    def _serve(self, request: Header) -> None:
+        payload: Sequence[Buffer] = ()
+        try:
+            answer, payload = self._operations[request["op"]](request)
+        except self._expected as error:
+            answer = {"error": self._kind_of(error), "message": str(error)}
+        except Exception as error:
+            log.exception("%s failed", request["op"])
+            answer = {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"}
+        try:
+            self._send(request, answer, payload)
+        except Exception as error:
+            # What cannot be made a frame is one request's trouble: a thread that ended would leave all others waiting.
+            log.exception("the answer to %s cannot be sent", request["op"])
+            self._send(request, {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"})
+
+    def _send(self, request: Header, answer: Header, payload: Sequence[Buffer] = ()) -> None:
+        # Without a broker there is nobody to tell: the receiving thread ends the process.
+        with contextlib.suppress(OSError):
+            self._channel.send({**answer, "id": request["id"]}, payload)
+
+    def _kind_of(self, error: Exception) -> str:
+        return next(kind for each, kind in self._kinds.items() if isinstance(error, each))
+
+
+def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
+    """What every worker process does first; its channel's file descriptor is the first argument."""
+    # Ctrl-C reaches the whole group; the worker ends with its broker and not before.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    log_lines.set_up_child(name)
+    return BlockingChannel(socket.socket(fileno=int(arguments[0])))
+
+
+def serve(worker: Worker) -> None:
+    """Work until the broker hangs up. Nothing is flushed or cleaned up: the next worker expects a crash."""
+    try:
+        worker.run()
+    finally:
+        os._exit(0)

@@ -1,0 +1,60 @@
+"""Pure: when the boundary file, which holds rows on both sides of a partition's log start, is rewritten.
+
+Rules of this file:
+- What DeleteRecords has deleted leaves at once, whatever that costs.
+- What retention has expired leaves at once, too, unless a boundary file was rewritten lately: the larger that one was,
+  the longer the next waits (an hour for `lake.maintenance.file.bytes`, and never more). So a busy partition writes at
+  most one such file an hour again for that, and small files do not wait. Where `lake.maintenance.expired.ratio` of a
+  file has expired, it is rewritten sooner.
+- A new leader knows of no rewrite: its first waits for nothing.
+"""
+
+# What is waited at most; what is left of an hour is for retention's own interval, and for the rewrite.
+WAIT_MS_MAX = 55 * 60_000
+
+
+class Boundary:
+    """What the leader remembers of one partition's boundary file."""
+
+    __slots__ = ("_cleared", "_copied_offset", "_free_ms", "_is_left", "_log_start")
+
+    def __init__(self) -> None:
+        self._log_start = 0
+        """The log start, as of the last look."""
+        self._copied_offset = -1
+        """The last tiered offset, as of the last look."""
+        self._cleared = 0
+        """No row below is left."""
+        self._is_left = False
+        self._free_ms = 0
+        """Before this a boundary file waits for more rows to expire."""
+
+    def is_due(self, log_start: int, copied_offset: int, now_ms: int) -> bool:
+        """Whether rows below the log start may be in the table, and have not been looked for, or may go now."""
+        if log_start > self._log_start:
+            return True
+        # A copy that was in flight when the log start moved has added rows below it.
+        if self._copied_offset + 1 < log_start and copied_offset > self._copied_offset:
+            return True
+        return self._is_left and now_ms >= self._free_ms
+
+    def takes_any(self, deleted_below: int, now_ms: int) -> bool:
+        """Whether a single row below the log start is enough; `deleted_below`: where DeleteRecords moved it."""
+        return deleted_below > self._cleared or now_ms >= self._free_ms
+
+    def looked(
+        self,
+        *,
+        log_start: int,
+        copied_offset: int,
+        is_left: bool,
+        rewritten_bytes: int,
+        file_bytes: int,
+        now_ms: int,
+    ) -> None:
+        """The table was looked at, as of that log start; `is_left`: it still has rows below."""
+        self._log_start, self._copied_offset, self._is_left = log_start, copied_offset, is_left
+        if not is_left:
+            self._cleared = log_start
+        if rewritten_bytes:
+            self._free_ms = now_ms + min(WAIT_MS_MAX, 3_600_000 * rewritten_bytes // file_bytes)

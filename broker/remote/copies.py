@@ -1,0 +1,455 @@
+"""Shell: the copy loop in the broker: looks at the partitions when something happened, asks the worker, acts.
+
+Rules of this file: there is one copy at a time, so that segments that roll meanwhile are copied together next. A copy
+of a partition that has another leader by now is given up before its next step: the new leader does the same work. A
+log learns of a copy only after COPY_SEGMENT_FINISHED is durable, and only if this broker still leads the partition in
+the epoch in which the copy began. After a failure the partition waits; it is never forgotten, because every partition
+is looked at again each `remote.log.manager.task.interval.ms`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from broker.crash_points import CrashPoints
+from broker.ipc.channel import Header
+from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.remote.copy_policy import (
+    Limits,
+    Pace,
+    PartitionRanges,
+    PartitionView,
+    Phase,
+    Range,
+    choose,
+)
+from broker.remote.metrics import TierMetrics
+from broker.remote.partitions import Key, Led, copy_topics, place_of
+from broker.remote.quota import RemoteQuota
+from broker.seams import Clock
+from broker.worker.rpc import (
+    CONFLICT,
+    FINISHED,
+    UNKNOWN_END,
+    ZSTD,
+    CopyAnswer,
+    CopyRequest,
+    CopyTopic,
+    PartitionOutcome,
+)
+from broker.worker.settings import UNBOUNDED, TierSettings
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
+
+log = logging.getLogger(__name__)
+
+# Rolls of several partitions come close together: a moment's wait lets them share their commits, each of
+# which costs fsyncs that a producer's writes wait behind.
+GROUPING_SECONDS = 0.5
+# A closed segment that is not yet below the last stable offset is looked at again so soon.
+UNSTABLE_RECHECK_MS = 1_000
+# The rate may be changed while it is waited for: Kafka's, too, looks again each second.
+QUOTA_RECHECK_MS = 1_000
+UNEXPECTED_PAUSE_SECONDS = 5.0
+STATE_QUESTION_PARTITIONS_MAX = 1_000
+
+
+class CopyLoop:
+    """Copies what the policy chooses, and tells the logs."""
+
+    def __init__(
+        self,
+        settings: TierSettings,
+        clock: Clock,
+        worker: Worker,
+        metrics: TierMetrics,
+        crash_points: CrashPoints,
+        advanced: Callable[[Led], None],
+        quota: RemoteQuota,
+    ) -> None:
+        self._quota = quota
+        self._settings = settings
+        self._clock = clock
+        self._worker = worker
+        self._metrics = metrics
+        self._crash_points = crash_points
+        self._advanced = advanced
+        self.led: dict[Key, Led] = {}
+        self._due: dict[Key, int] = {}
+        """Partitions to look at, with the monotonic time from which on."""
+        self._active_due: set[Key] = set()
+        """Partitions whose active segment is to be copied as far as it is written, twice in each lag."""
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._next_round_ms = 0
+        self._next_active_ms = 0
+        self._pace = Pace()
+        self._giving_up: set[asyncio.Task[None]] = set()
+
+    def look_at(self, key: Key, delay_ms: int = 0) -> None:
+        """Something happened to this partition."""
+        at_ms = self._clock.monotonic_ms() + delay_ms
+        self._due[key] = min(at_ms, self._due.get(key, at_ms))
+        self._wake.set()
+
+    def open(self, led: Led, delay_ms: int | None) -> None:
+        """This broker leads the partition; it is looked at after the delay, if there is something to look at."""
+        self.led[led.key] = led
+        if self._settings.lake_max_lag_ms >= 0:
+            self._active_due.add(led.key)
+        if delay_ms is not None:
+            self.look_at(led.key, delay_ms)
+
+    def forget(self, key: Key) -> None:
+        """This broker no longer leads the partition: a copy of it in progress stops."""
+        led = self.led.pop(key, None)
+        self._due.pop(key, None)
+        self._active_due.discard(key)
+        if led is not None and led.state.phase is Phase.COPYING:
+            task = asyncio.get_running_loop().create_task(self._give_up(led))
+            self._giving_up.add(task)
+            task.add_done_callback(self._giving_up.discard)
+
+    async def _give_up(self, led: Led) -> None:
+        # A worker that is lost goes no further either.
+        with contextlib.suppress(WorkerLost, WorkerFailed):
+            await self._worker.ask({"op": "give_up", **place_of(led)})
+
+    def stop(self) -> None:
+        """Start no further copy."""
+        self._stopping.set()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopping.is_set():
+            await self._wait()
+            if self._stopping.is_set():
+                return
+            await asyncio.sleep(self._grouping_seconds())
+            try:
+                # Rounds go on while a backlog is copied: others' records wait no longer for that.
+                while not self._stopping.is_set():
+                    self._begin_round()
+                    if not await self._copy_once():
+                        break
+            except Exception:
+                log.exception("copying failed unexpectedly")
+                self._metrics.copy_failed(None)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), UNEXPECTED_PAUSE_SECONDS)
+
+    def _grouping_seconds(self) -> float:
+        """How long to wait for more to copy: at most a part of the allowed lag."""
+        lag_ms = self._settings.lake_max_lag_ms
+        return GROUPING_SECONDS if lag_ms < 0 else min(GROUPING_SECONDS, lag_ms / 4000)
+
+    async def _wait(self) -> None:
+        """Until a partition is due: at once, or when its back-off or the interval ends."""
+        self._wake.clear()
+        now_ms = self._clock.monotonic_ms()
+        next_ms = min([self._next_round_ms, *self._due.values()])
+        if next_ms <= now_ms:
+            return
+        try:
+            await asyncio.wait_for(self._wake.wait(), (next_ms - now_ms) / 1000)
+        except TimeoutError:
+            return
+
+    def _begin_round(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._next_round_ms:
+            return
+        self._next_round_ms = now_ms + self._round_ms()
+        for key in self.led:
+            self._due[key] = min(now_ms, self._due.get(key, now_ms))
+        lag_ms = self._settings.lake_max_lag_ms
+        if lag_ms >= 0 and now_ms >= self._next_active_ms:
+            # Not whenever there are records: a topic of a few a second would get a commit for each.
+            self._next_active_ms = now_ms + lag_ms // 2
+            self._active_due.update(self.led)
+
+    def _round_ms(self) -> int:
+        """How often every partition is looked at: twice in each `lake.max.lag.ms` at least."""
+        interval_ms = self._settings.remote_log_manager_task_interval_ms
+        lag_ms = self._settings.lake_max_lag_ms
+        return interval_ms if lag_ms < 0 else max(50, min(interval_ms, lag_ms // 2))
+
+    async def _copy_once(self) -> bool:
+        """Copy what fits one request; True when there may be more to do at once."""
+        now_ms = self._clock.monotonic_ms()
+        keys = [key for key, at_ms in self._due.items() if at_ms <= now_ms]
+        due = [self.led[key] for key in keys if self._due.pop(key) is not None and key in self.led]
+        if not due:
+            return False
+        lost_ms = await self._learn([led for led in due if self._is_asked_for(led, now_ms)])
+        if lost_ms is not None:
+            self._look_again(due, lost_ms)
+            return False
+        # While it was waited for the answer, partitions may have been closed.
+        candidates = self._candidates([each for each in due if self.led.get(each.key) is each])
+        chosen = choose(candidates, self._limits())
+        if not chosen or self._is_held_back(candidates):
+            return False
+        left_bytes = _left_bytes(chosen, candidates)
+        topics, taking_part = copy_topics(
+            chosen, self.led, self._compression(left_bytes), self._unreadable
+        )
+        views = {(view.topic_id, view.partition): view for view, ranges in candidates if ranges}
+        taken = {(each.topic_id, each.partition) for each in chosen}
+        if not topics:
+            # Those that had no room in this copy do not wait for what cannot be read.
+            others = [self.led[key] for key in views if key not in taken]
+            self._look_again(others, 0)
+            return bool(others)
+        size_bytes = sum(each.size_bytes for topic in topics for each in topic.ranges)
+        self._quota.record(size_bytes, self._clock.monotonic_ms())
+        lost_ms = await self._copy(topics, taking_part)
+        if lost_ms is None:
+            self._pace.copied(left_bytes)
+        led_still = [self.led[key] for key in views if key in self.led]
+        self._active_due.difference_update(
+            led.key for led in led_still if _has_all(led, views[led.key])
+        )
+        # Those that had no room in this copy come first in the next.
+        self._look_again(sorted(led_still, key=lambda led: led.key in taken), lost_ms or 0)
+        return lost_ms is None
+
+    def _candidates(self, due: Sequence[Led]) -> list[tuple[PartitionView, list[Range]]]:
+        """What may be copied of these now; those that may not are looked at again in time."""
+        now_ms = self._clock.monotonic_ms()
+        found = []
+        for led in due:
+            if led.state.may_copy(now_ms):
+                with_active = led.key in self._active_due
+                try:
+                    view, ranges = led.view(with_active=with_active, now_ms=self._clock.now_ms())
+                except Exception:
+                    log.exception("%s cannot be read, and is not copied for now", led.name)
+                    self._unreadable(led)
+                    continue
+                found.append((view, ranges))
+                if not (ranges or view.closed):
+                    # What could not be copied has expired, or somebody else has copied it.
+                    self._resume(led)
+                if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
+                    self.look_at(led.key, UNSTABLE_RECHECK_MS)
+            elif led.state.phase is Phase.READY:
+                self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
+        return found
+
+    def _unreadable(self, led: Led) -> None:
+        """Whatever is wrong with one log keeps no other from being copied: this one is tried again later."""
+        self._metrics.copy_failed(led.log.topic)
+        self.look_at(led.key, led.state.failed(self._clock.monotonic_ms()))
+
+    def _limits(self) -> Limits:
+        """What one copy takes: with a quota at most one second's bytes, so that the rate is even."""
+        bytes_max = min(self._settings.lake_copy_bytes, self._quota.bytes_per_second)
+        return Limits(bytes_max=bytes_max)
+
+    def _compression(self, left_bytes: int) -> str:
+        """Copies that fall behind compress less, to cost less; not where a quota sets their speed."""
+        has_quota = self._quota.bytes_per_second < UNBOUNDED
+        if has_quota or not self._pace.is_behind_with(left_bytes):
+            return ZSTD
+        return self._settings.lake_behind_compression_type
+
+    def _is_held_back(self, candidates: Sequence[tuple[PartitionView, Sequence[Range]]]) -> bool:
+        """Whether the copy quota is used up (KIP-956): nothing is copied then, and looked at again in time."""
+        wait_ms = self._quota.throttle_time_ms(self._clock.monotonic_ms())
+        for view, ranges in candidates:
+            if wait_ms and ranges:
+                self.look_at((view.topic_id, view.partition), min(wait_ms, QUOTA_RECHECK_MS))
+        return wait_ms > 0
+
+    def _look_again(self, partitions: Sequence[Led], delay_ms: int) -> None:
+        """Look at these again once the worker is back and their back-off is over: there may be more to copy."""
+        now_ms = self._clock.monotonic_ms()
+        for led in partitions:
+            if self.led.get(led.key) is led:
+                self.look_at(led.key, max(delay_ms, led.state.backoff.retry_at_ms - now_ms))
+
+    @staticmethod
+    def _is_asked_for(led: Led, now_ms: int) -> bool:
+        """Whether it matters what the lake holds of this partition and is not known yet, or what was in the way."""
+        if led.state.phase is Phase.UNKNOWN:
+            return led.log.log_end_offset > 0
+        return led.state.is_paused and led.state.may_copy(now_ms)
+
+    async def _learn(self, partitions: list[Led]) -> int | None:
+        """Ask the lake for the state of partitions; returns how long to wait if it does not answer."""
+        for start in range(0, len(partitions), STATE_QUESTION_PARTITIONS_MAX):
+            asked = partitions[start : start + STATE_QUESTION_PARTITIONS_MAX]
+            question = [
+                [led.log.topic, uuid_text(led.log.topic_id), led.log.partition] for led in asked
+            ]
+            try:
+                answer, _ = await self._worker.ask({"op": "state", "partitions": question})
+            except (WorkerLost, WorkerFailed) as error:
+                log.warning("the lake's state is not known yet: %s", error)
+                return self._wait_ms(error, asked)
+            now_ms = self._clock.monotonic_ms()
+            for led, state in zip(asked, answer["partitions"], strict=True):
+                if state.get("outcome") == CONFLICT:
+                    self._pause(led, state["error"])
+                elif "error" in state:
+                    log.warning("the lake's state of %s: %s", led.name, state["error"])
+                    self.look_at(led.key, led.state.backoff.failed(now_ms))
+                elif led.state.is_paused and state["conflict"]:
+                    self._pause(led, state["conflict"])
+                elif led.state.phase is Phase.UNKNOWN:
+                    self._learnt(led, state)
+        return None
+
+    def _learnt(self, led: Led, state: Header) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if state["tiered_end"] >= led.log.log_end_offset:
+            # Other records have its offsets: by none of them may the others be let go.
+            reason = f"the lake ends at {state['tiered_end']}, beyond the log"
+            led.state.diverge(reason, now_ms)
+            log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
+            return
+        led.state.backoff.succeeded()
+        self._resume(led)
+        led.state.learnt(state["tiered_end"], now_ms)
+        led.lake_log_start = state["log_start_offset"]
+        if self.led.get(led.key) is led:
+            led.lake_reaches(state["tiered_end"] + 1)
+        self._advanced(led)
+
+    def _wait_ms(self, error: WorkerLost | WorkerFailed, partitions: Sequence[Led]) -> int:
+        """How long until the worker is back; a failure of the store waits longer each time."""
+        if isinstance(error, WorkerLost):
+            return error.retry_ms
+        now_ms = self._clock.monotonic_ms()
+        return max(led.state.backoff.failed(now_ms) for led in partitions)
+
+    async def _copy(self, topics: list[CopyTopic], taking_part: list[Led]) -> int | None:
+        """Ask for a copy and act on its outcomes; returns how long to wait if the worker was lost."""
+        for led in taking_part:
+            led.state.copying()
+        epochs = {led.key: led.leader_epoch for led in taking_part}
+        asked = Counter(
+            (uuid_from_text(topic.topic_id), each.partition)
+            for topic in topics
+            for each in topic.ranges
+        )
+        self._crash_points.at("broker_before_copy")
+        self._metrics.copiers.begin(self._clock.monotonic_ms() / 1000)
+        try:
+            header, _ = await self._worker.ask(CopyRequest(topics=topics).header())
+        except (WorkerLost, WorkerFailed) as error:
+            log.warning("copy of %s failed: %s", _names(taking_part), error)
+            for led in taking_part:
+                self._metrics.copy_failed(led.log.topic)
+                led.state.interrupted()
+            return self._wait_ms(error, taking_part)
+        finally:
+            self._metrics.copiers.end(self._clock.monotonic_ms() / 1000)
+        self._crash_points.at("broker_after_copy")
+        self._metrics.foreign_commits += header["complaints"]
+        answer = CopyAnswer.of(header)
+        for outcome in answer.partitions:
+            key = (uuid_from_text(outcome.topic_id), outcome.partition)
+            led_now = self.led.get(key)
+            if led_now is not None and led_now.leader_epoch == epochs.get(key):
+                # What an earlier try has copied, this one has not looked for.
+                self._settle(led_now, outcome, is_seen=outcome.ranges == asked[key])
+        self._crash_points.at("broker_after_advance")
+        self._log_copied(topics, answer)
+        return None
+
+    def _settle(self, led: Led, outcome: PartitionOutcome, *, is_seen: bool) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if outcome.outcome == FINISHED:
+            commit = None if outcome.commit is None else (outcome.commit[0], outcome.commit[1])
+            led.state.finished(outcome.tiered_end, now_ms, is_seen=is_seen, commit=commit)
+            self._resume(led)
+            self._metrics.copied(
+                led.log.topic, outcome.log_bytes, outcome.lake_bytes, outcome.ranges
+            )
+            self._advanced(led)
+            return
+        self._metrics.copy_failed(led.log.topic)
+        is_ours = outcome.outcome != CONFLICT
+        if is_ours and UNKNOWN_END < outcome.tiered_end < led.state.copied_offset:
+            # Another writer took away what was committed: the local log has it as long as nothing was let go.
+            log.error(
+                "%s: the lake ends at %d, where it ended at %d: copied again from there",
+                led.name,
+                outcome.tiered_end,
+                led.state.copied_offset,
+                extra=_where(led),
+            )
+            led.state.lost(outcome.tiered_end)
+        elif outcome.tiered_end >= 0:
+            led.state.learnt(outcome.tiered_end, now_ms)
+            self._advanced(led)
+        if outcome.outcome == CONFLICT:
+            self._pause(led, outcome.message)
+            return
+        log.warning(
+            "copy of %s failed, will be tried again: %s",
+            led.name,
+            outcome.message,
+            extra=_where(led),
+        )
+        led.state.failed(now_ms)
+
+    def _pause(self, led: Led, reason: str) -> None:
+        """Said where it begins; after that each try is silent until it is over."""
+        now_ms = self._clock.monotonic_ms()
+        if led.state.pause(reason, now_ms):
+            log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
+        self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
+
+    @staticmethod
+    def _resume(led: Led) -> None:
+        if led.state.resume():
+            log.info("tiering of %s is resumed", led.name, extra=_where(led))
+
+    @staticmethod
+    def _log_copied(topics: list[CopyTopic], answer: CopyAnswer) -> None:
+        """One line a person can follow."""
+        done = [each for each in answer.partitions if each.outcome == FINISHED]
+        if not done:
+            return
+        log.info(
+            "tiered %s: %d partitions, %d ranges, %d rows, %.1f MB of log into %.1f MB, %d ms",
+            ", ".join(topic.topic for topic in topics),
+            len(done),
+            sum(each.ranges for each in done),
+            sum(each.rows for each in done),
+            sum(each.log_bytes for each in done) / 1e6,
+            sum(each.lake_bytes for each in done) / 1e6,
+            answer.milliseconds,
+        )
+
+
+def _left_bytes(
+    chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[PartitionView, Sequence[Range]]]
+) -> int:
+    """Bytes that may be copied and were not chosen."""
+    pending_bytes = sum(
+        view.bytes_beyond + sum(each.size_bytes for each in ranges) for view, ranges in candidates
+    )
+    return pending_bytes - sum(each.size_bytes for each in chosen)
+
+
+def _has_all(led: Led, view: PartitionView) -> bool:
+    """Whether the lake holds all that could be copied when the partition was viewed, its active segment included."""
+    if view.active is None:
+        return False
+    return led.state.copied_offset + 1 >= min(view.active.next_offset, view.last_stable_offset)
+
+
+def _where(led: Led) -> dict[str, object]:
+    """The fields of a structured log."""
+    return {"topic": led.log.topic, "partition": led.log.partition}
+
+
+def _names(partitions: list[Led]) -> str:
+    names = [led.name for led in partitions]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,389 @@
+"""Pure: which ranges of which partitions are copied next, and which local segments may go.
+
+Rules of this file: no clock (callers pass a monotonic `now_ms`), no I/O, no log object. A range begins after what is
+FINISHED and ends at the end of a closed segment or, with `lake.max.lag.ms`, at the last stable offset. It never holds
+an offset at or above that: a row in the lake is committed for good. The oldest ranges come first. Consecutive
+segments of a partition are consecutive ranges, so that a row of `__remote_log_metadata` is still one segment. After a
+failure a partition waits, each time twice as long.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from broker.ipc.backoff import Backoff
+
+NOTHING_COPIED = -1
+# The store is looked at again for what was missing, or after it gave no answer.
+CHECK_FIRST_MS = 1_000
+CHECK_LONGEST_MS = 300_000
+Commit = tuple[int, str]
+"""Version and commit id."""
+Gap = tuple[int, int]
+"""First and last offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Offsets [base_offset, next_offset) of one local segment, as far as it is written."""
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    newest_ms: int = -1
+    bytes_behind: int = 0
+    """Of the log, from `next_offset` on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyLag:
+    """How long closed segments are not copied (KIP-1241): until they are old, or enough bytes follow.
+
+    0: not held back at all, whatever the other limit says. None: this limit alone never releases one.
+    """
+
+    now_ms: int = 0
+    lag_ms: int | None = 0
+    lag_bytes: int | None = 0
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is held back."""
+        return self.lag_ms == 0 or self.lag_bytes == 0
+
+    def holds_back(self, span: Span) -> bool:
+        """Whether it is too early for this segment, and so for those after it."""
+        if self.is_none:
+            return False
+        is_old = self.lag_ms is not None and self.now_ms - span.newest_ms >= self.lag_ms
+        return not is_old and (self.lag_bytes is None or span.bytes_behind < self.lag_bytes)
+
+
+NO_LAG = CopyLag()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """Offsets [start_offset, end_offset], all of them in the segment with this base offset."""
+
+    start_offset: int
+    end_offset: int
+    segment_base_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionView:
+    """What a decision needs to know of one led partition."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    copied_offset: int
+    log_start_offset: int
+    last_stable_offset: int
+    closed: Sequence[Span]
+    active: Span | None = None
+    lag: CopyLag = NO_LAG
+    bytes_beyond: int = 0
+    """Of segments that may be copied as well, behind those of `closed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRanges:
+    """The ranges of one partition that are copied together, in offset order without a gap."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    ranges: tuple[Range, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the local segments that are read for it."""
+        return sum(each.size_bytes for each in self.ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much one copy may take: this bounds what is repeated after a crash, and how long others wait."""
+
+    bytes_max: int = 64 * 1024 * 1024
+    ranges_max: int = 128
+
+
+def pending(view: PartitionView, *, with_active: bool) -> list[Range]:
+    """All ranges of a partition that may be copied now, oldest first."""
+    start = max(view.copied_offset + 1, view.log_start_offset)
+    found: list[Range] = []
+    for span in view.closed:
+        if span.next_offset <= start:
+            continue
+        if span.next_offset > view.last_stable_offset or view.lag.holds_back(span):
+            break
+        found.append(_range(span, start, span.next_offset))
+        start = span.next_offset
+    else:
+        active = view.active
+        if with_active and view.lag.is_none and active and view.last_stable_offset > start:
+            end = min(active.next_offset, view.last_stable_offset)
+            if end > start >= active.base_offset:
+                found.append(_range(active, start, end))
+    return found
+
+
+def _range(span: Span, start: int, end: int) -> Range:
+    """Cut a range out of a segment; its bytes are guessed in proportion to its offsets."""
+    begin = max(span.base_offset, start)
+    share = (end - begin) / max(1, span.next_offset - span.base_offset)
+    return Range(
+        start_offset=begin,
+        end_offset=end - 1,
+        segment_base_offset=span.base_offset,
+        size_bytes=max(1, round(span.size_bytes * share)),
+    )
+
+
+def choose(
+    candidates: Sequence[tuple[PartitionView, Sequence[Range]]], limits: Limits
+) -> list[PartitionRanges]:
+    """Fill one copy: the oldest range of each partition in turn, so that none starves.
+
+    At least one range is taken, however large. Partitions come in the order given; the caller begins
+    after the one that came last.
+    """
+    queues = [(view, deque(ranges)) for view, ranges in candidates if ranges]
+    taken: dict[tuple[bytes, int], list[Range]] = {}
+    bytes_left, ranges_left = limits.bytes_max, limits.ranges_max
+    while queues and ranges_left > 0 and bytes_left > 0:
+        still = []
+        for view, ranges in queues:
+            if ranges_left <= 0 or bytes_left <= 0:
+                break
+            if taken and ranges[0].size_bytes > bytes_left:
+                continue
+            first = ranges.popleft()
+            taken.setdefault((view.topic_id, view.partition), []).append(first)
+            bytes_left -= first.size_bytes
+            ranges_left -= 1
+            if ranges:
+                still.append((view, ranges))
+        queues = still
+    views = {(view.topic_id, view.partition): view for view, _ in candidates}
+    return [
+        PartitionRanges(
+            topic=views[key].topic, topic_id=key[0], partition=key[1], ranges=tuple(ranges)
+        )
+        for key, ranges in taken.items()
+    ]
+
+
+class Pace:
+    """Whether copies keep up with the segments that are closed meanwhile.
+
+    They fall behind once a copy leaves more uncopied than the first one that left anything, until one leaves nothing.
+    After a burst, or with a backlog from before, each copy leaves less than the last, even while segments are closed.
+    """
+
+    __slots__ = ("_first_bytes", "_is_behind")
+
+    def __init__(self) -> None:
+        self._first_bytes = 0
+        """What the first copy left behind since one left nothing."""
+        self._is_behind = False
+
+    def is_behind_with(self, left_bytes: int) -> bool:
+        """Whether copies fall behind if the next one leaves that many bytes uncopied."""
+        return left_bytes > 0 and (self._is_behind or left_bytes > self._first_bytes > 0)
+
+    def copied(self, left_bytes: int) -> None:
+        """A copy is done that left that many bytes."""
+        self._is_behind = self.is_behind_with(left_bytes)
+        self._first_bytes = (self._first_bytes or left_bytes) if left_bytes else 0
+
+
+class Phase(Enum):
+    """Where a led partition stands."""
+
+    UNKNOWN = "unknown"
+    """The lake was not asked yet: nothing is copied and nothing local is deleted."""
+    READY = "ready"
+    COPYING = "copying"
+    DIVERGED = "diverged"
+    """The lake ends beyond the log: other records have the offsets that this log gives out next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be looked at in the store before offsets up to this one may go."""
+
+    offset: int
+    commits: tuple[Commit, ...]
+    unseen: int
+    is_whole: bool
+    """All files of the offsets that are still local, and not the commits alone."""
+
+
+class CopyState:
+    """One led partition: what is FINISHED, what is being copied, what may go locally.
+
+    What a copy of this leader saw in the store may go after its grace time, once its commit was seen there again. What
+    the lake has told of (another leader's copies, or those before a crash) is looked for first; while anything is
+    missing, nothing behind it goes.
+
+    UNKNOWN → READY (the lake answered) → COPYING → READY (finished or failed). In each of them it is paused
+    while somebody must undo what is in the way (a property, another's topic id): tried again as after a failure,
+    since nobody tells when it is undone. UNKNOWN → DIVERGED is for good: the log may grow beyond the lake's end, and
+    its records would be taken for the lake's.
+    """
+
+    __slots__ = (
+        "_aged_offset",
+        "_aging",
+        "_commits",
+        "_pause_reason",
+        "backoff",
+        "check_backoff",
+        "copied_offset",
+        "deletable_offset",
+        "missing",
+        "phase",
+        "unseen",
+    )
+
+    def __init__(self, backoff: Backoff | None = None) -> None:
+        self.phase = Phase.UNKNOWN
+        self.copied_offset = NOTHING_COPIED
+        self.backoff = backoff or Backoff()
+        self._pause_reason = ""
+        self._aging: deque[tuple[int, int, Commit | None]] = deque()
+        self._aged_offset = NOTHING_COPIED
+        self._commits: dict[Commit, None] = {}
+        """Of copies whose grace time is over; to be seen again."""
+        self.deletable_offset = NOTHING_COPIED
+        """Last offset whose local copy may go."""
+        self.unseen = 0
+        """How often the lake told of what nobody has looked for since; 0 where all was seen."""
+        self.missing: list[Gap] = []
+        """Offsets that the store lacked when it was looked at last."""
+        self.check_backoff = Backoff(CHECK_FIRST_MS, CHECK_LONGEST_MS)
+
+    def learnt(self, tiered_end: int, now_ms: int) -> None:
+        """The lake's answer to what it holds; never less than before (the lake's end only grows)."""
+        if self.phase is Phase.UNKNOWN:
+            self.phase = Phase.READY
+        if tiered_end > self.copied_offset:
+            self.unseen += 1
+        self._advance(tiered_end, now_ms)
+
+    def lost(self, tiered_end: int) -> None:
+        """The lake ends there, and ended further up: what is behind it is copied again, and not let go."""
+        self.copied_offset = tiered_end
+        self.deletable_offset = min(self.deletable_offset, tiered_end)
+        self._aged_offset = min(self._aged_offset, tiered_end)
+        self._aging.clear()
+        self._commits.clear()
+        self.unseen += 1
+
+    def copying(self) -> None:
+        """A copy of some of its ranges begins."""
+        assert self.phase is Phase.READY, f"a copy begins while {self.phase}"
+        self.phase = Phase.COPYING
+
+    def finished(
+        self, end_offset: int, now_ms: int, *, is_seen: bool = True, commit: Commit | None = None
+    ) -> None:
+        """COPY_SEGMENT_FINISHED is durable up to `end_offset`. `is_seen`: whoever says so saw it all in the store."""
+        self._settled()
+        if not is_seen:
+            self.learnt(end_offset, now_ms)
+        self._advance(end_offset, now_ms, commit)
+        self.backoff.succeeded()
+
+    def failed(self, now_ms: int) -> int:
+        """A copy failed, and the lake is taken as unchanged; returns how long to wait before the next try."""
+        self._settled()
+        return self.backoff.failed(now_ms)
+
+    def interrupted(self) -> None:
+        """The copy ended for a reason outside this partition: no back-off."""
+        self._settled()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether somebody must undo something before the next copy."""
+        return bool(self._pause_reason)
+
+    def pause(self, reason: str, now_ms: int) -> bool:
+        """Copy nothing until what is in the way is gone; whether the reason is news. Tried again as after a failure."""
+        self.failed(now_ms)
+        is_news = reason not in self._pause_reason
+        if is_news:
+            self._pause_reason = reason
+        return is_news
+
+    def diverge(self, reason: str, now_ms: int) -> bool:
+        """Copy nothing, and let nothing local go, until the partition is opened again; whether that is news."""
+        self.phase = Phase.DIVERGED
+        return self.pause(reason, now_ms)
+
+    def resume(self) -> bool:
+        """Nothing is in the way; whether something was."""
+        was_paused, self._pause_reason = self.is_paused, ""
+        return was_paused
+
+    def aged_offset(self, now_ms: int, grace_ms: int) -> int:
+        """Last offset that is FINISHED for at least the grace time."""
+        while self._aging and now_ms - self._aging[0][1] >= grace_ms:
+            self._aged_offset, _, commit = self._aging.popleft()
+            if commit is not None:
+                self._commits[commit] = None
+        return self._aged_offset
+
+    def next_check_ms(self, now_ms: int, grace_ms: int) -> int | None:
+        """When the store is to be looked at before more may go; None while nothing more is to go."""
+        if self.phase in (Phase.UNKNOWN, Phase.DIVERGED):
+            return None
+        if self.missing or self.aged_offset(now_ms, grace_ms) > self.deletable_offset:
+            return self.check_backoff.retry_at_ms
+        return self._aging[0][1] + grace_ms if self._aging else None
+
+    def question(self, now_ms: int, grace_ms: int) -> Question:
+        """What to look at now."""
+        return Question(
+            offset=self.aged_offset(now_ms, grace_ms),
+            commits=tuple(self._commits),
+            unseen=self.unseen,
+            is_whole=self.unseen > 0 or bool(self.missing),
+        )
+
+    def checked(self, question: Question, missing: Sequence[Gap]) -> None:
+        """The store has what was asked for, except for this."""
+        self.missing = list(missing)
+        first = min((gap[0] for gap in missing), default=None)
+        if self.unseen == question.unseen:
+            for commit in question.commits:
+                self._commits.pop(commit, None)
+            self.unseen = 0
+            self.deletable_offset = max(self.deletable_offset, question.offset)
+        if first is not None:
+            self.deletable_offset = min(self.deletable_offset, first - 1)
+
+    @property
+    def allows_upkeep(self) -> bool:
+        """Whether its files in the lake may be expired and rewritten: they are known, and nothing is in the way."""
+        return self.phase in (Phase.READY, Phase.COPYING) and not self.is_paused
+
+    def may_copy(self, now_ms: int) -> bool:
+        """Whether this partition may be looked at now."""
+        return self.phase is Phase.READY and self.backoff.ready(now_ms)
+
+    def _settled(self) -> None:
+        if self.phase is Phase.COPYING:
+            self.phase = Phase.READY
+
+    def _advance(self, end_offset: int, now_ms: int, commit: Commit | None = None) -> None:
+        if end_offset > self.copied_offset:
+            self.copied_offset = end_offset
+            self._aging.append((end_offset, now_ms, commit))

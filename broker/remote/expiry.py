@@ -1,0 +1,262 @@
+"""Shell: the leader's side of retention in the lake: it moves the log start, then has rows removed.
+
+Rules of this file: the new log start is durable in the table before the log's own moves, so that no later leader shows
+again what a consumer was told is gone. Rows are removed after that. Between any two requests this broker may lose the
+leadership. The next leader does the rest, and what the table was told holds under any leader (the largest log start
+wins).
+Partitions are looked at every `remote.log.manager.task.interval.ms`; the worker is asked only where `Outlook` sees a
+reason, so that an idle worker is not kept running.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from broker.crash_points import CrashPoints
+from broker.ipc.backoff import Backoff
+from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.remote.metrics import Holding, TierMetrics
+from broker.remote.partitions import Key, Led, place_of
+from broker.seams import Clock
+from broker.worker.settings import TierSettings
+from kafka_ds.lake.expiration import NO_LIMIT, Decision, Outlook, Retention
+
+log = logging.getLogger(__name__)
+
+QUESTION_PARTITIONS_MAX = 100
+UNEXPECTED_PAUSE_SECONDS = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """A led partition, and what is remembered of it under this leadership."""
+
+    led: Led
+    backoff: Backoff
+    outlook: Outlook | None = None
+
+
+class ExpirationLoop:
+    """Looks after the retention of all partitions that this broker leads."""
+
+    def __init__(
+        self,
+        settings: TierSettings,
+        clock: Clock,
+        worker: Worker,
+        metrics: TierMetrics,
+        crash_points: CrashPoints,
+        led: Mapping[Key, Led],
+        agree: Callable[[Led], None],
+    ) -> None:
+        """`led` is read and never changed; `agree` moves a log's start to the lake's log start."""
+        self._settings = settings
+        self._clock = clock
+        self._worker = worker
+        self._metrics = metrics
+        self._crash_points = crash_points
+        self._led = led
+        self._agree = agree
+        self._watched: dict[Key, _Watched] = {}
+        self._wake = asyncio.Event()
+        self._stopped = False
+
+    def look_soon(self) -> None:
+        """A log start was moved in the table: what lies below it may go."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._stopped = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopped:
+            interval_ms = self._settings.remote_log_manager_task_interval_ms
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), interval_ms / 1000)
+            self._wake.clear()
+            try:
+                await self._round()
+            except Exception:
+                log.exception("retention failed unexpectedly")
+                await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
+
+    async def _round(self) -> None:
+        self._forget()
+        for led in list(self._led.values()):
+            # Where nothing is copied the log's own retention moves its start (KIP-950): the lake hears of it here.
+            known = led.lake_log_start
+            if known is not None and known < led.log.log_start_offset:
+                self._agree(led)
+        due: list[tuple[_Watched, Retention]] = []
+        for watched in map(self._watch, list(self._led.values())):
+            try:
+                retention = self._reason_to_look(watched)
+            except Exception as error:
+                # Whatever is wrong with one log keeps no other from its retention.
+                log.exception("%s cannot be read", watched.led.name)
+                self._failed(watched, error)
+                continue
+            if retention is not None:
+                due.append((watched, retention))
+        for start in range(0, len(due), QUESTION_PARTITIONS_MAX):
+            if self._stopped:
+                return
+            await self._look_at(due[start : start + QUESTION_PARTITIONS_MAX])
+
+    def _forget(self) -> None:
+        """Forget partitions that are no longer led here, or led in a new epoch."""
+        for key, watched in list(self._watched.items()):
+            if self._led.get(key) is not watched.led:
+                del self._watched[key]
+                self._metrics.holdings.pop((watched.led.log.topic, watched.led.log.partition), None)
+
+    def _watch(self, led: Led) -> _Watched:
+        return self._watched.setdefault(
+            led.key, _Watched(led=led, backoff=self._settings.backoff())
+        )
+
+    def _reason_to_look(self, watched: _Watched) -> Retention | None:
+        """The retention to ask the worker about, if there is a reason to ask."""
+        led, now_ms = watched.led, self._clock.monotonic_ms()
+        asked = led.lake_log_start is not None and led.state.allows_upkeep
+        if not asked or led.state.copied_offset < 0 or not watched.backoff.ready(now_ms):
+            return None
+        retention = self._retention(led)
+        outlook = watched.outlook
+        if outlook is not None and not outlook.is_due(retention, led.state.copied_offset):
+            return None
+        return retention
+
+    def _retention(self, led: Led) -> Retention:
+        config = led.log.config
+        retention_ms = config.retention_ms if config.deletes_old else NO_LIMIT
+        # Of a compacted log the limit is for what compaction has left: the log's own retention knows that.
+        by_size = config.deletes_old and not config.is_compacted
+        retention_bytes = config.retention_bytes if by_size else NO_LIMIT
+        return Retention(
+            now_ms=self._clock.now_ms(),
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            log_start_offset=led.log.log_start_offset,
+            limit_offset=min(led.log.committed_offset, led.last_stable_offset()),
+            local_bytes=led.only_local_bytes() if retention_bytes >= 0 else 0,
+        )
+
+    async def _look_at(self, due: Sequence[tuple[_Watched, Retention]]) -> None:
+        questions = [
+            {
+                **place_of(watched.led),
+                "retention": asdict(retention),
+                "lineage": watched.led.lineage(),
+                "copied_offset": watched.led.state.copied_offset,
+            }
+            for watched, retention in due
+        ]
+        asked = [
+            (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
+        ]
+        try:
+            answer, _ = await self._worker.ask({"op": "survey", "partitions": questions})
+        except (WorkerLost, WorkerFailed) as error:
+            for watched, _ in due:
+                self._failed(watched, error)
+            return
+        for (watched, retention), (offset, told), survey in zip(
+            due, asked, answer["partitions"], strict=True
+        ):
+            if self._stopped or not self._is_led(watched):
+                continue
+            if "error" in survey:
+                self._failed(watched, survey["error"])
+                continue
+            await self._act(watched, retention, offset, survey)
+            if told < retention.log_start_offset:
+                # What lies below it may go once the lake has heard of it: nothing else would be a reason to look.
+                watched.outlook = None
+
+    async def _act(
+        self, watched: _Watched, retention: Retention, copied_offset: int, survey: Mapping[str, Any]
+    ) -> None:
+        """Do what the survey found to be due, step by step."""
+        decision = Decision.of(survey["decision"])
+        led = watched.led
+        self._count(led, survey, decision)
+        try:
+            if decision.expired and not await self._move(led, decision):
+                return
+            if decision.expired or survey["below"] or survey["has_files_below"]:
+                self._crash_points.at("broker_before_sweep")
+                swept, _ = await self._worker.ask({"op": "sweep", **place_of(led)})
+                self._swept(led, swept)
+        except (WorkerLost, WorkerFailed) as error:
+            self._failed(watched, error)
+            return
+        watched.backoff.succeeded()
+        # What holds a deletion up is gone one day, and nothing else would be a reason to look.
+        watched.outlook = (
+            None
+            if survey["held_up"]
+            else Outlook(decision=decision, retention=retention, copied_offset=copied_offset)
+        )
+
+    async def _move(self, led: Led, decision: Decision) -> bool:
+        """Move the table's log start, then the log's own; False if this broker no longer leads."""
+        offset = decision.log_start_offset
+        self._crash_points.at("broker_before_log_start")
+        question = {"op": "move_log_start", **place_of(led), "offset": offset}
+        answer, _ = await self._worker.ask(question)
+        self._crash_points.at("broker_after_log_start")
+        if "error" in answer:
+            raise WorkerFailed("unavailable", answer["error"])
+        if self._led.get(led.key) is not led or answer["log_start_offset"] < offset:
+            return False
+        led.lake_log_start = max(led.lake_log_start or 0, answer["log_start_offset"])
+        self._agree(led)
+        log.info(
+            "%s begins at %d by %s: %d ranges, %.1f MB of log expired",
+            led.name,
+            led.log.log_start_offset,
+            " and ".join(sorted(each.value for each in decision.reasons)),
+            decision.expired,
+            decision.expired_bytes / 1e6,
+            extra={"topic": led.log.topic, "partition": led.log.partition},
+        )
+        return True
+
+    def _count(self, led: Led, survey: Mapping[str, Any], decision: Decision) -> None:
+        if not survey["is_counted"]:
+            return
+        self._metrics.holdings[led.log.topic, led.log.partition] = Holding(
+            segments=survey["segments"],
+            size_bytes=survey["size_bytes"],
+            computation_ms=survey["milliseconds"],
+            delete_lag_bytes=survey["below_bytes"] + decision.expired_bytes,
+            delete_lag_segments=survey["below"] + decision.expired,
+        )
+
+    def _swept(self, led: Led, swept: Mapping[str, Any]) -> None:
+        self._metrics.deleted(led.log.topic, swept["segments"])
+        key = (led.log.topic, led.log.partition)
+        before = self._metrics.holdings.get(key, Holding())
+        self._metrics.holdings[key] = Holding(
+            segments=max(0, before.segments - swept["segments"]),
+            size_bytes=max(0, before.size_bytes - swept["size_bytes"]),
+            computation_ms=before.computation_ms,
+            delete_lag_bytes=max(0, before.delete_lag_bytes - swept["size_bytes"]),
+            delete_lag_segments=max(0, before.delete_lag_segments - swept["segments"]),
+        )
+
+    def _failed(self, watched: _Watched, error: object) -> None:
+        wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
+        self._metrics.delete_failed(watched.led.log.topic)
+        name = watched.led.name
+        log.warning("retention of %s failed, tried again in %d ms: %s", name, wait_ms, error)
+
+    def _is_led(self, watched: _Watched) -> bool:
+        return self._led.get(watched.led.key) is watched.led

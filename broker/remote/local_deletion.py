@@ -1,0 +1,235 @@
+"""Shell: local segments whose records are in the lake may go, `lake.local.grace.ms` after they got there.
+
+Rules of this file: on a leader, a log's `highest_offset_in_remote_storage` moves here and nowhere else: after
+COPY_SEGMENT_FINISHED is durable (KIP-405), the grace time is over, and the store was looked at once more. Of what this
+leader has copied itself the commit is read back; what it was told of (by the table, after a change of leader, a restart
+or a lost answer) is looked for file by file, as far as the local log has it. What is missing is written again from
+there. As long as it is not, it is an alarm: an error in the log and a gauge; nothing from it on goes, and it is looked
+at again. Copies go on.
+The log's own retention decides what goes of what may go. A log that cannot delete now (a full disk has no room for its
+new segment) is one partition's trouble: others go on. Its retention tries again.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from broker.crash_points import CrashPoints
+from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.log.log import Log
+from broker.remote.copy_policy import Question
+from broker.remote.partitions import Key, Led, place_of
+from broker.seams import Clock
+from broker.worker.settings import TierSettings
+from kafka_ds.protocol.errors import KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+QUESTION_PARTITIONS_MAX = 100
+UNEXPECTED_PAUSE_SECONDS = 5.0
+GROUPING_MS = 1_000
+SHOWN_MAX = 5
+
+
+class LocalDeletion:
+    """Tells the led logs which of their records are safe in the lake."""
+
+    def __init__(
+        self,
+        settings: TierSettings,
+        clock: Clock,
+        worker: Worker,
+        crash_points: CrashPoints,
+        led: Mapping[Key, Led],
+        copy_again: Callable[[Led], None],
+    ) -> None:
+        """`led` is read and never changed; `copy_again` is told where the lake has lost its end."""
+        self._clock = clock
+        self._worker = worker
+        self._crash_points = crash_points
+        self._led = led
+        self._copy_again = copy_again
+        self._grace_ms = settings.lake_local_grace_ms
+        self._wake = asyncio.Event()
+        self._stopped = False
+
+    def advanced(self) -> None:
+        """More of a partition is FINISHED."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop telling logs."""
+        self._stopped = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        while not self._stopped:
+            await self._wait()
+            try:
+                await self._round()
+            except Exception:
+                _LOGGER.exception("local segments stay: the store cannot be looked at")
+                await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
+
+    async def _wait(self) -> None:
+        """Until the first grace time or back-off ends; what ends within the same second goes together."""
+        while not self._stopped:
+            self._wake.clear()
+            now_ms = self._clock.monotonic_ms()
+            times = (
+                each.state.next_check_ms(now_ms, self._grace_ms) for each in self._led.values()
+            )
+            next_ms = min((at_ms for at_ms in times if at_ms is not None), default=None)
+            if next_ms is not None and next_ms <= now_ms:
+                await asyncio.sleep(min(GROUPING_MS, self._grace_ms) / 1000)
+                return
+            wait_s = None if next_ms is None else (next_ms - now_ms) / 1000
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), wait_s)
+
+    async def _round(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        due = []
+        for led in self._led.values():
+            at_ms = led.state.next_check_ms(now_ms, self._grace_ms)
+            if at_ms is not None and at_ms <= now_ms:
+                due.append(led)
+        for start in range(0, len(due), QUESTION_PARTITIONS_MAX):
+            if self._stopped:
+                return
+            await self._check(due[start : start + QUESTION_PARTITIONS_MAX])
+
+    async def _check(self, due: Sequence[Led]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        asked = [(led, led.state.question(now_ms, self._grace_ms)) for led in due]
+        self._crash_points.at("broker_before_check")
+        answers = await self._ask("check", [(each[0], self._header(*each)) for each in asked])
+        self._crash_points.at("broker_after_check")
+        for (led, question), answer in zip(asked, answers, strict=True):
+            if answer is None or not self._is_led(led):
+                continue
+            if answer["missing"]:
+                answer = await self._repair(led, question, answer)
+            if answer is not None and self._is_led(led):
+                self._settle(led, question, answer)
+
+    async def _repair(
+        self, led: Led, question: Question, answer: Mapping[str, Any]
+    ) -> Mapping[str, Any] | None:
+        """Have what is missing written again, as far as the log has it; what the store lacks after that."""
+        try:
+            sources = [
+                led.sources(each["read_from"], each["read_to"]) for each in answer["missing"]
+            ]
+        except (OSError, KafkaError) as error:
+            _LOGGER.error("%s cannot be read: %s", led.name, error)
+            return answer
+        found = [
+            {
+                "read_from": missing["read_from"],
+                "read_to": missing["read_to"],
+                "ranges": [asdict(each) for each in ranges],
+            }
+            for missing, ranges in zip(answer["missing"], sources, strict=True)
+            if ranges
+        ]
+        if not found:
+            return answer
+        header = {**self._header(led, question), "sources": found}
+        (after,) = await self._ask("repair", [(led, header)])
+        self._crash_points.at("broker_after_repair")
+        return after if after is not None else answer
+
+    def _header(self, led: Led, question: Question) -> dict[str, Any]:
+        return {
+            **place_of(led),
+            "start_offset": led.log.local_log_start_offset,
+            "is_whole": question.is_whole,
+            "commits": [list(each) for each in question.commits],
+        }
+
+    async def _ask(
+        self, operation: str, questions: Sequence[tuple[Led, dict[str, Any]]]
+    ) -> Sequence[Mapping[str, Any] | None]:
+        """The worker's answers; None where it gave none, which is asked again later."""
+        now_ms = self._clock.monotonic_ms()
+        try:
+            header, _ = await self._worker.ask(
+                {"op": operation, "partitions": [each for _, each in questions]}
+            )
+            answers: Sequence[Mapping[str, Any]] = header["partitions"]
+        except (WorkerLost, WorkerFailed) as error:
+            answers = [{"error": str(error)}] * len(questions)
+        for (led, _), answer in zip(questions, answers, strict=True):
+            if "error" in answer:
+                wait_ms = led.state.check_backoff.failed(now_ms)
+                _LOGGER.warning(
+                    "%s: the store cannot be looked at, tried again in %d ms, until then local segments stay: %s",
+                    led.name,
+                    wait_ms,
+                    answer["error"],
+                )
+        return [None if "error" in each else each for each in answers]
+
+    def _settle(self, led: Led, question: Question, answer: Mapping[str, Any]) -> None:
+        """Let go what the store has."""
+        state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
+        if answer["lost"] or answer["tiered_end"] < question.offset:
+            _LOGGER.error(
+                "%s: the table ends at %d, and ended at %d: another writer took commits away; copied again from there",
+                led.name,
+                answer["tiered_end"],
+                state.copied_offset,
+                extra=where,
+            )
+            state.lost(min(answer["tiered_end"], state.copied_offset))
+            self._copy_again(led)
+            return
+        gaps = [(each["start_offset"], each["end_offset"]) for each in answer["missing"]]
+        if gaps and gaps != state.missing:
+            shown = ", ".join(
+                f"{each['start_offset']}-{each['end_offset']} ({each['what']})"
+                for each in answer["missing"][:SHOWN_MAX]
+            )
+            _LOGGER.error(
+                "%s: the table's data of offsets %s%s are missing in the store; local segments from offset %d on stay",
+                led.name,
+                shown,
+                " and more" if len(gaps) > SHOWN_MAX else "",
+                gaps[0][0],
+                extra=where,
+            )
+        elif state.missing and not gaps:
+            _LOGGER.info("%s: nothing is missing in the store any more", led.name, extra=where)
+        state.checked(question, gaps)
+        if gaps:
+            state.check_backoff.failed(self._clock.monotonic_ms())
+        else:
+            state.check_backoff.succeeded()
+        self._let_go(led)
+
+    def _is_led(self, led: Led) -> bool:
+        return self._led.get(led.key) is led
+
+    def _let_go(self, led: Led) -> None:
+        """Let the log delete, by its local retention, what was FINISHED long enough ago."""
+        if led.state.missing:
+            log = led.log
+            log.highest_offset_in_remote_storage = min(
+                log.highest_offset_in_remote_storage, led.state.deletable_offset
+            )
+        let_go(led.log, led.state.deletable_offset, self._clock)
+
+
+def let_go(log: Log, offset: int, clock: Clock) -> None:
+    """Have a log, of a leader or a follower, delete what was in the lake long enough ago; what fails is logged."""
+    if offset > log.highest_offset_in_remote_storage:
+        log.highest_offset_in_remote_storage = offset
+        try:
+            log.delete_local_segments(clock.now_ms())
+        except (OSError, KafkaError) as error:
+            _LOGGER.error("%s keeps what is in the lake for now: %s", log.name, error)

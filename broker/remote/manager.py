@@ -1,0 +1,524 @@
+"""Shell: the broker's side of the tier: what is copied when, what is read cold, what may be deleted.
+
+Rules of this file: it leaves every decision that it can to `policy` and holds no lake data; whatever needs Arrow is
+asked of the worker process.
+All methods are called in the event loop; those that are not `async` never wait.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from broker.crash_points import ALL_BROKER_POINTS, armed_from_environment
+from broker.ipc.channel import AskWorker, Buffer, Header, cut
+from broker.ipc.child import WorkerFailed, WorkerLost
+from broker.log.ending import Ending
+from broker.log.log import Log
+from broker.metrics.names import Metric, Sample
+from broker.remote.copies import CopyLoop
+from broker.remote.copy_policy import CopyState, Phase
+from broker.remote.expiry import ExpirationLoop
+from broker.remote.local_deletion import LocalDeletion
+from broker.remote.metrics import TierMetrics, tier_samples
+from broker.remote.optimize import LayoutLoop
+from broker.remote.partitions import Led, place_of
+from broker.remote.process import new_worker
+from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
+from broker.remote.reads import RemoteReads
+from broker.seams import Clock
+from broker.worker.rpc import OUT_OF_RANGE
+from broker.worker.settings import TierSettings
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import uuid_text
+
+log = logging.getLogger(__name__)
+
+# Events of the cluster come in bursts (a start, a topic with many partitions): one commit takes all.
+MATERIALISE_SECONDS = 1.0
+# A copy in flight gets so long to end when the broker stops; it is repeated if it does not.
+STOP_SECONDS = 5.0
+
+# Of how a request is asked of the worker, and after how many ms again.
+Notes: TypeAlias = Callable[[AskWorker, int], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierRead:
+    """What the lake holds from an offset on: whole record batches, in offset order.
+
+    `next_offset` is the offset after the last one that this read covers. The last batch, which may be empty,
+    reaches up to it, so that a consumer's position moves past offsets whose records are gone.
+    """
+
+    chunks: list[Buffer] = field(default_factory=list)
+    next_offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(map(len, self.chunks))
+
+
+class TierManager:
+    """Runs one broker's tier: copies, cold reads, local deletion, rows of cluster events."""
+
+    def __init__(
+        self,
+        settings: TierSettings,
+        clock: Clock,
+        in_force: Callable[[str], Any] | None = None,
+    ) -> None:
+        """`in_force` gives the present value of a setting that may change while the broker runs."""
+        self._settings = settings
+        self._in_force = in_force or settings.value_of
+        self._clock = clock
+        self._metrics = TierMetrics()
+        self._fetch_quota = self._quota("fetch", FETCH_TIMES)
+        self._copy_quota = self._quota("copy", COPY_TIMES)
+        self._worker = new_worker(
+            settings.worker_arguments(),
+            clock,
+            idle_ms=settings.lake_worker_idle_ms,
+            shared_bytes=settings.lake_reader_cache_bytes,
+        )
+        crash_points = armed_from_environment(ALL_BROKER_POINTS)
+        self._copies = CopyLoop(
+            settings,
+            clock,
+            self._worker,
+            self._metrics,
+            crash_points,
+            self._advanced,
+            self._copy_quota,
+        )
+        self._expiration = ExpirationLoop(
+            settings,
+            clock,
+            self._worker,
+            self._metrics,
+            crash_points,
+            self._copies.led,
+            self._agree_on_start,
+        )
+        self._layout = LayoutLoop(settings, clock, self._worker, self._metrics, self._copies.led)
+        self._reads = RemoteReads(
+            settings.remote_log_reader_threads,
+            settings.remote_log_reader_max_pending_tasks,
+            clock,
+            self._metrics,
+        )
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._copying: asyncio.Task[None] | None = None
+        self._local = LocalDeletion(
+            settings,
+            clock,
+            self._worker,
+            crash_points,
+            self._copies.led,
+            lambda led: self._copies.look_at(led.key),
+        )
+        self._materialising = False
+        self._metadata_version = -1
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Start; the worker process starts only when it is first needed."""
+        self._copying = asyncio.get_running_loop().create_task(
+            self._copies.run(), name="tier copies"
+        )
+        self._spawn(self._expiration.run())
+        self._spawn(self._layout.run())
+        self._spawn(self._local.run())
+
+    async def stop(self) -> None:
+        """Let the copy in flight end if it ends soon, stop the worker, fail what waits."""
+        self._stopped = True
+        self._copies.stop()
+        self._expiration.stop()
+        self._layout.stop()
+        if self._copying is not None:
+            await asyncio.wait([self._copying], timeout=STOP_SECONDS)
+            self._copying.cancel()
+        self._local.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._worker.stop()
+
+    @property
+    def metrics(self) -> TierMetrics:
+        """What was counted so far."""
+        self._metrics.worker_starts = self._worker.starts
+        self._metrics.worker_deaths = self._worker.deaths
+        return self._metrics
+
+    def samples(self) -> Iterator[Sample]:
+        """All metrics of the tier."""
+        now_ms = self._clock.monotonic_ms()
+        yield from tier_samples(self.metrics, self.lags(), self.missing(), now_ms / 1000)
+        yield from self._copy_quota.samples(now_ms)
+        yield from self._fetch_quota.samples(now_ms)
+
+    def missing(self) -> dict[str, tuple[int, int]]:
+        """By topic: partitions of whose tables the store lacks data, and how many offsets; only where it does."""
+        found: dict[str, tuple[int, int]] = {}
+        for led in tuple(self._copies.led.values()):
+            if led.state.missing:
+                partitions, offsets = found.get(led.log.topic, (0, 0))
+                offsets += sum(end - start + 1 for start, end in led.state.missing)
+                found[led.log.topic] = (partitions + 1, offsets)
+        return found
+
+    def lags(self) -> dict[str, tuple[int, int, int]]:
+        """By tiered topic: bytes and number of closed segments that are not in the lake yet, paused partitions."""
+        lags: dict[str, tuple[int, int, int]] = {}
+        for led in tuple(self._copies.led.values()):
+            if not led.log.config.copies_to_lake:
+                continue
+            views = led.log.closed_segments(led.state.copied_offset + 1)
+            size_bytes, count, paused = lags.get(led.log.topic, (0, 0, 0))
+            size_bytes += sum(view.size_bytes for view in views)
+            paused += led.state.is_paused
+            lags[led.log.topic] = (size_bytes, count + len(views), paused)
+        return lags
+
+    # -- what the broker tells --------------------------------------------------------------
+
+    def partition_opened(
+        self,
+        log: Log,
+        *,
+        leader_epoch: int,
+        last_stable_offset: Callable[[], int],
+        lake_reaches: Callable[[int], None] = lambda next_offset: None,
+    ) -> None:
+        """This broker leads the partition of `log` (with remote.storage.enable) from now on.
+
+        `last_stable_offset` is asked before each copy: nothing at or above it is copied. `lake_reaches` is told the
+        offset after the lake's last one, as soon as that is known. Called
+        again with a higher epoch after a re-election.
+        """
+        led = Led(
+            log=log,
+            leader_epoch=leader_epoch,
+            last_stable_offset=last_stable_offset,
+            lake_reaches=lake_reaches,
+            state=CopyState(self._settings.backoff()),
+        )
+        # What was let go as a follower, or by a leader before, this one has not looked for in the store.
+        log.highest_offset_in_remote_storage = -1
+        delay_ms = self._settings.lake_start_delay_ms if log.log_end_offset > 0 else None
+        self._copies.open(led, delay_ms)
+
+    def partition_closed(self, topic_id: bytes, partition: int) -> None:
+        """This broker no longer leads the partition: copies of it are not finished here."""
+        self._copies.forget((topic_id, partition))
+        self._layout.forget((topic_id, partition))
+        # A broker that stops closes thousands of them, mostly of topics that have others left.
+        if not any(each == topic_id for each, _ in self._copies.led):
+            self._metrics.topics.keep({led.log.topic for led in self._copies.led.values()})
+
+    def segment_rolled(self, log: Log) -> None:
+        """A segment of this log was closed: there may be a range to copy."""
+        key = (log.topic_id, log.partition)
+        if key in self._copies.led:
+            self._copies.look_at(key)
+
+    def log_start_moved(self, log: Log) -> None:
+        """DeleteRecords has moved the log's start up: the lake is told in the background.
+
+        The log's own directory knows it already; the lake needs it in case that is lost.
+        """
+        led = self._copies.led.get((log.topic_id, log.partition))
+        if led is None:
+            return
+        led.deleted_below = log.log_start_offset
+        if led.lake_log_start is not None:
+            self._agree_on_start(led)
+
+    def topic_deleted(self, topic: str, topic_id: bytes) -> None:
+        """The topic is deleted: all its rows leave the table, durably, in the background.
+
+        The deletion is in the cluster's metadata too, so that it is not lost with this process:
+        whoever makes its event a row has deleted the rows first, or notes in the table that this is left to be done.
+        """
+        for key in [key for key in self._copies.led if key[0] == topic_id]:
+            self._copies.forget(key)
+        if self._stopped:
+            return
+        request = {"op": "delete_topic", "topic": topic, "topic_id": uuid_text(topic_id)}
+        self._spawn(self._until_done(lambda: request, f"deletion of the rows of {topic}"))
+
+    def cluster_events(self, version: int) -> None:
+        """`__cluster_metadata` is at `version`: its events become rows within about a second."""
+        self._metadata_version = max(self._metadata_version, version)
+        if not self._materialising and not self._stopped:
+            self._materialising = True
+            self._spawn(self._materialise())
+
+    def note_offsets(self, notes: Notes) -> None:
+        """From time to time, write what `notes` says of partitions' and groups' offsets to the lake."""
+        self._spawn(notes(self._worker.ask, self._settings.lake_offsets_interval_ms))
+
+    # -- what the broker asks ---------------------------------------------------------------
+
+    async def noted_offsets(self) -> list[dict[str, Any]]:
+        """The valid rows of `__offsets` of all brokers. Raises KafkaError."""
+        header, _ = await self._ask({"op": "noted_offsets"})
+        rows: list[dict[str, Any]] = header["rows"]
+        return rows
+
+    def sheds_reads(self) -> bool:
+        """Whether remote.log.manager.fetch.max.bytes.per.second is used up: nothing is read now (KIP-956)."""
+        return self._fetch_quota.throttle_time_ms(self._clock.monotonic_ms()) > 0
+
+    async def read(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        isolation_level: int = 0,
+    ) -> TierRead | None:
+        """Read batches from `offset` on, at least one and then at most `max_bytes`, never beyond the
+        tiered end. isolation_level as in Fetch: 0 read_uncommitted, 1 read_committed.
+
+        None if that takes longer than remote.fetch.max.wait.ms: the work goes on, for the client's next try.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
+        (retriable: store or worker away, queue full).
+        """
+        request = {
+            "op": "read",
+            "topic": topic,
+            "topic_id": uuid_text(topic_id),
+            "partition": partition,
+            "offset": offset,
+            "max_bytes": max_bytes,
+            "isolation_level": isolation_level,
+        }
+        wait_ms = self._in_force("remote.fetch.max.wait.ms")
+        try:
+            header, payload = await asyncio.wait_for(self._ask_to_read(request), wait_ms / 1000)
+        except TimeoutError:
+            self._metrics.fetches_expired += 1
+            return None
+        read = TierRead(
+            chunks=header["views"] if "views" in header else cut(payload, header["sizes"]),
+            next_offset=header["next_offset"],
+        )
+        self._fetch_quota.record(read.size_bytes, self._clock.monotonic_ms())
+        self._metrics.fetched(topic, read.size_bytes)
+        if "cache" in header:
+            self._metrics.cached(header["cache"])
+        return read
+
+    def list_offsets_timeout_ms(self) -> int:
+        """How long ListOffsets waits for the lake if its client does not say (KIP-1075)."""
+        timeout_ms: int = self._in_force("remote.list.offsets.request.timeout.ms")
+        return timeout_ms
+
+    def listing_expired(self) -> None:
+        """Count a ListOffsets that timed out."""
+        self._metrics.listings_expired += 1
+
+    async def offset_for_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
+    ) -> tuple[int, int, int] | None:
+        """First tiered record at or after a time and offset: (timestamp_ms, offset, leader_epoch), or None."""
+        question = {
+            "op": "offset_for_timestamp",
+            "timestamp_ms": timestamp_ms,
+            "start_offset": start_offset,
+        }
+        return await self._ask_record(topic, topic_id, partition, question)
+
+    async def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
+    ) -> tuple[int, int, int] | None:
+        """First record of the greatest timestamp among those from an offset on, in the same form."""
+        question = {"op": "max_timestamp", "start_offset": start_offset}
+        return await self._ask_record(topic, topic_id, partition, question)
+
+    async def _ask_record(
+        self, topic: str, topic_id: bytes, partition: int, question: Header
+    ) -> tuple[int, int, int] | None:
+        place = {"topic": topic, "topic_id": uuid_text(topic_id), "partition": partition}
+        header, _ = await self._ask_to_read({**question, **place})
+        found = header["found"]
+        return (found[0], found[1], found[2]) if found else None
+
+    def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
+        """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
+        led = self._copies.led.get((topic_id, partition))
+        if led is None or led.state.phase in (Phase.UNKNOWN, Phase.DIVERGED):
+            return None
+        return led.state.copied_offset
+
+    def checked_end(self, topic_id: bytes, partition: int) -> int:
+        """Last offset that this leader may let go, and so its followers: the store was looked at for it."""
+        led = self._copies.led.get((topic_id, partition))
+        return -1 if led is None else led.state.deletable_offset
+
+    async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
+        """As `tiered_end`, but asks the lake if it is not known yet (ListOffsets -5, -6)."""
+        known = self.tiered_end(topic_id, partition)
+        if known is not None:
+            return known
+        (end,) = await self.tiered_ends([(topic, topic_id, partition)])
+        if isinstance(end, KafkaError):
+            self._metrics.fetch_failed(topic)
+            raise end
+        return end
+
+    async def tiered_ends(
+        self, partitions: Sequence[tuple[str, bytes, int]]
+    ) -> list[int | KafkaError]:
+        """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
+        asked = [[topic, uuid_text(topic_id), index] for topic, topic_id, index in partitions]
+        header, _ = await self._ask_to_read({"op": "state", "partitions": asked})
+        return [_end_of(state) for state in header["partitions"]]
+
+    async def fence(
+        self, partitions: Sequence[tuple[str, bytes, int, int]]
+    ) -> list[int | KafkaError]:
+        """As `tiered_ends`, after which no leader of an epoch below the fourth value commits anything more.
+
+        For a leader whose log may hold less than others have copied or are about to copy.
+        """
+        asked = [[topic, uuid_text(id_), index, epoch] for topic, id_, index, epoch in partitions]
+        # It may wait for a copy: readers do not wait with it.
+        try:
+            header, _ = await self._ask({"op": "fence", "partitions": asked})
+        except KafkaError:
+            self._metrics.fetch_failed(None)
+            raise
+        return [_end_of(state) for state in header["partitions"]]
+
+    async def ending(
+        self, topic: str, topic_id: bytes, partition: int, offset: int
+    ) -> tuple[int, Ending]:
+        """The first offset after the range that holds this one, and what the lake knows up to there besides records.
+
+        Raises KafkaError: OFFSET_OUT_OF_RANGE (it does not hold it), KAFKA_STORAGE_ERROR.
+        """
+        request = {"op": "ending", "topic": topic, "topic_id": uuid_text(topic_id)}
+        counters = self._metrics.topics.of(topic)
+        counters.build_requests += 1
+        try:
+            header, _ = await self._ask_to_read(
+                {**request, "partition": partition, "offset": offset}
+            )
+        except KafkaError:
+            counters.build_errors += 1
+            raise
+        ending = Ending(
+            producer_snapshot=bytes.fromhex(header["producer_snapshot"]),
+            leader_epochs=tuple((epoch, start) for epoch, start in header["leader_epochs"]),
+            epochs_known_to=header["epochs_known_to"],
+        )
+        return header["end_offset"] + 1, ending
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _quota(self, what: str, times: tuple[Metric, Metric]) -> RemoteQuota:
+        prefix = f"remote.log.manager.{what}"
+        return RemoteQuota(
+            lambda: int(self._in_force(f"{prefix}.max.bytes.per.second")),
+            times,
+            windows=self._settings.value_of(f"{prefix}.quota.window.num"),
+            window_seconds=self._settings.value_of(f"{prefix}.quota.window.size.seconds"),
+        )
+
+    async def _ask_to_read(self, request: Header) -> tuple[Header, memoryview]:
+        """Ask for a client: such requests are bounded in number, and fail with an error that clients retry."""
+        try:
+            return await self._reads.ask(lambda: self._ask(request))
+        except KafkaError:
+            self._metrics.fetch_failed(request.get("topic"))
+            raise
+
+    async def _ask(self, request: Header) -> tuple[Header, memoryview]:
+        try:
+            return await self._worker.ask(request)
+        except WorkerLost as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        except WorkerFailed as error:
+            out = error.kind == OUT_OF_RANGE
+            code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
+            raise KafkaError(code, str(error)) from error
+
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _until_done(self, made: Callable[[], Header], what: str) -> Header:
+        """Repeat a request, `made` anew each time, until it succeeds; gives that one."""
+        backoff = self._settings.backoff()
+        while True:
+            request = made()
+            try:
+                await self._worker.ask(request)
+                return request
+            except (WorkerLost, WorkerFailed) as error:
+                wait_ms = backoff.failed(self._clock.monotonic_ms())
+                log.warning("%s failed, tried again in %d ms: %s", what, wait_ms, error)
+                await asyncio.sleep(wait_ms / 1000)
+
+    async def _materialise(self) -> None:
+        done = -1
+        while done < self._metadata_version:
+            await asyncio.sleep(MATERIALISE_SECONDS)
+            # What is tried again goes on to what was decided meanwhile: a deletion may fail for long.
+            request = await self._until_done(
+                lambda: {"op": "materialise", "version": self._metadata_version},
+                "rows of the cluster's events",
+            )
+            done = request["version"]
+        self._materialising = False
+
+    def _agree_on_start(self, led: Led) -> None:
+        """Move the log's start to the larger of lake's and log's, and tell the lake."""
+        log_, known = led.log, led.lake_log_start
+        if known is None or known == log_.log_start_offset:
+            return
+        if known > log_.log_start_offset:
+            with contextlib.suppress(KafkaError):  # Beyond its end: recovery moves that first.
+                log_.advance_log_start_offset(known)
+        elif not led.moves_log_start:
+            led.moves_log_start = True
+            self._spawn(self._move_log_start(led))
+
+    async def _move_log_start(self, led: Led) -> None:
+        backoff = self._settings.backoff()
+        offset = led.log.log_start_offset
+        while self._copies.led.get(led.key) is led and offset != led.lake_log_start:
+            request = {"op": "move_log_start", **place_of(led), "offset": offset}
+            try:
+                await self._worker.ask(request)
+                led.lake_log_start = offset
+                self._expiration.look_soon()
+            except (WorkerLost, WorkerFailed) as error:
+                wait_ms = backoff.failed(self._clock.monotonic_ms())
+                log.warning("log start of %s, tried again in %d ms: %s", led.name, wait_ms, error)
+                await asyncio.sleep(wait_ms / 1000)
+            offset = led.log.log_start_offset
+        led.moves_log_start = False
+
+    def _advanced(self, led: Led) -> None:
+        """More of a partition is FINISHED."""
+        self._agree_on_start(led)
+        self._local.advanced()
+
+
+def _end_of(state: Header) -> int | KafkaError:
+    """A partition's last offset, from the worker's answer."""
+    if "error" in state:
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
+    end: int = state["tiered_end"]
+    return end

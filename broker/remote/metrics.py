@@ -1,0 +1,405 @@
+"""Pure: what the tier counts, under Kafka's names where Kafka has one (KIP-405, KIP-963).
+
+Rules of this file: totals only grow; monitoring turns them into rates. What concerns one topic is counted there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+from broker.metrics.names import Sample, Summary, gauge, histogram, meter
+from broker.metrics.times import QUANTILES, RecentTimes
+from broker.metrics.topics import PerTopic
+
+_TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
+_MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
+_READERS = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name="
+
+
+@dataclass(slots=True)
+class TierCounters:
+    """What was counted of one topic."""
+
+    copy_requests: int = 0
+    copy_bytes: int = 0
+    copy_errors: int = 0
+    lake_bytes: int = 0
+    fetch_requests: int = 0
+    fetch_bytes: int = 0
+    fetch_errors: int = 0
+    delete_requests: int = 0
+    delete_errors: int = 0
+    build_requests: int = 0
+    build_errors: int = 0
+    layout_requests: int = 0
+    layout_files: int = 0
+    layout_bytes: int = 0
+    layout_errors: int = 0
+
+
+_METRICS = {
+    "copy_requests": meter(
+        f"{_TOPICS}RemoteCopyRequestsPerSec", "Ranges copied to the lake.", "topic"
+    ),
+    "copy_bytes": meter(
+        f"{_TOPICS}RemoteCopyBytesPerSec", "Bytes of log copied to the lake.", "topic"
+    ),
+    "copy_errors": meter(
+        f"{_TOPICS}RemoteCopyErrorsPerSec", "Copies to the lake that failed.", "topic"
+    ),
+    "lake_bytes": meter(
+        f"{_TOPICS}RemoteLakeBytesPerSec",
+        "Bytes of the files that copies wrote to the lake.",
+        "topic",
+        ours=True,
+    ),
+    "fetch_requests": meter(
+        f"{_TOPICS}RemoteFetchRequestsPerSec", "Reads of consumers from the lake.", "topic"
+    ),
+    "fetch_bytes": meter(
+        f"{_TOPICS}RemoteFetchBytesPerSec", "Bytes that consumers read from the lake.", "topic"
+    ),
+    "fetch_errors": meter(
+        f"{_TOPICS}RemoteFetchErrorsPerSec", "Requests to the lake that failed.", "topic"
+    ),
+    "delete_requests": meter(
+        f"{_TOPICS}RemoteDeleteRequestsPerSec",
+        "Ranges that retention removed from the lake.",
+        "topic",
+    ),
+    "delete_errors": meter(
+        f"{_TOPICS}RemoteDeleteErrorsPerSec", "Steps of retention in the lake that failed.", "topic"
+    ),
+    "build_requests": meter(
+        f"{_TOPICS}BuildRemoteLogAuxStateRequestsPerSec",
+        "Requests of replicas to the lake for leader epochs and producer state.",
+        "topic",
+    ),
+    "build_errors": meter(
+        f"{_TOPICS}BuildRemoteLogAuxStateErrorsPerSec",
+        "Requests of replicas for leader epochs and producer state that failed.",
+        "topic",
+    ),
+    "layout_requests": meter(
+        f"{_TOPICS}RemoteLayoutRequestsPerSec",
+        "Rewrites of table files (merged, sorted, or without expired rows).",
+        "topic",
+        ours=True,
+    ),
+    "layout_files": meter(
+        f"{_TOPICS}RemoteLayoutFilesPerSec",
+        "Table files that were replaced by rewrites.",
+        "topic",
+        ours=True,
+    ),
+    "layout_bytes": meter(
+        f"{_TOPICS}RemoteLayoutBytesPerSec",
+        "Bytes of the table files that were replaced by rewrites.",
+        "topic",
+        ours=True,
+    ),
+    "layout_errors": meter(
+        f"{_TOPICS}RemoteLayoutErrorsPerSec",
+        "Rewrites of table files that failed.",
+        "topic",
+        ours=True,
+    ),
+}
+assert tuple(_METRICS) == tuple(each.name for each in fields(TierCounters)), "each is shown"
+
+LAG_BYTES = gauge(
+    f"{_TOPICS}RemoteCopyLagBytes", "Bytes of closed segments that are not in the lake.", "topic"
+)
+LAG_SEGMENTS = gauge(
+    f"{_TOPICS}RemoteCopyLagSegments", "Closed segments that are not in the lake.", "topic"
+)
+COPIES_PAUSED = gauge(
+    f"{_TOPICS}RemoteCopyPausedPartitions",
+    "Partitions of which nothing is copied to the lake until somebody undoes what the broker's log names.",
+    "topic",
+    ours=True,
+)
+DATA_MISSING = gauge(
+    f"{_TOPICS}RemoteDataMissingPartitions",
+    "Partitions whose table names data that the store lacks; local segments stay, and the broker's log says which.",
+    "topic",
+    ours=True,
+)
+OFFSETS_MISSING = gauge(
+    f"{_TOPICS}RemoteDataMissingOffsets",
+    "Offsets whose data in the table the store lacks, among those that the leader has on its disk.",
+    "topic",
+    ours=True,
+)
+HOLDINGS = {
+    "segments": gauge(
+        f"{_TOPICS}RemoteLogMetadataCount", "Segments in the lake, by its metadata.", "topic"
+    ),
+    "size_bytes": gauge(
+        f"{_TOPICS}RemoteLogSizeBytes", "Bytes of log that are in the lake.", "topic"
+    ),
+    "computation_ms": gauge(
+        f"{_TOPICS}RemoteLogSizeComputationTime",
+        "How long it took to count segments and bytes in the lake, in ms.",
+        "topic",
+    ),
+    "delete_lag_bytes": gauge(
+        f"{_TOPICS}RemoteDeleteLagBytes",
+        "Bytes of log below the log start that are still in the lake.",
+        "topic",
+    ),
+    "delete_lag_segments": gauge(
+        f"{_TOPICS}RemoteDeleteLagSegments",
+        "Segments below the log start that are still in the lake.",
+        "topic",
+    ),
+}
+READS_WAITING = gauge(
+    f"{_READERS}RemoteLogReaderTaskQueueSize", "Requests to the lake that wait for a reader thread."
+)
+READERS_IDLE = gauge(
+    f"{_READERS}RemoteLogReaderAvgIdlePercent",
+    "The idle share of remote.log.reader.threads in the last minute, 0 to 1.",
+)
+READER_TIMES = histogram(
+    f"{_MANAGER}RemoteLogReaderFetchRateAndTimeMs", "How long requests to the lake took, in ms."
+)
+TASKS_IDLE = gauge(
+    f"{_MANAGER}RemoteLogManagerTasksAvgIdlePercent",
+    "The share of the last minute in which nothing was copied, 0 to 1.",
+)
+FETCHES_EXPIRED = meter(
+    "kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
+    "Reads from the lake that took longer than remote.fetch.max.wait.ms.",
+)
+LISTINGS_EXPIRED = meter(
+    "kafka.server:type=DelayedRemoteListOffsetsMetrics,name=ExpiresPerSec",
+    "Look-ups of offsets in the lake that took longer than remote.list.offsets.request.timeout.ms.",
+)
+CACHE = {
+    "hits": meter(
+        f"{_MANAGER}RemoteReadCacheHitsPerSec",
+        "Reads of old offsets that the disk cache served.",
+        ours=True,
+    ),
+    "misses": meter(
+        f"{_MANAGER}RemoteReadCacheMissesPerSec",
+        "Reads of old offsets that were not in the disk cache.",
+        ours=True,
+    ),
+    "size_bytes": gauge(
+        f"{_MANAGER}RemoteReadCacheSizeBytes",
+        "Bytes in the disk cache of records from the lake.",
+        ours=True,
+    ),
+    "is_off": gauge(
+        f"{_MANAGER}RemoteReadCacheOff",
+        "1 if the disk cache is off because its disk has failed.",
+        ours=True,
+    ),
+}
+_CACHE_TOTALS = ("hits", "misses")
+WORKER_STARTS = meter(
+    "kafka.server:type=TierWorker,name=StartsPerSec", "Starts of the worker process.", ours=True
+)
+WORKER_DEATHS = meter(
+    "kafka.server:type=TierWorker,name=DeathsPerSec",
+    "Deaths of the worker process: ends that the broker did not ask for.",
+    ours=True,
+)
+MISSING = gauge(
+    f"{_TOPICS}RemoteMissingOffsets",
+    "Tiered offsets of partitions led here that a RESTORE took out of the topic's table.",
+    "topic",
+    ours=True,
+)
+FOREIGN_COMMITS = meter(
+    f"{_TOPICS}RemoteForeignCommitsPerSec",
+    "Commits by other engines that added rows to topics' tables.",
+    ours=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What the lake holds of one partition, at the last count."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    computation_ms: int = 0
+    delete_lag_bytes: int = 0
+    delete_lag_segments: int = 0
+
+
+assert tuple(HOLDINGS) == tuple(each.name for each in fields(Holding)), "each is shown"
+
+
+class Turns:
+    """How busy a number of turns is: an average over one to two windows."""
+
+    __slots__ = ("_at_s", "_before", "_began_s", "_busy", "_busy_s", "threads")
+
+    WINDOW_SECONDS = 30.0
+
+    def __init__(self) -> None:
+        self.threads = 1
+        self._busy = 0
+        self._busy_s = 0.0
+        self._began_s = self._at_s = 0.0
+        self._before: tuple[float, float] = (0.0, 0.0)
+        """Of the window before: busy and all seconds."""
+
+    def begin(self, at_s: float) -> None:
+        """One turn begins, at `at_s` of a clock that never goes back."""
+        self._pass(at_s)
+        self._busy += 1
+
+    def end(self, at_s: float) -> None:
+        """One turn ends."""
+        self._pass(at_s)
+        self._busy -= 1
+
+    def idle(self, at_s: float) -> float:
+        """The idle fraction, 0 to 1."""
+        self._pass(at_s)
+        all_s = self._before[1] + self._at_s - self._began_s
+        if all_s <= 0:
+            return 1.0
+        return max(0.0, 1.0 - (self._before[0] + self._busy_s) / (all_s * self.threads))
+
+    def _pass(self, at_s: float) -> None:
+        if at_s - self._began_s >= 2 * self.WINDOW_SECONDS:
+            # Nothing began or ended for long: the last window says it all.
+            self._before = (self._busy * self.WINDOW_SECONDS, self.WINDOW_SECONDS)
+            self._began_s = self._at_s = at_s
+            self._busy_s = 0.0
+            return
+        self._busy_s += self._busy * (at_s - self._at_s)
+        self._at_s = at_s
+        if at_s - self._began_s >= self.WINDOW_SECONDS:
+            self._before = (self._busy_s, at_s - self._began_s)
+            self._began_s, self._busy_s = at_s, 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class TierMetrics:
+    """What was counted since the broker started."""
+
+    topics: PerTopic[TierCounters] = field(default_factory=lambda: PerTopic(TierCounters, _METRICS))
+    reads_waiting: int = 0
+    readers: Turns = field(default_factory=Turns)
+    copiers: Turns = field(default_factory=Turns)
+    reader_times: RecentTimes = field(default_factory=RecentTimes)
+    fetches_expired: int = 0
+    listings_expired: int = 0
+    worker_starts: int = 0
+    worker_deaths: int = 0
+    foreign_commits: int = 0
+    cache: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
+    cache_seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
+    """What the worker that runs has said last."""
+    holdings: dict[tuple[str, int], Holding] = field(default_factory=dict)
+    """By topic and partition; only those that were counted."""
+    missing: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Offsets by topic and partition, as the layout of the tables has seen them."""
+
+    def copied(self, topic: str, log_bytes: int, lake_bytes: int, ranges: int) -> None:
+        """Ranges of one partition are FINISHED."""
+        counters = self.topics.of(topic)
+        counters.copy_requests += ranges
+        counters.copy_bytes += log_bytes
+        counters.lake_bytes += lake_bytes
+
+    def copy_failed(self, topic: str | None) -> None:
+        """A copy failed, of this topic or as a whole."""
+        self._of(topic).copy_errors += 1
+
+    def fetched(self, topic: str, size_bytes: int) -> None:
+        """A cold read was answered."""
+        counters = self.topics.of(topic)
+        counters.fetch_requests += 1
+        counters.fetch_bytes += size_bytes
+
+    def cached(self, counts: Mapping[str, int]) -> None:
+        """Take over the worker's counts of its cache since its start."""
+        is_new = counts["hits"] + counts["misses"] < sum(self.cache_seen[n] for n in _CACHE_TOTALS)
+        for name in _CACHE_TOTALS:
+            self.cache[name] += counts[name] - (0 if is_new else self.cache_seen[name])
+        self.cache["size_bytes"], self.cache["is_off"] = counts["size_bytes"], counts["is_off"]
+        self.cache_seen = dict(counts)
+
+    def fetch_failed(self, topic: str | None) -> None:
+        """A request to the lake failed, perhaps of one topic."""
+        self._of(topic).fetch_errors += 1
+
+    def deleted(self, topic: str, segments: int) -> None:
+        """Retention removed ranges."""
+        self.topics.of(topic).delete_requests += segments
+
+    def delete_failed(self, topic: str) -> None:
+        """A step of retention failed."""
+        self.topics.of(topic).delete_errors += 1
+
+    def laid_out(self, topic: str, requests: int, files: int, size_bytes: int) -> None:
+        """Files were replaced by others with the same rows."""
+        counters = self.topics.of(topic)
+        counters.layout_requests += requests
+        counters.layout_files += files
+        counters.layout_bytes += size_bytes
+
+    def layout_failed(self, topic: str) -> None:
+        """Files could not be replaced."""
+        self.topics.of(topic).layout_errors += 1
+
+    def _of(self, topic: str | None) -> TierCounters:
+        return self.topics.of_none if topic is None else self.topics.of(topic)
+
+
+def tier_samples(
+    metrics: TierMetrics,
+    lags: Mapping[str, tuple[int, int, int]],
+    missing: Mapping[str, tuple[int, int]],
+    now_s: float,
+) -> Iterator[Sample]:
+    """All samples; `lags`: what is not copied yet, by topic; `now_s`: by the clock of `Turns`."""
+    yield from metrics.topics.samples()
+    for place, metric in enumerate((LAG_BYTES, LAG_SEGMENTS, COPIES_PAUSED)):
+        yield metric, (), sum(lag[place] for lag in lags.values())
+        for topic, lag in sorted(lags.items()):
+            yield metric, (topic,), lag[place]
+    for place, metric in enumerate((DATA_MISSING, OFFSETS_MISSING)):
+        yield metric, (), sum(each[place] for each in missing.values())
+        for topic, each in sorted(missing.items()):
+            yield metric, (topic,), each[place]
+    yield from _holding_samples(metrics.holdings)
+    yield MISSING, (), sum(metrics.missing.values())
+    for topic in sorted({topic for topic, _ in metrics.missing}):
+        of_topic = (count for (name, _), count in metrics.missing.items() if name == topic)
+        yield MISSING, (topic,), sum(of_topic)
+    yield READS_WAITING, (), metrics.reads_waiting
+    yield READERS_IDLE, (), metrics.readers.idle(now_s)
+    yield TASKS_IDLE, (), metrics.copiers.idle(now_s)
+    times = metrics.reader_times
+    quantiles = zip(QUANTILES, times.quantiles(QUANTILES), strict=True)
+    shown = tuple((str(part), value * 1000) for part, value in quantiles)
+    yield READER_TIMES, (), Summary(times.count, times.total_s * 1000, shown)
+    yield FETCHES_EXPIRED, (), metrics.fetches_expired
+    yield LISTINGS_EXPIRED, (), metrics.listings_expired
+    for name, metric in CACHE.items():
+        yield metric, (), int(metrics.cache[name])
+    yield WORKER_STARTS, (), metrics.worker_starts
+    yield WORKER_DEATHS, (), metrics.worker_deaths
+    yield FOREIGN_COMMITS, (), metrics.foreign_commits
+
+
+def _holding_samples(holdings: Mapping[tuple[str, int], Holding]) -> Iterator[Sample]:
+    """The samples of each topic, and of all together."""
+    topics = sorted({topic for topic, _ in holdings})
+    for name, metric in HOLDINGS.items():
+        sums = dict.fromkeys(topics, 0)
+        for (topic, _), holding in holdings.items():
+            sums[topic] += getattr(holding, name)
+        yield metric, (), sum(sums.values())
+        for topic, total in sums.items():
+            yield metric, (topic,), total

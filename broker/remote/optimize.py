@@ -1,0 +1,206 @@
+"""Shell: the leader's side of the tables' layout: asks for it now and then, and logs what was done.
+
+Rules of this file: nobody waits for a good layout, so partitions are looked at one after the other, and only where this
+broker has copied or removed something since: an idle worker is not kept running. But rows below the log start are
+gone for consumers: a partition whose log start has moved is looked at within seconds, and before others
+(`boundary.py`). Files of other engines are looked at seldom, while a worker runs anyway. Work for a partition that has
+another leader by now is given up before its commit; the table would refuse the commit anyway, since it is fenced by the
+leader's epoch.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.ipc.backoff import Backoff
+from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.remote.boundary import Boundary
+from broker.remote.metrics import TierMetrics
+from broker.remote.partitions import Key, Led, place_of
+from broker.seams import Clock
+from broker.worker.settings import TierSettings
+
+log = logging.getLogger(__name__)
+
+# After so many rounds a partition is looked at that nothing was done to here.
+SELDOM_ROUNDS = 12
+UNEXPECTED_PAUSE_SECONDS = 5.0
+# How often it is looked at least whether log starts have moved.
+LOG_STARTS_MS = 5_000
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched:
+    """A led partition, and as of when its layout was good, under this leadership."""
+
+    led: Led
+    backoff: Backoff
+    seen: tuple[int, int | None] | None = None
+    rounds: int = 0
+    boundary: Boundary = field(default_factory=Boundary)
+
+    def is_boundary_due(self, now_ms: int) -> bool:
+        """Whether rows below the log start may be in the table, and may go."""
+        led = self.led
+        return self.boundary.is_due(led.lake_log_start or 0, led.state.copied_offset, now_ms)
+
+
+class LayoutLoop:
+    """Looks after the layout of all partitions that this broker leads."""
+
+    def __init__(
+        self,
+        settings: TierSettings,
+        clock: Clock,
+        worker: Worker,
+        metrics: TierMetrics,
+        led: Mapping[Key, Led],
+    ) -> None:
+        """`led` is read and never changed."""
+        self._interval_ms = settings.lake_maintenance_interval_ms
+        self._log_starts_ms = min(self._interval_ms, LOG_STARTS_MS)
+        self._file_bytes = settings.lake_maintenance_file_bytes
+        self._clock = clock
+        self._worker = worker
+        self._metrics = metrics
+        self._led = led
+        self._watched: dict[Key, _Watched] = {}
+        self._at_work: Led | None = None
+        self._next_round_ms = clock.monotonic_ms() + self._interval_ms
+        self._next_log_starts_ms = 0
+        self._stopping = asyncio.Event()
+        self._giving_up: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._stopping.set()
+
+    def forget(self, key: Key) -> None:
+        """This broker no longer leads the partition: work on it stops."""
+        led = self._at_work
+        if led is not None and led.key == key:
+            task = asyncio.get_running_loop().create_task(self._give_up(led))
+            self._giving_up.add(task)
+            task.add_done_callback(self._giving_up.discard)
+
+    async def run(self) -> None:
+        """Work until stopped."""
+        while self._interval_ms >= 0 and not await self._stopped_within(self._log_starts_ms / 1000):
+            try:
+                await self._follow_log_starts()
+                if self._clock.monotonic_ms() >= self._next_round_ms:
+                    self._next_round_ms = self._clock.monotonic_ms() + self._interval_ms
+                    await self._round()
+            except Exception:
+                log.exception("the layout of tables failed unexpectedly")
+                await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), max(seconds, 0.05))
+        return self._stopping.is_set()
+
+    async def _round(self) -> None:
+        for key, watched in list(self._watched.items()):
+            if self._led.get(key) is not watched.led:
+                del self._watched[key]
+                self._metrics.missing.pop((watched.led.log.topic, watched.led.log.partition), None)
+        for watched in self._watch_all():
+            watched.rounds += 1
+            is_done = False
+            while not is_done and self._is_due(watched):
+                is_done = await self._look_at(watched)
+                if self._clock.monotonic_ms() >= self._next_log_starts_ms:
+                    await self._follow_log_starts()
+
+    async def _follow_log_starts(self) -> None:
+        """Have the rows below log starts that have moved removed."""
+        self._next_log_starts_ms = self._clock.monotonic_ms() + self._log_starts_ms
+        for watched in self._watch_all():
+            if watched.is_boundary_due(self._clock.monotonic_ms()) and self._may_look(watched):
+                await self._look_at(watched)
+
+    def _watch_all(self) -> list[_Watched]:
+        found = []
+        for key, led in self._led.items():
+            watched = self._watched.get(key)
+            if watched is None or watched.led is not led:
+                backoff = Backoff(first_ms=1_000, longest_ms=600_000)
+                watched = self._watched[key] = _Watched(led=led, backoff=backoff)
+            found.append(watched)
+        return found
+
+    def _may_look(self, watched: _Watched) -> bool:
+        led = watched.led
+        if self._stopping.is_set() or self._led.get(led.key) is not led:
+            return False
+        if not led.state.allows_upkeep or led.state.copied_offset < 0:
+            return False
+        return watched.backoff.ready(self._clock.monotonic_ms())
+
+    def _is_due(self, watched: _Watched) -> bool:
+        led = watched.led
+        if not self._may_look(watched):
+            return False
+        if watched.seen != (led.state.copied_offset, led.lake_log_start):
+            return True
+        return watched.rounds >= SELDOM_ROUNDS and self._worker.pid is not None
+
+    async def _look_at(self, watched: _Watched) -> bool:
+        """Have the due work done; False if there is more."""
+        led = watched.led
+        seen = (led.state.copied_offset, led.lake_log_start)
+        takes_any = watched.boundary.takes_any(led.deleted_below, self._clock.monotonic_ms())
+        question = {"op": "lay_out", **place_of(led), "takes_any_expired": takes_any}
+        self._at_work = led
+        try:
+            done, _ = await self._worker.ask(question)
+        except (WorkerLost, WorkerFailed) as error:
+            wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
+            self._metrics.layout_failed(led.log.topic)
+            log.warning("layout of %s failed, tried again in %d ms: %s", led.name, wait_ms, error)
+            return True
+        finally:
+            self._at_work = None
+        watched.backoff.succeeded()
+        watched.seen, watched.rounds = seen, 0
+        watched.boundary.looked(
+            log_start=seen[1] or 0,
+            copied_offset=seen[0],
+            is_left=done["has_expired"],
+            rewritten_bytes=done["boundary_bytes"],
+            file_bytes=self._file_bytes,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        self._count_and_log(led, done)
+        if not done["is_done"]:
+            watched.seen = None
+        return bool(done["is_done"])
+
+    def _count_and_log(self, led: Led, done: Mapping[str, Any]) -> None:
+        self._metrics.missing[led.log.topic, led.log.partition] = done["missing_offsets"]
+        count = sum(done["reasons"].values())
+        if not count:
+            return
+        self._metrics.laid_out(led.log.topic, count, done["files_before"], done["bytes_before"])
+        log.info(
+            "laid %s anew (%s): %d files of %.1f MB are %d of %.1f MB, %d rows, %d expired, %d ms",
+            led.name,
+            ", ".join(sorted(done["reasons"])),
+            done["files_before"],
+            done["bytes_before"] / 1e6,
+            done["files_after"],
+            done["bytes_after"] / 1e6,
+            done["rows"],
+            done["expired_rows"],
+            done["milliseconds"],
+            extra={"topic": led.log.topic, "partition": led.log.partition},
+        )
+
+    async def _give_up(self, led: Led) -> None:
+        # A worker that is lost goes no further either.
+        with contextlib.suppress(WorkerLost, WorkerFailed):
+            await self._worker.ask({"op": "give_up", **place_of(led)})

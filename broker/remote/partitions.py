@@ -1,0 +1,296 @@
+"""Shell: the partitions that this broker leads, as the tier sees them: logs, and what is known of each.
+
+Rules of this file: the bridge between a log and `policy`: it asks a log for its segments and turns a chosen
+range into what the worker needs to copy it. It decides nothing and waits for nothing.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from broker.log.config import LogConfig
+from broker.log.log import Log
+from broker.log.values import SegmentView
+from broker.remote.copy_policy import (
+    CopyLag,
+    CopyState,
+    PartitionRanges,
+    PartitionView,
+    Range,
+    Span,
+    pending,
+)
+from broker.worker.rpc import CopyRange, CopyTopic
+from kafka_ds.protocol.types import uuid_text
+
+_LOGGER = logging.getLogger(__name__)
+
+Key = tuple[bytes, int]
+
+# Of a long backlog no more is looked at closely: one copy has room for others' ranges, too.
+SEGMENTS_MAX = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Led:
+    """One led partition."""
+
+    log: Log
+    leader_epoch: int
+    last_stable_offset: Callable[[], int]
+    lake_reaches: Callable[[int], None] = lambda next_offset: None
+    """Told what the lake was found to hold when the lead began: all below that offset."""
+    state: CopyState = field(default_factory=CopyState)
+    lake_log_start: int | None = None
+    """Where the lake says that the partition begins; None before it was asked."""
+    deleted_below: int = 0
+    """Where DeleteRecords has moved the log start, under this leadership."""
+    moves_log_start: bool = False
+    """Whether the lake is being told."""
+
+    @property
+    def key(self) -> Key:
+        """Topic id and partition."""
+        return (self.log.topic_id, self.log.partition)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.log.topic}-{self.log.partition}"
+
+    def view(self, *, with_active: bool, now_ms: int) -> tuple[PartitionView, list[Range]]:
+        """What may be copied now; of many closed segments only the first ones. `now_ms`: wall clock."""
+        log, start = self.log, self.state.copied_offset + 1
+        lag = _copy_lag(log.config, now_ms)
+        views = log.closed_segments(start, SEGMENTS_MAX)
+        closed = [
+            Span(
+                base_offset=each.base_offset,
+                next_offset=each.next_offset,
+                size_bytes=each.size_bytes,
+                newest_ms=each.max_timestamp_ms,
+                bytes_behind=0 if lag.is_none else _bytes_behind(log, each.next_offset),
+            )
+            for each in views
+        ]
+        active = None
+        with_active = with_active and len(closed) < SEGMENTS_MAX
+        if with_active:
+            base = max(closed[-1].next_offset if closed else start, log.local_log_start_offset)
+            active = Span(
+                base_offset=base,
+                next_offset=log.log_end_offset,
+                size_bytes=max(0, log.size_bytes - sum(each.size_bytes for each in closed)),
+            )
+        view = PartitionView(
+            topic=log.topic,
+            topic_id=log.topic_id,
+            partition=log.partition,
+            copied_offset=self.state.copied_offset,
+            log_start_offset=log.log_start_offset,
+            last_stable_offset=self.last_stable_offset(),
+            closed=closed,
+            active=active,
+            lag=lag,
+        )
+        if not log.config.copies_to_lake:
+            return view, []
+        found = pending(view, with_active=with_active)
+        if (
+            found
+            and len(closed) == SEGMENTS_MAX
+            and found[-1].end_offset + 1 == closed[-1].next_offset
+        ):
+            view = replace(view, bytes_beyond=_bytes_beyond(log, view))
+        return view, found
+
+    def only_local_bytes(self) -> int:
+        """Bytes of the log that are not in the lake, also of segments that are there in part."""
+        log = self.log
+        start = max(self.state.copied_offset + 1, log.local_log_start_offset)
+        end = log.log_end_offset
+        if start >= end:
+            return 0
+        found = log.read(
+            start, max_bytes=log.size_bytes, upper_bound_offset=end, min_one_batch=True
+        )
+        return found.size_bytes
+
+    def lineage(self) -> list[list[int]]:
+        """[epoch, start offset] of the leader epochs of the whole log."""
+        return self._lineage(self.log.log_end_offset)
+
+    def sources(self, start: int, end: int) -> list[CopyRange]:
+        """Where the batches of offsets lie that were copied before, as far as they are still on the disk."""
+        start = max(start, self.log.local_log_start_offset)
+        ranges = [
+            Range(
+                start_offset=max(start, each.base_offset),
+                end_offset=min(end, each.next_offset - 1),
+                segment_base_offset=each.base_offset,
+                size_bytes=1,
+            )
+            for each in self.log.segments.all
+            if each.next_offset > start and each.base_offset <= end
+        ]
+        return self.copy_ranges(ranges) if ranges else []
+
+    def copy_ranges(self, ranges: Sequence[Range]) -> list[CopyRange]:
+        """Where the worker finds the batches of these ranges; the list ends at the first that left the disk."""
+        views = {
+            each.base_offset: each
+            for each in self.log.closed_segments(ranges[0].start_offset, len(ranges))
+        }
+        found: list[CopyRange] = []
+        for each in ranges:
+            view = views.get(each.segment_base_offset)
+            whole = (
+                view is not None
+                and view.base_offset == each.start_offset
+                and view.next_offset == each.end_offset + 1
+            )
+            made = self._whole(each, view) if view and whole else self._part(each, view)
+            if made is None:
+                break
+            found.append(made)
+        return found
+
+    def _whole(self, chosen: Range, view: SegmentView) -> CopyRange:
+        """A closed segment from its first batch to its last."""
+        return self._range(chosen, view, view.path, 0, view.size_bytes)
+
+    def _part(self, chosen: Range, view: SegmentView | None) -> CopyRange | None:
+        """A part of a segment; the segment's index finds where it begins."""
+        read = self.log.read(
+            chosen.start_offset,
+            max_bytes=self.log.size_bytes,
+            upper_bound_offset=chosen.end_offset + 1,
+            min_one_batch=True,
+        )
+        if not read.slices:
+            if view is None or not self.log.config.is_compacted:
+                return None
+            # Of what is there yet, compaction has taken all that was left to copy.
+            return self._range(chosen, view, view.path, view.size_bytes, 0)
+        first = read.slices[0]
+        path = self.log.segments.path_of(first.file, chosen.start_offset)
+        return self._range(chosen, view, path, first.position, first.size_bytes)
+
+    def _range(
+        self, chosen: Range, view: SegmentView | None, path: str, position: int, size: int
+    ) -> CopyRange:
+        start, end = chosen.start_offset, chosen.end_offset
+        closed = view is not None and view.next_offset == end + 1
+        snapshot = (view.producer_snapshot or b"") if view is not None and closed else b""
+        if end + 1 == self.log.log_end_offset:
+            # Its reader takes them for heard of when it reads.
+            snapshot = self.log.producers.encode_snapshot()
+        return CopyRange(
+            partition=self.log.partition,
+            start_offset=start,
+            end_offset=end,
+            leader_epoch=self.leader_epoch,
+            leader_epochs=self._epochs(start, end),
+            lineage=self._lineage(end),
+            path=path,
+            position=position,
+            size_bytes=size,
+            aborted=[list(each[:3]) for each in self.log.aborted_transactions(start, end + 1)],
+            producer_snapshot=snapshot.hex(),
+            log_start_offset=self.log.log_start_offset,
+            may_have_gaps=self.log.config.is_compacted,
+        )
+
+    def _epochs(self, start: int, end: int) -> list[list[int]]:
+        """The leader epochs that own offsets of the range; the first begins with it."""
+        found = [list(each) for each in self.log.leader_epochs.between(start, end + 1)]
+        if found:
+            found[0][1] = start
+        return found or [[self.leader_epoch, start]]
+
+    def _lineage(self, end: int) -> list[list[int]]:
+        """The leader epochs from the log's start on."""
+        log = self.log
+        return [list(each) for each in log.leader_epochs.between(log.log_start_offset, end + 1)]
+
+
+def place_of(led: Led) -> dict[str, Any]:
+    """For the worker: which partition it is, and under which leader epoch it is asked."""
+    return {
+        "topic": led.log.topic,
+        "topic_id": uuid_text(led.log.topic_id),
+        "partition": led.log.partition,
+        "leader_epoch": led.leader_epoch,
+    }
+
+
+def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:
+    """remote.copy.lag.ms and .bytes; -1 means the local retention, which may be unlimited."""
+    limits = []
+    for lag, kept in (
+        (config.remote_copy_lag_ms, config.effective_local_retention_ms),
+        (config.remote_copy_lag_bytes, config.effective_local_retention_bytes),
+    ):
+        limit = kept if lag == -1 else lag
+        limits.append(None if limit < 0 else limit)
+    return CopyLag(now_ms=now_ms, lag_ms=limits[0], lag_bytes=limits[1])
+
+
+def _bytes_behind(log: Log, offset: int) -> int:
+    return sum(each.size_bytes for each in log.segments.all if each.base_offset >= offset)
+
+
+def _bytes_beyond(log: Log, view: PartitionView) -> int:
+    """Bytes of further closed segments, beyond those in the view, that may be copied, too."""
+    offset, found = view.closed[-1].next_offset, 0
+    behind = 0 if view.lag.is_none else _bytes_behind(log, offset)
+    for each in log.segments.all[:-1]:
+        if each.base_offset < offset:
+            continue
+        behind -= each.size_bytes
+        if each.next_offset > view.last_stable_offset:
+            break
+        if not view.lag.is_none and view.lag.holds_back(
+            Span(
+                base_offset=each.base_offset,
+                next_offset=each.next_offset,
+                size_bytes=each.size_bytes,
+                newest_ms=each.largest_timestamp(),
+                bytes_behind=behind,
+            )
+        ):
+            break
+        found += each.size_bytes
+    return found
+
+
+def copy_topics(
+    chosen: Sequence[PartitionRanges],
+    led: dict[Key, Led],
+    compression: str,
+    failed: Callable[[Led], None],
+) -> tuple[list[CopyTopic], list[Led]]:
+    """The worker's request for the chosen ranges, topic by topic, and the partitions in it.
+
+    A log that cannot be read is left out, and `failed` is told.
+    """
+    topics: dict[bytes, CopyTopic] = {}
+    taking_part: list[Led] = []
+    for each in chosen:
+        one = led[each.topic_id, each.partition]
+        try:
+            ranges = one.copy_ranges(each.ranges)
+        except Exception:
+            _LOGGER.exception("%s cannot be read, and is not copied for now", one.name)
+            failed(one)
+            continue
+        if not ranges:
+            continue
+        taking_part.append(one)
+        topic = topics.setdefault(
+            each.topic_id,
+            CopyTopic(topic=each.topic, topic_id=uuid_text(each.topic_id), ranges=[]),
+        )
+        topic.ranges.extend(replace(each, compression=compression) for each in ranges)
+    return list(topics.values()), taking_part

@@ -1,0 +1,60 @@
+"""Shell: accepts the connections of each listener, by TLS and with SASL where the listener asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.security.authentication.sasl import SaslServer
+from broker.server.authentication import Authentication
+from broker.server.connection import Connection
+from broker.server.tls_handshake import TlsHandshake
+
+if TYPE_CHECKING:
+    from broker.seams import Listener
+    from broker.security.authentication.listener_keys import ListenerKeys
+    from broker.security.authentication.listener_security import ListenerSecurity
+    from broker.server.connections import Connections
+
+
+class Acceptor:
+    """Accepts the connections of one broker's listeners."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        keys: ListenerKeys,
+        now_ms: Callable[[], int],
+        delay_ms: int,
+    ) -> None:
+        """`delay_ms` is connection.failed.authentication.delay.ms."""
+        self._connections = connections
+        self._keys = keys
+        self._now_ms = now_ms
+        self._delay_ms = delay_ms
+
+    async def serve(self, name: str, listener: Listener, backlog: int) -> None:
+        """Accept clients on a listener; raises OSError."""
+        security = self._keys.of(name)
+        new = partial(self._connection, name, security)
+        if security is not None and security.uses_tls:
+            enter = partial(TlsHandshake, self._connections, security, new)
+            await listener.accept(enter, backlog=backlog)
+        else:
+            await listener.serve(new, backlog=backlog)
+
+    def _connection(self, name: str, security: ListenerSecurity | None) -> Connection:
+        connection = Connection(self._connections, name, security)
+        if security is not None and security.uses_sasl:
+            connection.authenticate_by(
+                Authentication(
+                    connection,
+                    SaslServer(security.offered),
+                    self._connections.dispatcher,
+                    self._connections.metrics,
+                    now_ms=self._now_ms,
+                    delay_ms=self._delay_ms,
+                )
+            )
+        return connection

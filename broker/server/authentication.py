@@ -1,0 +1,202 @@
+"""Shell: the authenticator of a connection with SASL: nothing passes before its client has said who it is.
+
+Rules of this file, which are Apache Kafka's:
+- Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; any other request is a failure.
+  A session that is over closes the connection, unless its client authenticates anew (KIP-368).
+- A failed client is answered after connection.failed.authentication.delay.ms, and disconnected; no more is read of it.
+  So is any other request between a handshake and its token: by its API's own error, ILLEGAL_SASL_STATE. Without a
+  handshake, to tokens without requests around them, and to what is no request that is served there is no answer; the
+  connection ends after the same time.
+- Every failure is counted, also a request larger than sasl.server.max.receive.size; a client that hangs up is not.
+- A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
+- Where no session ends the authenticator is taken away afterwards: requests cost what they cost without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.principal import USER, Principal
+from broker.security.authentication.sasl import Phase, SaslServer
+from broker.server.dispatch import Answer, Unanswerable, Waiting
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import (
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from kafka_ds.protocol.types import api_key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.server.connection import Connection
+    from broker.server.dispatch import Dispatcher
+    from broker.server.metrics import NetMetrics
+
+log = logging.getLogger(__name__)
+
+AUTHENTICATION_SECONDS_MAX = 30.0
+_API_VERSIONS = api_key_of(ApiVersionsRequest)
+_AUTHENTICATE = api_key_of(SaslAuthenticateRequest)
+_SASL = (api_key_of(SaslHandshakeRequest), _AUTHENTICATE)
+_LENGTH = struct.Struct(">i")
+
+
+class Authentication:
+    """One connection's. `handle` stands before the dispatcher's of the same form."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        machine: SaslServer,
+        dispatcher: Dispatcher,
+        metrics: NetMetrics,
+        *,
+        now_ms: Callable[[], int],
+        delay_ms: int,
+    ) -> None:
+        self._connection = connection
+        self._machine = machine
+        self._dispatcher = dispatcher
+        self._handle = dispatcher.handle
+        self._metrics = metrics
+        self._now_ms = now_ms
+        self._delay_ms = delay_ms
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(AUTHENTICATION_SECONDS_MAX, self._late)
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._deadline.cancel()
+
+    def on_malformed(self) -> None:
+        """What came has a size that no request has: the connection ends."""
+        if self._machine.phase not in (Phase.DONE, Phase.FAILED):
+            self._count_failure()
+            self._connection.end_after(self._delay_ms / 1_000)
+
+    def handle(
+        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
+    ) -> Answer | Waiting:
+        """Lets a request through, or not; Unanswerable closes the connection."""
+        machine = self._machine
+        if machine.phase is Phase.FAILED:
+            return None
+        if machine.takes_bare_tokens:
+            return self._take_bare(frame)
+        api_key = int.from_bytes(frame[:2], "big")
+        if api_key == _AUTHENTICATE and machine.phase is Phase.HANDSHAKE:
+            return self._take_bare(frame)  # It fails, whatever it holds: there is no mechanism.
+        if api_key in _SASL:
+            return self._handle(frame, host, listener, arrived_s, principal, self)
+        if machine.phase is Phase.DONE:
+            if not machine.is_expired(self._now_ms()):
+                return self._handle(frame, host, listener, arrived_s, principal)
+            self._metrics.sessions_expired += 1
+            raise Unanswerable("its session is over, and it has not authenticated anew")
+        if api_key != _API_VERSIONS or machine.phase is not Phase.HANDSHAKE:
+            is_answered = machine.phase is Phase.AUTHENTICATE
+            error = machine.refuse(api_key)
+            return self._put_off(frame, arrived_s, error) if is_answered else self._end(error)
+        return self._handle(frame, host, listener, arrived_s, principal)
+
+    def handshake(self, request: SaslHandshakeRequest, version: int) -> Any:
+        """Answer a SaslHandshake, or promise to."""
+        try:
+            self._machine.handshake(request.mechanism, version)
+        except KafkaError as error:
+            # Only a client that asked for an unknown mechanism gets the list, as from Kafka.
+            is_other = error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            told = self._machine.mechanisms if is_other else []
+            return self._refuse(
+                error, SaslHandshakeResponse(error_code=error.code, mechanisms=told)
+            )
+        return SaslHandshakeResponse(mechanisms=self._machine.mechanisms)
+
+    def authenticate(self, request: SaslAuthenticateRequest) -> Any:
+        """Answer a SaslAuthenticate, or promise to."""
+        try:
+            answer, lifetime_ms = self._machine.authenticate(request.auth_bytes, self._now_ms())
+        except KafkaError as error:
+            response = SaslAuthenticateResponse(
+                error_code=error.code, error_message=error.message, auth_bytes=b""
+            )
+            return self._refuse(error, response)
+        self._end_if_authenticated()
+        return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
+
+    def _take_bare(self, frame: memoryview) -> Answer:
+        """A token whose failure is not answered: without a request around it, after a handshake of version 0."""
+        try:
+            answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
+        except KafkaError as error:
+            return self._end(error)
+        self._end_if_authenticated()
+        return [_LENGTH.pack(len(answer)), answer]
+
+    def _end(self, error: KafkaError) -> Answer:
+        """Without an answer."""
+        self._fail(error)
+        self._connection.end_after(self._delay_ms / 1_000)
+        return None
+
+    def _put_off(self, frame: memoryview, arrived_s: float, error: KafkaError) -> Answer | Waiting:
+        """With the error of the request's own API."""
+        try:
+            waiting = self._dispatcher.put_off(frame, arrived_s, partial(self._later, error))
+        except MalformedFrame:
+            return self._end(error)
+        self._fail(error)
+        return waiting
+
+    def _end_if_authenticated(self) -> None:
+        """Lets the client in, if it has just shown who it is."""
+        machine = self._machine
+        if machine.phase is not Phase.DONE:
+            return
+        self._deadline.cancel()
+        if machine.is_again:
+            self._metrics.reauthentications += 1
+            return
+        self._metrics.authentications += 1
+        self._connection.authenticated(
+            Principal(USER, machine.user), None if machine.has_session else self._handle
+        )
+
+    def _refuse(self, error: KafkaError, response: Any) -> Any:
+        if self._machine.phase is not Phase.FAILED:
+            return response
+        self._fail(error)
+        return self._later(response)
+
+    async def _later(self, outcome: Any) -> Any:
+        self._connection.drain()  # Here, and not before: it closes a connection that owes no answer.
+        await asyncio.sleep(self._delay_ms / 1_000)
+        if isinstance(outcome, KafkaError):
+            raise outcome
+        return outcome
+
+    def _fail(self, error: KafkaError) -> None:
+        self._count_failure()
+        log.info("%s could not authenticate: %s", self._connection.peer, error.message)
+
+    def _count_failure(self) -> None:
+        if self._machine.is_again:
+            self._metrics.failed_reauthentications += 1
+        else:
+            self._metrics.failed_authentications += 1
+
+    def _late(self) -> None:
+        log.info(
+            "closing %s: it has not authenticated within %d s",
+            self._connection.peer,
+            AUTHENTICATION_SECONDS_MAX,
+        )
+        self._connection.abort()

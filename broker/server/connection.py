@@ -1,0 +1,494 @@
+"""Shell: one client's connection: requests in, answers out, in the same order.
+
+Rules of this file:
+- Requests of one connection run one after the other, as Kafka promises its clients; the next one may begin before
+  the last is answered only where both handlers say that their order is settled by then (`pipelined`). A request that
+  waits never keeps other connections waiting. A parked answer is told when another request has arrived behind it, and
+  may then be sent early (`hurry`).
+- Unanswered requests are bounded: with UNANSWERED_REQUESTS_MAX of them, or UNANSWERED_BYTES_MAX bytes, nothing more is
+  read. While a peer does not read its answers, none of its requests is read or started.
+- Answers are written once per turn of the event loop, or at FLUSH_BYTES. A turn serves at most REQUESTS_PER_TURN_MAX
+  requests of one connection, so that one client's burst does not hold up the others.
+- Whatever is wrong with the bytes closes this connection, with one line in the log, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from broker.principal import ANONYMOUS
+from broker.server.dispatch import Answer, Throttled, Unanswerable, Waiting
+from broker.transport.addresses import one_text
+from broker.transport.frames import FrameAssembler
+from broker.transport.writing import write
+from kafka_ds.protocol.errors import MalformedFrame
+
+if TYPE_CHECKING:
+    from broker.principal import Principal
+    from broker.security.authentication.listener_security import ListenerSecurity
+    from broker.server.connections import Connections
+    from broker.transport.memory import RequestMemory
+
+log = logging.getLogger(__name__)
+
+UNANSWERED_REQUESTS_MAX = 100
+UNANSWERED_BYTES_MAX = 16 << 20
+REQUESTS_PER_TURN_MAX = 64
+FLUSH_BYTES = 64 << 10
+# Above this much unsent, `pause_writing` is called; below a quarter of it, `resume_writing`.
+UNSENT_BYTES_MAX = 1 << 20
+
+
+class _Slot:
+    """The place of one answer in the order of the answers."""
+
+    __slots__ = ("answer", "frame", "future", "is_pipelined", "waiting")
+
+    def __init__(
+        self,
+        waiting: Waiting | None,
+        future: asyncio.Future[Any] | None,
+        frame: memoryview,
+        answer: Answer = None,
+    ) -> None:
+        self.waiting = waiting  # None once the answer is there
+        self.future = future
+        self.frame = frame
+        self.is_pipelined = waiting is None or waiting.served.pipelined
+        self.answer = answer
+
+
+class Authenticator(Protocol):
+    """Handles the requests of a client that has yet to authenticate (`broker.server.authentication`)."""
+
+    def handle(
+        self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /
+    ) -> Answer | Waiting:
+        """Answer a request, or pass it on; Unanswerable closes the connection."""
+
+    def on_malformed(self) -> None:
+        """What came is of no size that a request may have."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+
+
+class _Gone(asyncio.Transport):
+    """In place of a transport that has ended: there is nothing to close."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+    abort = close
+
+
+_GONE = _Gone()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol that the event loop calls for one client."""
+
+    __slots__ = (
+        "_all",
+        "_assembler",
+        "_came_by_tls",
+        "_authenticator",
+        "_frames",
+        "_handle",
+        "_is_closed",
+        "_is_held",
+        "_is_muted",
+        "_is_reading",
+        "_is_scheduled",
+        "_is_writable",
+        "_muted_until_s",
+        "_out",
+        "_out_bytes",
+        "_reached_end",
+        "_security",
+        "_slots",
+        "_transport",
+        "_unanswered_bytes",
+        "_waits_for_room",
+        "host",
+        "last_tick",
+        "listener",
+        "peer",
+        "principal",
+    )
+
+    def __init__(
+        self, connections: Connections, listener: str, security: ListenerSecurity | None = None
+    ) -> None:
+        """`security` is the listener's, where it is not PLAINTEXT."""
+        self._all = connections
+        self._assembler = FrameAssembler(
+            connections.scratch, connections.pool, connections.request_bytes_max, connections.memory
+        )
+        self._authenticator: Authenticator | None = None
+        self._handle: Callable[..., Answer | Waiting] = connections.dispatcher.handle
+        self._security = security
+        self._came_by_tls = security is not None and security.uses_tls
+        self._transport: asyncio.Transport
+        self.listener = listener
+        self.host = ""
+        self.peer = ""
+        self.principal = ANONYMOUS  # whom the listener has made sure of
+        self.last_tick = connections.tick
+        # Received, not begun: when (perf_counter's seconds) and what.
+        self._frames: deque[tuple[float, memoryview]] = deque()
+        self._slots: deque[_Slot] = deque()  # begun, not answered
+        self._unanswered_bytes = 0  # of both: a request that has begun keeps its bytes
+        self._out: list[Any] = []  # answered, not written
+        self._out_bytes = 0
+        self._is_reading = True
+        self._is_writable = True
+        self._is_scheduled = False
+        self._is_closed = False
+        self._is_held = False  # until the time of `end_after` is over
+        self._reached_end = False
+        self._is_muted = False
+        self._muted_until_s = 0.0
+        self._waits_for_room = False
+
+    def authenticate_by(self, authenticator: Authenticator) -> None:
+        """Until `authenticated` all requests come to this authenticator."""
+        self._authenticator = authenticator
+        self._handle = authenticator.handle
+        self._assembler.size_max = self._all.unknown_bytes_max
+        self._assembler.is_exempt = True
+
+    # -- what the event loop calls ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
+        self.set_peer(self._transport, transport.get_extra_info("peername") or ("", 0))
+        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        came_by_tls = self._came_by_tls
+        if not came_by_tls and self._all.rejects(self.host, self._transport.abort):
+            log.info("refused %s: connection_creation_rate of its address", self.peer)
+            self._is_closed = True
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+            return
+        refusal = self._know(self._security) if came_by_tls else self._all.admit(self)
+        if refusal is not None:
+            log.info("refused %s: %s", self.peer, refusal)
+            self._is_closed = True
+            self._transport.abort()
+            return
+        self._all.set_options(transport.get_extra_info("socket"))
+        delay_s = 0.0 if came_by_tls else self._all.delay_s(self)
+        if delay_s > 0:
+            self._is_reading = False
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(delay_s, self._regulate)
+
+    def set_peer(self, transport: Any, name: Sequence[Any]) -> None:
+        """By what it is closed, and the address of its other end."""
+        self._transport = transport
+        self.host = one_text(str(name[0]))
+        self.peer = f"{self.host}:{name[1]}"
+
+    def _know(self, security: ListenerSecurity | None) -> str | None:
+        """Takes the holder of the certificate for the user, where none comes by SASL; why that is nobody."""
+        if security is None or security.uses_sasl:
+            return None
+        principal = security.principal_of(self._transport.get_extra_info("peercert"))
+        if principal is None:
+            self._all.metrics.failed_authentications += 1
+            return "no rule of ssl.principal.mapping.rules names the holder of its certificate"
+        self._all.metrics.authentications += 1
+        self.principal = principal
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_closed = True
+        self._assembler.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._frames.clear()
+        self._out.clear()
+        for slot in self._slots:
+            if slot.future is not None:
+                slot.future.cancel()
+        self._slots.clear()
+        self._all.forget(self)
+        # Both lead back here: TLS would keep tens of KiB of each connection until the collector comes.
+        self._transport, self._authenticator = _GONE, None
+        self._handle = self._all.dispatcher.handle
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._assembler.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_tick = self._all.tick
+        self._all.metrics.bytes_in += nbytes
+        if self._is_closed or self._reached_end:
+            return
+        frames = self._assembler.received(nbytes)
+        error = self._assembler.error
+        if frames:
+            arrived_s = perf_counter()
+            for frame in frames:
+                self._unanswered_bytes += len(frame)
+                self._frames.append((arrived_s, frame))
+            del frames, frame
+            self._serve()
+        elif self._assembler.needs_room:
+            self._regulate()
+        # What was in front of it counts first: where that was the end, nobody looks at what follows.
+        if error is not None and not self._is_closed and not self._reached_end:
+            if self._authenticator is not None:
+                self._authenticator.on_malformed()
+            self._end_malformed(error)
+            self._close_if_done()
+
+    def eof_received(self) -> bool:
+        """Keeps the way out open while there is something left to say."""
+        self._reached_end = True
+        if not self._assembler.is_between_frames:
+            log.debug("%s left in the middle of a request", self.peer)
+        # TLS has no way out that stays open alone.
+        return bool(self._slots or self._frames or self._is_held) and not self._came_by_tls
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+        self._all.record_unsent(self, self.unsent_bytes())
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+        self._all.record_unsent(self, 0)
+        self.last_tick = self._all.tick
+        self._serve()
+
+    def authenticated(
+        self, principal: Principal, handle: Callable[..., Answer | Waiting] | None
+    ) -> None:
+        """The client has said who it is; with `handle` there is nothing more to ask of it."""
+        self.principal = principal
+        self._assembler.size_max = self._all.request_bytes_max
+        self._assembler.is_exempt = False
+        if handle is not None:
+            self._handle = handle
+
+    # -- what the server calls ----------------------------------------------------------------------
+
+    def unsent_bytes(self) -> int:
+        """How much of its answers lies here."""
+        return self._transport.get_write_buffer_size()
+
+    def drain(self) -> None:
+        """Takes no more requests; closes as soon as those that were begun are answered."""
+        if not self._is_closed:
+            self._frames.clear()
+            self._reached_end = True
+            self._regulate()
+            self._close_if_done()
+
+    def end_after(self, delay_s: float) -> None:
+        """Takes no more requests, and closes when this time is over: nothing that is read by then shortens it."""
+        self._is_held = True
+        self.drain()
+        asyncio.get_running_loop().call_later(delay_s, self._end_now)
+
+    def _end_now(self) -> None:
+        self._is_held = False
+        self._close_if_done()
+
+    def close(self) -> None:
+        """Closes at once, after what is written has been sent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Closes at once, whatever has not been sent."""
+        self._is_closed = True
+        self._transport.abort()
+
+    # -- the order of things ------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Begins as many requests as may begin now, and writes what is answered."""
+        frames = self._frames
+        left = REQUESTS_PER_TURN_MAX
+        try:
+            while frames and self._may_begin():
+                if not left:
+                    self._serve_soon()
+                    break
+                left -= 1
+                self._begin(*frames.popleft())
+        except (MalformedFrame, Unanswerable) as error:
+            self._end_malformed(error)
+            frames.clear()
+        self._flush()
+        self._regulate()
+        if frames and self._slots:
+            hurry = getattr(self._slots[-1].future, "hurry", None)
+            if hurry is not None:
+                hurry()
+        if self._reached_end:
+            self._close_if_done()
+
+    def _may_begin(self) -> bool:
+        if not self._is_writable or self._is_closed or self._is_muted:
+            return False
+        slots = self._slots
+        if not slots:
+            return True
+        return slots[-1].is_pipelined and self._all.dispatcher.is_pipelined(self._frames[0][1])
+
+    def _begin(self, arrived_s: float, frame: memoryview) -> None:
+        outcome = self._handle(frame, self.host, self.listener, arrived_s, self.principal)
+        if isinstance(outcome, Waiting):
+            future = asyncio.ensure_future(outcome.result)
+            slot = _Slot(outcome, future, frame)
+            self._slots.append(slot)
+            future.add_done_callback(partial(self._completed, slot))
+            return
+        self._unanswered_bytes -= len(frame)
+        self._assembler.recycle(frame)
+        if self._slots:
+            self._slots.append(_Slot(None, None, frame, answer=outcome))
+        elif outcome is not None:
+            self._write(outcome)
+
+    def _completed(self, slot: _Slot, future: asyncio.Future[Any]) -> None:
+        """A request that had to wait is done; its answer goes out when those before it have."""
+        cancelled = future.cancelled()
+        error = None if cancelled else future.exception()
+        if self._is_closed:
+            return
+        assert slot.waiting is not None
+        try:
+            if cancelled:
+                raise Unanswerable(f"{slot.waiting.served.name} was cancelled")
+            result = None if error else future.result()
+            slot.answer = self._all.dispatcher.finish(slot.waiting, result, error)
+        except Unanswerable as failure:
+            self._end_malformed(failure)
+            self._frames.clear()
+        slot.waiting = slot.future = None
+        self._unanswered_bytes -= len(slot.frame)
+        self._assembler.recycle(slot.frame)
+        slots = self._slots
+        while slots and slots[0].waiting is None:
+            answer = slots.popleft().answer
+            if answer is not None:
+                self._write(answer)
+        self._serve()
+
+    def _write(self, answer: list[Any]) -> None:
+        if type(answer) is Throttled:
+            self._mute(answer.throttle_ms)
+        out = self._out
+        for part in answer:
+            out.append(part)
+            self._out_bytes += len(part)
+        if self._out_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        out = self._out
+        if not out or self._is_closed:
+            return
+        size = self._out_bytes
+        self._out, self._out_bytes = [], 0
+        self._all.metrics.bytes_out += size
+        self.last_tick = self._all.tick
+        gathers, by_tls = self._all.gathers_writes, self._came_by_tls
+        write(self._transport, out, size, gathers=gathers, by_tls=by_tls)
+        if not self._is_writable:
+            self._all.record_unsent(self, self.unsent_bytes())
+
+    # -- back-pressure, and the end -----------------------------------------------------------------
+
+    def _regulate(self) -> None:
+        """Reads on, or not."""
+        if self._is_closed or self._transport.is_closing():
+            return
+        wants = (
+            self._is_writable
+            and not self._is_muted
+            and not self._reached_end
+            and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
+            and self._unanswered_bytes < UNANSWERED_BYTES_MAX
+            and (self._all.memory is None or self._has_room(self._all.memory))
+        )
+        if wants is not self._is_reading:
+            self._is_reading = wants
+            if wants:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _has_room(self, memory: RequestMemory) -> bool:
+        """Whether more of this connection may be in memory; where not, it is called again when there is room."""
+        assembler = self._assembler
+        if assembler.is_exempt:
+            return True
+        if not assembler.needs_room and not (assembler.is_between_frames and not memory.has_room):
+            return True
+        if memory.has_room:
+            assembler.take_room()
+            return True
+        if not self._waits_for_room:
+            self._waits_for_room = True
+            memory.wait(self._room_came)
+        return False
+
+    def _room_came(self) -> None:
+        self._waits_for_room = False
+        if not self._is_closed:
+            self._regulate()
+
+    def _mute(self, throttle_ms: int) -> None:
+        """Hears nothing more of a client that has used up its quota, for this long (KIP-219)."""
+        loop = asyncio.get_running_loop()
+        self._muted_until_s = max(self._muted_until_s, loop.time() + throttle_ms / 1_000)
+        if not self._is_muted:
+            self._is_muted = True
+            loop.call_at(self._muted_until_s, self._unmute)
+
+    def _unmute(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._muted_until_s and not self._is_closed:
+            # An answer behind the first had told it a longer time. (A timer may come a little early.)
+            loop.call_at(self._muted_until_s, self._unmute)
+            return
+        self._is_muted = False
+        self.last_tick = self._all.tick
+        if not self._is_closed:
+            self._serve()
+
+    def _serve_soon(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._serve_scheduled)
+
+    def _serve_scheduled(self) -> None:
+        self._is_scheduled = False
+        if not self._is_closed:
+            self._serve()
+
+    def _close_if_done(self) -> None:
+        if not self._slots and not self._frames and not self._is_held:
+            self.close()
+
+    def _end_malformed(self, error: Exception) -> None:
+        """Nothing more is read; what came before is answered, then the connection is closed."""
+        self._all.metrics.malformed += 1
+        log.info("closing %s: %s", self.peer, error)
+        self._reached_end = True
+        self._regulate()

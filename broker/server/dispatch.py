@@ -1,0 +1,270 @@
+"""Shell: one request: header, version, message, handler, answer.
+
+Rules of this file:
+- Whatever a handler raises ends here. KafkaError becomes the API's error response; anything else is our fault: it
+  is logged with its traceback and answered with UNKNOWN_SERVER_ERROR. Where an API has no place for an error of the
+  whole request, the connection is closed.
+- Bytes that are not a request of ours raise MalformedFrame, which closes the connection; so does an unknown API, and
+  a version that was not advertised (as in Kafka). Two are answered: ApiVersions in an unknown version, with a body of
+  version 0 (KIP-511), and Produce 0-2, which is advertised for the sake of old librdkafka.
+- An answer is encoded where it arises, in the same callback; only a handler that waits costs a task.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_origin
+
+from broker.principal import ANONYMOUS, Principal
+from broker.registry import Authenticating, Registry, RequestContext, Served
+from broker.security.guard import guarded
+from broker.security.quotas.throttling import Refused, Unanswered
+from broker.server.metrics import ApiCounters, NetMetrics
+from broker.server.unsupported_version import refuse_unsupported
+from kafka_ds.protocol.codec import decode
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.frame import RequestHeader, decode_request_header, encode_response
+from kafka_ds.protocol.messages import RESPONSES, FetchRequest
+from kafka_ds.protocol.types import MISSING, api_key_of, fields_of
+
+if TYPE_CHECKING:
+    from broker.parts import Parts
+
+log = logging.getLogger(__name__)
+
+_FETCH = api_key_of(FetchRequest)
+
+# An encoded answer, or None where there is none to give.
+Answer: TypeAlias = list[Any] | None
+
+
+class Throttled(list[Any]):
+    """An answer after which its connection is muted for a while (KIP-219); without parts if nobody awaits it."""
+
+    __slots__ = ("throttle_ms",)
+
+    def __init__(self, parts: list[Any], throttle_ms: int) -> None:
+        super().__init__(parts)
+        self.throttle_ms = throttle_ms
+
+
+class Waiting(NamedTuple):
+    """A request whose answer is not there yet."""
+
+    result: Awaitable[Any]
+    request: Any
+    header: RequestHeader
+    served: Served
+    counters: ApiCounters
+    arrived_s: float
+    waited_since_s: float
+
+
+class Unanswerable(Exception):
+    """A failure for which the API has no error code: the connection is closed."""
+
+
+class Dispatcher:
+    """Takes requests of all connections to their handlers."""
+
+    def __init__(self, registry: Registry, node: Parts, metrics: NetMetrics) -> None:
+        self._node = node
+        self._metrics = metrics
+        self._served = {
+            served.api_key: (
+                served,
+                metrics.api(served.api_key, served.name),
+                RESPONSES[served.api_key],
+            )
+            for served in registry
+        }
+
+    def is_pipelined(self, frame: memoryview) -> bool:
+        """Whether this request may start before the one before it is answered."""
+        found = self._served.get(int.from_bytes(frame[:2], "big"))
+        return found is not None and found[0].pipelined
+
+    def handle(
+        self,
+        frame: memoryview,
+        client_host: str,
+        listener: str,
+        arrived_s: float,
+        principal: Principal = ANONYMOUS,
+        authentication: Authenticating | None = None,
+    ) -> Answer | Waiting:
+        """Answers a request that `arrived_s` (perf_counter's seconds), or begins to.
+
+        Raises MalformedFrame or Unanswerable to end the connection.
+        """
+        header, position = decode_request_header(frame)
+        found = self._served.get(header.api_key)
+        if found is None:
+            raise MalformedFrame(f"a request with API key {header.api_key}, which is not served")
+        served, counters, response_class = found
+        version = header.api_version
+        if not served.lowest <= version <= served.highest:
+            _count(counters, version, frame, arrived_s)
+            return self._refuse_version(served, counters, header, frame, position)
+        request = _decoded(served, frame, version, position)
+        if header.api_key == _FETCH and _is_follower(request):
+            counters = self._metrics.followers
+        started_s = _count(counters, version, frame, arrived_s)
+        try:
+            context = RequestContext(
+                header, client_host, listener, self._node, principal, authentication, self
+            )
+            result = guarded(served, request, context, failure_of, len(frame))
+            if type(result) is response_class:
+                parts: Answer = _encoded(result, header)
+            elif result is None or type(result) is Unanswered:
+                parts = _unanswered(result)
+            else:
+                assert isinstance(result, Awaitable), f"{served.name}: {result!r:.100}"
+                now_s = perf_counter()
+                counters.local_s += now_s - started_s
+                return Waiting(result, request, header, served, counters, arrived_s, now_s)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is answered
+            parts = _failure(served, counters, header, request, error)
+        now_s = perf_counter()
+        counters.local_s += now_s - started_s
+        counters.times.add(now_s - arrived_s, now_s)
+        return parts
+
+    def put_off(
+        self, frame: memoryview, arrived_s: float, later: Callable[[], Awaitable[Any]]
+    ) -> Waiting:
+        """Has a request wait for what `later` comes to, in place of its handler.
+
+        Raises MalformedFrame where it is none that is served.
+        """
+        header, position = decode_request_header(frame)
+        found = self._served.get(header.api_key)
+        version = header.api_version
+        if found is None or not found[0].lowest <= version <= found[0].highest:
+            raise MalformedFrame(f"API key {header.api_key}, version {version} is not served")
+        served, counters, _ = found
+        request = _decoded(served, frame, version, position)
+        now_s = _count(counters, version, frame, arrived_s)
+        return Waiting(later(), request, header, served, counters, arrived_s, now_s)
+
+    def finish(self, waiting: Waiting, result: Any, error: BaseException | None) -> Answer:
+        """Encodes what a request that had to wait came to."""
+        _, request, header, served, counters, arrived_s, waited_since_s = waiting
+        now_s = perf_counter()
+        counters.remote_s += now_s - waited_since_s
+        counters.times.add(now_s - arrived_s, now_s)
+        if error is None:
+            try:
+                if result is None or type(result) is Unanswered:
+                    return _unanswered(result)
+                return _encoded(result, header)
+            except Exception as failure:  # noqa: BLE001 - an answer that cannot be written is our fault
+                error = failure
+        return _failure(served, counters, header, request, error)
+
+    def _refuse_version(
+        self,
+        served: Served,
+        counters: ApiCounters,
+        header: RequestHeader,
+        frame: memoryview,
+        position: int,
+    ) -> Answer:
+        _count_error(counters, ErrorCode.UNSUPPORTED_VERSION)
+        return refuse_unsupported(served, header, frame, position)
+
+
+def _decoded(served: Served, frame: memoryview, version: int, position: int) -> Any:
+    # Kafka's parser never looks at what is left behind a request, so clients' mistakes live there for years: librdkafka
+    # leaves three bytes in Metadata and one in AlterUserScramCredentials, kafka-go one in DescribeAcls.
+    return decode(served.request, frame, version, position, spare_bytes_max=len(frame))
+
+
+def _encoded(response: Any, header: RequestHeader) -> list[Any]:
+    parts = encode_response(response, header.api_version, header.correlation_id)
+    throttle_ms = getattr(response, "throttle_time_ms", 0)
+    return Throttled(parts, throttle_ms) if throttle_ms else parts
+
+
+def _unanswered(result: Unanswered | None) -> Answer:
+    return None if result is None else Throttled([], result.throttle_ms)
+
+
+def _failure(
+    served: Served,
+    counters: ApiCounters,
+    header: RequestHeader,
+    request: Any,
+    error: BaseException,
+) -> list[Any]:
+    """The encoded response that says what went wrong, or Unanswerable."""
+    if isinstance(error, KafkaError):
+        code, message = error.code, error.message
+    else:
+        log.error(
+            "%s %d from %s failed",
+            served.name,
+            header.api_version,
+            header.client_id,
+            exc_info=error,
+        )
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
+    _count_error(counters, code)
+    response = failure_of(served, request, header.api_version, code, message)
+    if response is None:
+        raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
+    if isinstance(error, Refused) and hasattr(response, "throttle_time_ms"):
+        response.throttle_time_ms = error.throttle_ms
+    return _encoded(response, header)
+
+
+def failure_of(
+    served: Served, request: Any, version: int, code: ErrorCode, message: str | None
+) -> Any:
+    """The response to a request that failed as a whole; None where its API has no words for that."""
+    if served.failure is not None:
+        return served.failure(request, code, message)
+    return _plain_failure(request, version, code, message)
+
+
+def _plain_failure(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
+    """The response of an API whose error is a field of the whole response, else empty; None for others."""
+    response = RESPONSES[api_key_of(type(request))]
+    given: dict[str, Any] = {}
+    for declared in fields_of(response):
+        if declared.name == "error_code" and version in declared.versions:
+            given["error_code"] = code
+        elif declared.name == "error_message":
+            given["error_message"] = message
+        elif declared.default is MISSING:
+            given[declared.name] = _nothing(declared.annotation)
+    return response(**given) if "error_code" in given else None
+
+
+def _nothing(annotation: Any) -> Any:
+    """No elements, no text, or the number by which Kafka says "none"."""
+    if get_origin(annotation) is list:
+        return []
+    return "" if str in (annotation, *get_args(annotation)) else -1
+
+
+def _count(counters: ApiCounters, version: int, frame: memoryview, arrived_s: float) -> float:
+    """Counts a request that begins; returns when that is."""
+    versions = counters.by_version
+    versions[version] = versions.get(version, 0) + 1
+    counters.bytes_in += len(frame)
+    now_s = perf_counter()
+    counters.queue_s += now_s - arrived_s
+    return now_s
+
+
+def _is_follower(request: FetchRequest) -> bool:
+    state = request.replica_state
+    return (state.replica_id if state is not None else request.replica_id) >= 0
+
+
+def _count_error(counters: ApiCounters, code: ErrorCode) -> None:
+    counters.errors[code.name] = counters.errors.get(code.name, 0) + 1

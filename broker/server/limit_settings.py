@@ -1,0 +1,88 @@
+"""Shell: the limits of connections out of the settings, hosts by their addresses.
+
+Rules of this file: a host without an address has no limit of its own now, which must not keep a broker from its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, cast
+
+from broker.config.endpoints import OVERRIDES, overrides_of
+from broker.server.connection_limits import LimitSettings
+from broker.transport.addresses import one_text
+
+if TYPE_CHECKING:
+    from broker.config.loading import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+RESOLVE_SECONDS_MAX = 5.0
+
+
+async def limits_in_force(config: BrokerConfig) -> LimitSettings:
+    """The limits that are in force, with those of hosts that have names; ConfigError says what is wrong."""
+    found = limit_settings(config)
+    text = str(config.in_force(OVERRIDES))
+    named = {host: count for host, count in overrides_of(text).items() if _address(host) is None}
+    addresses = await asyncio.gather(*map(_addresses_of, named))
+    of_names = {
+        address: count
+        for each, count in zip(addresses, named.values(), strict=True)
+        for address in each
+    }
+    return replace(found, of_host={**of_names, **found.of_host})
+
+
+def limit_settings(config: BrokerConfig) -> LimitSettings:
+    """The same without what names of hosts stand for, which has to be asked for and waited for."""
+    listeners = tuple(config.protocols)
+    between = config.inter_broker_listener
+    return LimitSettings(
+        connections_max=cast(int, config.in_force("max.connections")),
+        per_host_max=cast(int, config.in_force("max.connections.per.ip")),
+        per_second_max=cast(int, config.in_force("max.connection.creation.rate")),
+        of_listener=_own(config, "max.connections"),
+        listener_per_second_max=_own(config, "max.connection.creation.rate"),
+        of_host={
+            address: count
+            for host, count in overrides_of(str(config.in_force(OVERRIDES))).items()
+            if (address := _address(host)) is not None
+        },
+        protected_listener=between if len(listeners) > 1 else None,
+    )
+
+
+def _own(config: BrokerConfig, base: str) -> dict[str, int]:
+    """The limits that listeners have of their own."""
+    found = {}
+    general = config.in_force(base)
+    for listener in config.protocols:
+        value = config.of_listener(listener, base)
+        if value != general:
+            found[listener] = cast(int, value)
+    return found
+
+
+def _address(host: str) -> str | None:
+    """An address as sockets write it; None for a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return None
+    return one_text(host)
+
+
+async def _addresses_of(host: str) -> set[str]:
+    """Of a host by its name; none where nobody knows it, which must not keep a broker from its work."""
+    ask = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    try:
+        found = await asyncio.wait_for(ask, RESOLVE_SECONDS_MAX)
+    except (OSError, UnicodeError, TimeoutError):
+        log.warning("%s: %.60s has no address now, so its limit holds for nobody", OVERRIDES, host)
+        return set()
+    return {one_text(str(address[4][0])) for address in found}

@@ -1,0 +1,79 @@
+"""Shell: metrics as prometheus-client's objects and text, with those of the process.
+
+Rules of this file:
+- The registry is our own and made for one reading: prometheus-client's global one belongs to the embedding program.
+- Samples are taken in the event loop, whose state they show, SAMPLES_AT_ONCE at a time, so that clients of a broker
+  with thousands of partitions do not wait for it. The text is made of them in a thread.
+- This module alone imports prometheus-client (70 ms), and is itself imported where metrics are served only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import Metric as Family
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.registry import Collector
+
+from broker.metrics.names import Kind, Metric, Summary
+from broker.server.metrics import Metrics
+
+SAMPLES_AT_ONCE = 500
+
+
+class _Taken(Collector):
+    """What was taken in the event loop, for the registry."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
+
+
+async def text_of(metrics: Metrics, accept: str, accept_encoding: str) -> tuple[bytes, str, bool]:
+    """The text, its content type, and whether it is gzipped, as the two headers ask for."""
+    families = await take(metrics)
+
+    def work() -> tuple[bytes, str, bool]:
+        registry = CollectorRegistry()
+        registry.register(_Taken(families))
+        ProcessCollector(registry=registry)
+        encode, content_type = choose_encoder(accept)
+        text = encode(registry)
+        if gzip_accepted(accept_encoding):
+            return gzip.compress(text, 1), content_type, True
+        return text, content_type, False
+
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def take(metrics: Metrics) -> list[Family]:
+    """All samples as they are now, by metric."""
+    families: dict[Metric, Family] = {}
+    for number, (metric, values, value) in enumerate(metrics.samples(), 1):
+        family = families.get(metric)
+        if family is None:
+            # prometheus-client adds the suffix of a counter to its family's name by itself.
+            name = (
+                metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+            )
+            family = families[metric] = Family(name, metric.says, metric.kind.value)
+        labels = {name: text for name, text in zip(metric.labels, values, strict=False) if text}
+        if isinstance(value, Summary):
+            _add_summary(family, metric.name, labels, value)
+        else:
+            family.add_sample(metric.name, labels, value)
+        if number % SAMPLES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return list(families.values())
+
+
+def _add_summary(family: Family, name: str, labels: dict[str, str], value: Summary) -> None:
+    for quantile, limit in value.quantiles:
+        family.add_sample(name, {**labels, "quantile": quantile}, limit)
+    family.add_sample(f"{name}_count", labels, value.number)
+    family.add_sample(f"{name}_sum", labels, value.total)

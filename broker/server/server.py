@@ -1,0 +1,139 @@
+"""Shell: the listeners, from the port that is taken to the last answer that is owed.
+
+Rules of this file: it knows no Kafka. Ports are taken first, so that a port in use is found out before anything is
+begun. Keys are opened later, when the settings that were changed while the broker ran are known: the file of settings
+may still name keys that are gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.config.endpoints import Endpoint
+from broker.config.loading import BrokerConfig
+from broker.config.settings import ConfigError
+from broker.seams import Listener, Network
+from broker.security.authentication.listener_keys import ListenerKeys
+from broker.server.acceptor import Acceptor
+from broker.server.connections import Connections
+from broker.server.dispatch import Dispatcher
+from broker.server.limit_settings import limit_settings, limits_in_force
+from broker.server.metrics import NetMetrics
+
+if TYPE_CHECKING:
+    from broker.security.authentication.listener_security import Credentials
+
+log = logging.getLogger(__name__)
+
+_ANY_HOST = "0.0.0.0"  # noqa: S104 - what an empty host in `listeners` asks for
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Server:
+    """Accepts clients on all listeners."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dispatcher: Dispatcher,
+        metrics: NetMetrics,
+        *,
+        now_ms: Callable[[], int] = _wall_ms,
+        credentials: Credentials = lambda user, mechanism: None,
+    ) -> None:
+        """`now_ms` and `credentials` are what listeners with SASL go by."""
+        self._config = config
+        self.connections = Connections(config, dispatcher, metrics, limit_settings(config))
+        self.keys = ListenerKeys(credentials)
+        self._acceptor = Acceptor(
+            self.connections, self.keys, now_ms, config.connection_failed_authentication_delay_ms
+        )
+        self._listeners: list[tuple[Endpoint, Listener]] = []
+
+    def bind(self, network: Network) -> None:
+        """Takes the ports, before anybody can be served: a port in use is found out first."""
+        for endpoint in self._config.endpoints:
+            listener = bind(network, endpoint.host, endpoint.port, _setting(endpoint))
+            self._listeners.append((endpoint, listener))
+
+    @property
+    def addresses(self) -> dict[str, tuple[str, int]]:
+        """Host and port of each listener by its name, as they are bound."""
+        return {endpoint.name: listener.address for endpoint, listener in self._listeners}
+
+    async def serve(self) -> None:
+        """Begins to accept."""
+        self.connections.begin()
+        for endpoint, listener in self._listeners:
+            try:
+                await self._acceptor.serve(
+                    endpoint.name, listener, self._config.socket_listen_backlog_size
+                )
+            except OSError as error:
+                raise cannot_listen(_setting(endpoint), error) from None
+        self.keys.watch()
+
+    async def configure(self, config: BrokerConfig) -> None:
+        """Takes settings that were changed while the broker runs."""
+        await self._configure_limits(config)
+        await self.keys.configure(config)
+
+    async def open(self, config: BrokerConfig) -> None:
+        """Takes the settings that hold at the start; ConfigError tells of keys that cannot be read."""
+        await self._configure_limits(config)
+        await self.keys.open(config)
+
+    async def _configure_limits(self, config: BrokerConfig) -> None:
+        try:
+            self.connections.limits.settings = await limits_in_force(config)
+        except (ConfigError, OSError) as error:
+            # What is committed is committed: a broker that dies of it would die at each start.
+            log.error("the limits of connections stay as they were: %s", error)
+
+    async def stop_accepting(self) -> None:
+        """Accepts no more connections; those that are open are served."""
+        self.keys.stop()
+        self.connections.stop_accepting()
+        for _, listener in self._listeners:
+            await listener.close()
+
+    async def stop(self) -> None:
+        """Answers what was begun, and closes all connections."""
+        if not self.connections.is_stopping:
+            await self.stop_accepting()
+        await self.connections.end()
+
+
+def own_host() -> str:
+    """What this machine is called, for clients of a listener without a host."""
+    return socket.gethostname()
+
+
+def bind(network: Network, host: str, port: int, setting: str) -> Listener:
+    """Takes a port, which `setting` asks for; ConfigError says what is in the way."""
+    try:
+        return network.bind(host or _ANY_HOST, port)
+    except OSError as error:
+        raise cannot_listen(setting, error) from None
+
+
+def cannot_listen(setting: str, error: OSError) -> ConfigError:
+    """The one line for a port that cannot be had."""
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"{setting}: the port is in use")
+    number = error.errno or 0  # a name that does not resolve has a number of another kind
+    reason = os.strerror(number) if number in errno.errorcode else error.strerror or str(error)
+    return ConfigError(f"{setting}: {reason.lower()}")
+
+
+def _setting(endpoint: Endpoint) -> str:
+    return f"listeners={endpoint.name}://{endpoint.host}:{endpoint.port}"

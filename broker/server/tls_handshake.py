@@ -1,0 +1,134 @@
+"""Shell: a connection by a listener with TLS: counted at once, then the handshake, then requests.
+
+Rules of this file:
+- An address that connects too fast is rejected before all else.
+- A client counts as a connection from the first moment, so that half a handshake is no way past max.connections; it
+  has HANDSHAKE_SECONDS_MAX for it.
+- The context is that of the moment: keys that were read again apply to the next client.
+- Whose handshake fails is sent an alert (`broker.transport.alerts`) and has ALERTED_SECONDS_MAX to read it and hang up.
+- As in Kafka only a failure of TLS counts as one of authentication: not that a client hangs up or is silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from broker.transport.alerts import tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.security.authentication.listener_security import ListenerSecurity
+    from broker.server.connection import Connection
+    from broker.server.connections import Connections
+
+log = logging.getLogger(__name__)
+
+HANDSHAKE_SECONDS_MAX = 30.0
+# Clients hang up as soon as they have read an alert; for those that do not.
+ALERTED_SECONDS_MAX = 2.0
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"})
+
+
+class TlsHandshake:
+    """One client's handshake; until it is done this is its connection's transport."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        security: ListenerSecurity,
+        new_connection: Callable[[], Connection],
+        accepted: socket.socket,
+    ) -> None:
+        self._all = connections
+        self._security = security
+        self._socket = accepted
+        try:
+            name = accepted.getpeername()
+        except OSError:
+            accepted.close()  # It was gone before anybody looked.
+            return
+        self._connection = new_connection()
+        self._connection.set_peer(self, name)
+        if connections.rejects(self._connection.host, accepted.close):
+            log.info("refused %s: connection_creation_rate of its address", self._connection.peer)
+            self._connection.connection_lost(None)
+            return
+        refusal = connections.admit(self._connection)
+        if refusal is not None:
+            log.info("refused %s: %s", self._connection.peer, refusal)
+            self._connection.connection_lost(None)
+            accepted.close()
+            return
+        self._has_begun = False  # From then on the event loop closes the socket.
+        self._has_failed = False
+        self._ending: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None
+        self._task = asyncio.get_running_loop().create_task(self._enter())
+        self._task.add_done_callback(self._entered)
+
+    def abort(self) -> None:
+        """Ends it at once; harmless when it has ended."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def close(self) -> None:
+        """As above: a client that has not authenticated is owed no answer."""
+        self.abort()
+
+    def is_closing(self) -> bool:
+        """Whether there is nothing to read from: there is not, yet."""
+        return True
+
+    async def _enter(self) -> None:
+        delay_s = self._all.delay_s(self._connection)
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+        self._has_begun = True
+        tell(self._alerted)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: self._connection,
+            self._socket,
+            ssl=self._security.context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS_MAX,
+        )
+
+    def _entered(self, task: asyncio.Task[None]) -> None:
+        # It leads back here, and so do the frames of what has failed: neither waits for the collector.
+        self._task = None
+        error = None if task.cancelled() else task.exception()
+        if error is None and not task.cancelled() and not self._has_failed:
+            return
+        if error is not None and not self._has_failed:
+            self._failed(error)
+        if error is not None:
+            error.__traceback__ = None
+        if self._ending is not None:
+            self._ending.cancel()
+        self._connection.connection_lost(None)
+        if not self._has_begun:
+            self._socket.close()
+
+    def _alerted(self, error: ssl.SSLError) -> None:
+        """The handshake has failed, and its alert goes out: it ends when the client hangs up, or soon."""
+        self._failed(error)
+        loop = asyncio.get_running_loop()
+        self._ending = loop.call_later(ALERTED_SECONDS_MAX, self.abort)
+
+    def _failed(self, error: BaseException) -> None:
+        self._has_failed = True
+        if isinstance(error, ssl.SSLError):
+            self._all.metrics.failed_authentications += 1
+        log.info("closing %s: TLS: %s", self._connection.peer, _reason(error))
+
+
+def _reason(error: BaseException) -> str:
+    """What OpenSSL says, without the place in its sources; it has odd words for a client without TLS."""
+    if isinstance(error, ssl.SSLError) and error.reason:
+        said = error.reason.lower().replace("_", " ")
+        return f"the client does not speak it ({said})" if error.reason in _NO_TLS else said
+    return str(error) or type(error).__name__

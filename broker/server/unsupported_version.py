@@ -1,0 +1,88 @@
+"""Pure: the answers to versions that are not served.
+
+Rules of this file: a client learns from ApiVersions what it may send, so a request in another version is a mistake
+that closes the connection, as in Kafka. Two are not: ApiVersions itself, by which a client finds out (the answer has
+a body of version 0, which every client can read, KIP-511), and Produce 0-2, which Kafka 4 advertises without
+serving, because old librdkafka takes the range as a sign of what compression it may use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.registry import Served
+from kafka_ds.protocol.codec import decode
+from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
+from kafka_ds.protocol.frame import RequestHeader, encode_response
+from kafka_ds.protocol.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+from kafka_ds.protocol.messages.cluster import ApiVersion
+from kafka_ds.protocol.messages.data import PartitionProduceResponse, TopicProduceResponse
+
+_NO_TRANSACTIONAL_ID = b"\xff\xff"  # a null string
+_PRODUCE_LIKE = 3  # the version that has the fields of 0-2, and the transactional id
+_THROTTLE_TIME_BYTES = 4
+
+
+def refuse_unsupported(
+    served: Served, header: RequestHeader, frame: memoryview, position: int
+) -> list[Any]:
+    """The answer to a request in a version that is not served, or MalformedFrame."""
+    if served.request is ApiVersionsRequest:
+        own = ApiVersion(
+            api_key=served.api_key,
+            min_version=served.advertised[0],
+            max_version=served.advertised[1],
+        )
+        response = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own])
+        return encode_response(response, 0, header.correlation_id)
+    advertised = served.advertised[0] <= header.api_version <= served.advertised[1]
+    if served.request is ProduceRequest and advertised:
+        request = decode(
+            ProduceRequest, _NO_TRANSACTIONAL_ID + bytes(frame[position:]), _PRODUCE_LIKE
+        )
+        if request.acks != 0:
+            return _refuse_produce(request, header)
+    raise MalformedFrame(f"{served.name} in version {header.api_version}, which is not served")
+
+
+def _refuse_produce(request: ProduceRequest, header: RequestHeader) -> list[Any]:
+    """UNSUPPORTED_VERSION for each partition; versions 0 and 1 lack the last fields of 2 (KIP-32)."""
+    if header.api_version == _PRODUCE_LIKE - 1:
+        return encode_response(_produce_response(request), _PRODUCE_LIKE, header.correlation_id)
+    out = bytearray(header.correlation_id.to_bytes(4, "big", signed=True))
+    out += len(request.topic_data).to_bytes(4, "big")
+    for topic in request.topic_data:
+        name = topic.name.encode()
+        out += len(name).to_bytes(2, "big") + name
+        out += len(topic.partition_data).to_bytes(4, "big")
+        for data in topic.partition_data:
+            out += data.index.to_bytes(4, "big", signed=True)
+            out += int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
+            out += (-1).to_bytes(8, "big", signed=True)
+    if header.api_version == 1:
+        out += bytes(_THROTTLE_TIME_BYTES)
+    return [len(out).to_bytes(4, "big"), out]
+
+
+def _produce_response(request: ProduceRequest) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=data.index,
+                        error_code=ErrorCode.UNSUPPORTED_VERSION,
+                        base_offset=-1,
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )

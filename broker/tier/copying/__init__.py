@@ -1,1 +1,0 @@
-"""Pure: copying segments: which ranges are due (`policy.py`), and a copy, step by step (`copier.py`)."""

@@ -1,0 +1,337 @@
+"""Shell: batches of cold reads on the local disk, beside the logs, for pieces that are read from the lake repeatedly.
+
+Rules of this file (KIP-405, after Kafka's RemoteIndexCache):
+- The cache is optional: an error is a miss. A directory that fails is switched off with a WARN until the worker's next
+  start; no consumer notices. If its disk is full, all cache files go first: the logs beside them need the room.
+- A piece belongs to the table's files that it was made of. Once others have rewritten these (OPTIMIZE, DELETE by key),
+  it is no longer found and is deleted: an erased record does not come back from here.
+- A file is written under another name and renamed. Its checksum is verified at every read; a torn file is logged and
+  deleted.
+- What goes is marked first (no longer found, renamed to `.deleted`), and deleted when its readers are done.
+- One thread writes, marks and deletes; no read waits for it. Any thread reads.
+- The cache survives restarts; a piece's age is its file's.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import queue
+import threading
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from broker.seams import Clock, Disk
+from broker.worker.cache.admission import Admission
+from broker.worker.cache.piece_files import (
+    DELETED,
+    TEMPORARY,
+    BadPieceFile,
+    PieceKey,
+    decode_piece,
+    encode_piece,
+    file_name,
+    parse_file_name,
+)
+from broker.worker.cache.pieces import Piece
+
+log = logging.getLogger(__name__)
+
+FOLDER = "remote-log-index-cache"
+# Pieces that wait to be written are in memory; beyond so many a piece is not kept.
+WRITES_MAX = 8
+# What one file takes besides its batches, about.
+OVERHEAD_BYTES = 4096
+# Pieces of a MiB or two: so many fit about.
+PIECE_BYTES = 1024 * 1024
+EXPIRE_EVERY_SECONDS = 30.0
+# What a disk says that has no room left, or none for us.
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    key: PieceKey
+    first_offset: int
+    next_offset: int
+    readers: int = 0
+    is_marked: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.key.name(self.first_offset)
+
+    @property
+    def file(self) -> str:
+        return file_name(self.key, self.first_offset, self.next_offset)
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """The pieces of one place, by first offset."""
+
+    starts: list[int] = field(default_factory=list)
+    entries: dict[int, _Entry] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """Counts since the start."""
+
+    hits: int = 0
+    misses: int = 0
+    size_bytes: int = 0
+    is_off: bool = False
+
+
+class DiskCache:
+    """Pieces in files of one folder, up to a number of bytes."""
+
+    def __init__(
+        self, disk: Disk, clock: Clock, folder: str, *, bytes_max: int, ttl_ms: int
+    ) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._admission = Admission(bytes_max, ttl_ms=ttl_ms, things=bytes_max // PIECE_BYTES)
+        self._shelves: dict[tuple[bytes, int, bool], _Shelf] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._work: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._writes = 0
+        self._expire_at_ms = 0
+        self._thread: threading.Thread | None = None
+        self.counts = CacheCounts()
+
+    def start(self) -> None:
+        """Start, with the files from before, in a thread of its own."""
+        self._work.put(self._find_all)
+        self._thread = threading.Thread(
+            target=self._run, name="remote-log-index-cleaner", daemon=True
+        )
+        self._thread.start()
+
+    # -- readers ----------------------------------------------------------------------------
+
+    def find(self, key: PieceKey, offset: int) -> tuple[Piece, int] | None:
+        """The piece that holds an offset, and the index of the batch with that offset."""
+        with self._lock:
+            if self.counts.is_off:
+                return None
+            entry = self._locate(key, offset)
+            name = key.name(offset) if entry is None else entry.name
+            self._admission.asked(name, self._clock.monotonic_ms())
+            if entry is not None:
+                entry.readers += 1
+        piece = None if entry is None else self._read(entry)
+        with self._lock:
+            if entry is not None:
+                self._end(entry)
+            self.counts.hits += piece is not None
+            self.counts.misses += piece is None
+        return None if piece is None else (piece, bisect_right(piece.next_offsets, offset))
+
+    def _end(self, entry: _Entry) -> None:
+        """A reader is done; after the last one a marked file can be deleted."""
+        entry.readers -= 1
+        if entry.is_marked and not entry.readers:
+            self._work.put(partial(self._delete, entry))
+
+    def offer(self, key: PieceKey, piece: Piece) -> None:
+        """Keep a piece if it is worth it; it is written later."""
+        with self._lock:
+            if self.counts.is_off or self._writes >= WRITES_MAX:
+                return
+            name, size_bytes = key.name(piece.first_offset), piece.size_bytes + OVERHEAD_BYTES
+            victims = self._admission.admit(name, size_bytes, self._clock.monotonic_ms())
+            if victims is None:
+                return
+            self._writes += 1
+            self._mark(victims)
+        entry = _Entry(key, piece.first_offset, piece.next_offset)
+        self._work.put(partial(self._write, entry, piece))
+
+    def forget(self, topic_id: bytes) -> None:
+        """The topic is gone: drop all of its pieces."""
+        with self._lock:
+            entries = self._entries.items()
+            self._drop([name for name, entry in entries if entry.key.topic_id == topic_id])
+
+    def _locate(self, key: PieceKey, offset: int) -> _Entry | None:
+        """The entry that holds an offset; entries of another layout are dropped."""
+        shelf = self._shelves.get(key.place)
+        if shelf is None:
+            return None
+        at = bisect_right(shelf.starts, offset) - 1
+        entry = shelf.entries[shelf.starts[at]] if at >= 0 else None
+        if entry is None or offset >= entry.next_offset:
+            return None
+        if entry.key.layout != key.layout:
+            self._drop([entry.name])
+            return None
+        return entry
+
+    def _read(self, entry: _Entry) -> Piece | None:
+        path = self._path(entry.file)
+        try:
+            return decode_piece(entry.name, self._disk.read_file(path))
+        except FileNotFoundError:
+            # Marked meanwhile, or taken away by somebody else.
+            pass
+        except BadPieceFile as error:
+            log.warning("%s is deleted: %s", path, error)
+        except OSError as error:
+            self._switch_off(error)
+            return None
+        with self._lock:
+            self._drop([entry.name])
+        return None
+
+    # -- the one thread ---------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with suppress(queue.Empty):
+                self._try(self._work.get(timeout=EXPIRE_EVERY_SECONDS))
+            if self._clock.monotonic_ms() >= self._expire_at_ms:
+                self._try(self._expire)
+
+    def work(self) -> None:
+        """Do all pending work, and look for what has expired."""
+        self._try(self._expire)
+        while not self._work.empty():
+            self._try(self._work.get())
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Do it, unless the cache is off. An error of the disk switches it off; if the disk is full its files go."""
+        if self.counts.is_off:
+            return
+        try:
+            work()
+        except OSError as error:
+            self._switch_off(error)
+            if error.errno in FULL:
+                self._delete_all()
+
+    def _delete_all(self) -> None:
+        """Delete all files of the cache; a read of one of them in progress is a miss."""
+        with suppress(OSError):
+            for name in self._disk.list_names(self._folder):
+                if parse_file_name(name) is not None or name.endswith((TEMPORARY, DELETED)):
+                    with suppress(OSError):
+                        self._disk.unlink(self._path(name))
+
+    def _expire(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        self._expire_at_ms = now_ms + int(EXPIRE_EVERY_SECONDS * 1000)
+        with self._lock:
+            self._mark(self._admission.expired(now_ms))
+
+    def _find_all(self) -> None:
+        """Load the files from before, the oldest first."""
+        self._disk.make_directory(self._folder)
+        found: list[tuple[int, _Entry]] = []
+        for name in self._disk.list_names(self._folder):
+            parsed = parse_file_name(name)
+            if parsed is not None:
+                modified_ms = self._disk.modified_ms(self._path(name))
+                found.append((modified_ms, _Entry(*parsed)))
+            elif name.endswith((TEMPORARY, DELETED)):
+                self._disk.unlink(self._path(name))
+        for modified_ms, entry in sorted(found, key=lambda each: each[0]):
+            size_bytes = self._disk.size(self._path(entry.file))
+            age_ms = max(0, self._clock.now_ms() - modified_ms)
+            with self._lock:
+                if entry.name not in self._admission:
+                    self._shelve(entry)
+                    used_ms = self._clock.monotonic_ms() - age_ms
+                    self._drop(self._admission.found(entry.name, size_bytes, used_ms))
+
+    def _write(self, entry: _Entry, piece: Piece) -> None:
+        with self._lock:
+            self._writes -= 1
+            if entry.name not in self._admission:
+                return
+        path = self._path(entry.file)
+        file = self._disk.open(path + TEMPORARY, create=True)
+        try:
+            file.truncate(0)
+            position = 0
+            for buffer in encode_piece(entry.key, piece):
+                left = memoryview(buffer)
+                while left:
+                    taken = file.write(left, position)
+                    left, position = left[taken:], position + taken
+        finally:
+            file.close()
+        self._disk.rename(path + TEMPORARY, path)
+        with self._lock:
+            if entry.name in self._admission:
+                self._shelve(entry)
+                return
+        self._disk.unlink(path)
+
+    def _hide(self, entry: _Entry) -> None:
+        with suppress(FileNotFoundError):  # Somebody else was faster.
+            self._disk.rename(self._path(entry.file), self._path(entry.file) + DELETED)
+
+    def _delete(self, entry: _Entry) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.unlink(self._path(entry.file) + DELETED)
+
+    # -- with the lock ----------------------------------------------------------------------
+
+    def _shelve(self, entry: _Entry) -> None:
+        shelf = self._shelves.setdefault(entry.key.place, _Shelf())
+        known = shelf.entries.get(entry.first_offset)
+        if known is not None and known.file == entry.file:
+            # Let go and taken again before it was written: both writes are of this one file.
+            return
+        if known is not None:
+            # Of another layout; or of this one, made to another length: then the name stays admitted.
+            (self._mark if known.name == entry.name else self._drop)([known.name])
+            shelf = self._shelves.setdefault(entry.key.place, _Shelf())
+        insort(shelf.starts, entry.first_offset)
+        shelf.entries[entry.first_offset] = entry
+        self._entries[entry.name] = entry
+        self.counts.size_bytes = self._admission.size_bytes
+
+    def _drop(self, names: Iterable[str]) -> None:
+        """Drop these: they are useless now."""
+        names = list(names)
+        for name in names:
+            self._admission.drop(name)
+        self._mark(names)
+
+    def _mark(self, names: Iterable[str]) -> None:
+        """Mark these: no longer found, and deleted soon."""
+        for name in names:
+            entry = self._entries.pop(name, None)
+            if entry is None:
+                continue
+            shelf = self._shelves[entry.key.place]
+            shelf.starts.remove(entry.first_offset)
+            del shelf.entries[entry.first_offset]
+            if not shelf.entries:
+                del self._shelves[entry.key.place]
+            entry.is_marked = True
+            self._work.put(partial(self._hide, entry))
+            if not entry.readers:
+                self._work.put(partial(self._delete, entry))
+        self.counts.size_bytes = self._admission.size_bytes
+
+    def _switch_off(self, error: OSError) -> None:
+        with self._lock:
+            if self.counts.is_off:
+                return
+            self.counts.is_off = True
+            self.counts.size_bytes = 0
+            self._shelves.clear()
+            self._entries.clear()
+        log.warning("the cache of cold reads in %s is switched off: %s", self._folder, error)
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}"

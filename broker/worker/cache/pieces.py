@@ -1,0 +1,122 @@
+"""Pure: batches prepared for consumers that read on, kept up to a bound.
+
+Rules of this file: a piece is a run of consecutive batches. It is found by the exact offset at which a consumer
+continues, which is where the batch before ended: there is no search, and a consumer that jumps starts a piece of its
+own. The least recently used piece goes first. One thread at a time.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kafka_ds.records.crc import Buffer
+
+
+class Run(NamedTuple):
+    """Consecutive batches, and where they lie."""
+
+    batches: tuple[Buffer, ...]
+    shared_at: int | None
+    """Where they begin in the memory that is shared with the broker; None: they are not there."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all of them."""
+        return sum(map(len, self.batches))
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Batches that together cover [first, following), with the offset that each of them reaches."""
+
+    first_offset: int
+    batches: tuple[Buffer, ...]
+    next_offsets: tuple[int, ...]
+    shared_at: int | None = field(default=None, compare=False)
+    """Where they begin, one after the other, in the memory that is shared with the broker; None: they are not there."""
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after the piece."""
+        return self.next_offsets[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches."""
+        return sum(map(len, self.batches))
+
+    def end_of(self, start: int, max_bytes: int) -> int:
+        """The index after the last batch that fits `max_bytes`, from the given index on; perhaps none fits."""
+        end, size = start, 0
+        while end < len(self.batches) and size + len(self.batches[end]) <= max_bytes:
+            size += len(self.batches[end])
+            end += 1
+        return end
+
+    def take(self, start: int, end: int) -> Run:
+        """The batches of these indexes."""
+        at = self.shared_at
+        if at is not None:
+            at += sum(map(len, self.batches[:start]))
+        return Run(self.batches[start:end], at)
+
+
+class PieceCache:
+    """Pieces by (whose, offset)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pieces: OrderedDict[tuple[Hashable, int], Piece] = OrderedDict()
+        self._starts: dict[tuple[Hashable, int], tuple[tuple[Hashable, int], int]] = {}
+        self.size_bytes = 0
+
+    def put(self, owner: Hashable, piece: Piece) -> None:
+        """Keep a piece; the oldest go while there is no room."""
+        key = (owner, piece.first_offset)
+        self._drop(key)
+        self._pieces[key] = piece
+        self.size_bytes += piece.size_bytes
+        for index, offset in enumerate(_starts(piece)):
+            self._starts[owner, offset] = (key, index)
+        while self.size_bytes > self._bytes_max and len(self._pieces) > 1:
+            self.drop_oldest()
+
+    def drop_oldest(self, may_go: Callable[[Piece], bool] = lambda _: True) -> bool:
+        """Drop the least recently used piece that may go; False if there is none."""
+        key = next((key for key, piece in self._pieces.items() if may_go(piece)), None)
+        if key is None:
+            return False
+        self._drop(key)
+        return True
+
+    def find(self, owner: Hashable, offset: int) -> tuple[Piece, int] | None:
+        """The piece with a batch that begins at this offset, and the batch's index."""
+        found = self._starts.get((owner, offset))
+        if found is None:
+            return None
+        key, index = found
+        self._pieces.move_to_end(key)
+        return self._pieces[key], index
+
+    def owners(self) -> set[Hashable]:
+        """The owners of the pieces."""
+        return {key[0] for key in self._pieces}
+
+    def forget(self, owner: Hashable) -> None:
+        """Drop all pieces of an owner."""
+        for key in [key for key in self._pieces if key[0] == owner]:
+            self._drop(key)
+
+    def _drop(self, key: tuple[Hashable, int]) -> None:
+        piece = self._pieces.pop(key, None)
+        if piece is None:
+            return
+        self.size_bytes -= piece.size_bytes
+        for offset in _starts(piece):
+            if self._starts.get((key[0], offset), (None, 0))[0] == key:
+                del self._starts[key[0], offset]
+
+
+def _starts(piece: Piece) -> Sequence[int]:
+    return (piece.first_offset, *piece.next_offsets[:-1])

@@ -1,0 +1,431 @@
+"""Shell: the copy of ranges, step by step, over any storage and metadata.
+
+Rules of this file: the order is the protocol. STARTED is durable before a file is written, every file before the
+commit, the commit before FINISHED, and FINISHED before anything is answered. The process may die between any two
+steps. `recover` then looks at the attempts that were left STARTED and rolls forward those that the table holds. An
+attempt that did not win stays STARTED until another attempt has its range; then its files are deleted and it is marked
+deleted. The next try has a fresh id. For a broker that is gone the next leader marks its lost attempts as deleted
+(`Sweeper`) and leaves their files to the clean-up of orphans. While the fate of a commit is unknown, nothing is
+answered as done and nothing is deleted. A failure of one table or one attempt fails only its own partitions.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from broker.crash_points import CrashPoints
+from broker.worker.rpc import (
+    CONFLICT,
+    FAILED,
+    FINISHED,
+    UNKNOWN_END,
+    CopyAnswer,
+    CopyRange,
+    CopyRequest,
+    CopyTopic,
+    PartitionOutcome,
+    TieredState,
+)
+from broker.worker.spi import (
+    CommitLost,
+    Committed,
+    FateUnknownError,
+    FileMissing,
+    RemoteLogMetadataManager,
+    RemoteStorageManager,
+    SourceGone,
+    StorageError,
+    TableBlocked,
+    Written,
+)
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.protocol.types import uuid_from_text
+
+log = logging.getLogger(__name__)
+
+GIVEN_UP_MAX = 10_000
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+# A copy that meets one of these is asked for again; what it left is settled by `recover` then.
+STORE_ERRORS = (StorageError, FateUnknownError, OSError)
+Key = tuple[bytes, int]
+Failure = tuple[str, str]
+"""Why, and the outcome."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """The ranges of one partition that are being copied."""
+
+    topic: CopyTopic
+    partition: int
+    ranges: list[CopyRange]
+    segments: list[RemoteLogSegment] = field(default_factory=list)
+    written: list[Written] = field(default_factory=list)
+    tiered_end: int = UNKNOWN_END
+    outcome: str = FAILED
+    message: str = ""
+    done: list[Written] = field(default_factory=list)
+    commit: tuple[int, str] | None = None
+
+    def fail(self, message: str, outcome: str = FAILED) -> None:
+        self.outcome, self.message = outcome, message
+
+    def answer(self) -> PartitionOutcome:
+        done = [each.segment for each in self.done]
+        return PartitionOutcome(
+            topic_id=self.topic.topic_id,
+            partition=self.partition,
+            outcome=self.outcome,
+            tiered_end=self.tiered_end,
+            message=self.message,
+            ranges=len(done),
+            rows=sum(each.row_count for each in done),
+            log_bytes=sum(each.size_bytes for each in done),
+            lake_bytes=sum(each.lake_bytes for each in done),
+            commit=self.commit if done else None,
+        )
+
+
+@dataclass(slots=True)
+class _Settled:
+    """What became of attempts that were left STARTED."""
+
+    finished: list[RemoteLogSegment] = field(default_factory=list)
+    given_up: list[RemoteLogSegment] = field(default_factory=list)
+    doubtful: list[RemoteLogSegment] = field(default_factory=list)
+    """The range became visible; whether by this attempt nobody knows any more."""
+
+
+class Copier:
+    """Copies ranges in one thread; only the files of several partitions are written, and looked for, in parallel."""
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        *,
+        node_id: int,
+        crash_points: CrashPoints,
+        new_id: Callable[[], bytes],
+        threads: int = 1,
+    ) -> None:
+        """`threads`: the number of partitions whose files are on their way to the store at a time."""
+        self._storage = storage
+        self._metadata = metadata
+        self._node_id = node_id
+        self._crash_points = crash_points
+        self._new_id = new_id
+        self._threads = threads
+        self._given_up: dict[Key, int] = {}
+
+    def give_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> None:
+        """The broker no longer leads the partition: do not commit what is not committed yet. Any thread."""
+        key = topic_id, partition
+        self._given_up.pop(key, None)
+        while len(self._given_up) >= GIVEN_UP_MAX:
+            # The oldest: what was under way then has ended, and its topic may be gone.
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[key] = leader_epoch
+
+    def is_given_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> bool:
+        """Whether the broker said that it no longer leads the partition in that epoch. Any thread."""
+        return leader_epoch <= self._given_up.get((topic_id, partition), -1)
+
+    def _is_given_up(self, each: _Partition) -> bool:
+        """Whether to stop work on it; asked before each step that is slow or cannot be undone."""
+        topic_id = uuid_from_text(each.topic.topic_id)
+        if not each.ranges or not self.is_given_up(
+            topic_id, each.partition, each.ranges[0].leader_epoch
+        ):
+            return False
+        each.fail("it is led elsewhere by now")
+        return True
+
+    def recover(self) -> dict[Key, Failure]:
+        """Settle the attempts that were left STARTED; returns the partitions where that failed, and why.
+
+        Raises what the metadata raise.
+        """
+        found, failed = _Settled(), dict[Key, Failure]()
+        self._settle_each(self._metadata.unfinished(), self._settle, found, failed)
+        # The last one first: it was begun as those before it had not won.
+        self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
+        if found.finished:
+            log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(found.finished))
+            self._metadata.update(found.finished)
+        if found.given_up:
+            self._metadata.given_up(found.given_up)
+        return failed
+
+    @staticmethod
+    def _settle_each(
+        segments: Sequence[RemoteLogSegment],
+        settle: Callable[[RemoteLogSegment, _Settled], None],
+        found: _Settled,
+        failed: dict[Key, Failure],
+    ) -> None:
+        for segment in segments:
+            with apart(partial(_note_failure, failed, segment)):
+                settle(segment, found)
+
+    def _settle(self, segment: RemoteLogSegment, found: _Settled) -> None:
+        """Find out what became of one attempt."""
+        committed = self._storage.holds(segment)
+        if committed is not None and not committed.files and not committed.residue:
+            found.doubtful.append(committed)
+        elif committed is not None:
+            # A file that is missing keeps nothing else from being copied: whoever lets local segments go looks for it.
+            with suppress(FileMissing):
+                self._storage.verify(committed)
+                found.finished.append(replace(committed, state=DONE))
+        elif self._superseded(segment) and self._storage.discard(segment):
+            found.given_up.append(segment)
+
+    def _settle_doubtful(self, segment: RemoteLogSegment, found: _Settled) -> None:
+        """One of several attempts at a range has won. Files of the others are left to the clean-up of orphans."""
+        there = self._metadata.list_segments(segment.topic_id, segment.partition)
+        rivals = [*found.finished, *(each for each in there if each.state is not STARTED)]
+        # Where another broker gave it up, the one that has won may be deleted by now.
+        is_gone = all(each.segment_id != segment.segment_id for each in there)
+        if is_gone or any(each.overlaps(segment) for each in rivals):
+            found.given_up.append(segment)
+        else:
+            found.finished.append(replace(segment, state=DONE))
+
+    def _superseded(self, segment: RemoteLogSegment) -> bool:
+        """Is the topic deleted, or did another attempt tier the range? Otherwise this one may still win."""
+        if self._storage.is_deleted(segment.topic, segment.topic_id):
+            return True
+        state = self._storage.state(segment.topic, segment.topic_id, segment.partition)
+        return state.tiered_end >= segment.end_offset
+
+    def copy(self, request: CopyRequest) -> CopyAnswer:
+        """Copy what can be copied; each partition has its own outcome."""
+        began = time.monotonic()
+        partitions = [each for topic in request.topics for each in _by_partition(topic)]
+        try:
+            failed = self.recover()
+            of_topics = [
+                (topic, [each for each in partitions if each.topic is topic])
+                for topic in request.topics
+            ]
+            for topic, mine in of_topics:
+                self._begin_topic(topic, mine, failed)
+            self._start(partitions)
+            with self._side_by_side() as each_of:
+                writing = [(topic, mine, each_of(self._write, mine)) for topic, mine in of_topics]
+                for topic, mine, written in writing:
+                    _await(written)
+                    self._commit_topic(topic, mine)
+                _await(each_of(self._verify, partitions))
+            for topic, mine in of_topics:
+                self._confirm(topic, mine)
+            self._finish(partitions)
+        except STORE_ERRORS as error:
+            for each in partitions:
+                if each.outcome != CONFLICT:
+                    each.fail(str(error))
+        milliseconds = round((time.monotonic() - began) * 1000)
+        return CopyAnswer(
+            partitions=[each.answer() for each in partitions], milliseconds=milliseconds
+        )
+
+    @contextmanager
+    def _side_by_side(self) -> Iterator[Callable[..., Iterable[None]]]:
+        """What does something for each partition, for several at a time; it is done when its answer is iterated."""
+        if self._threads == 1:
+            yield map
+            return
+        # Threads start when they are needed, with the priority of this one.
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="copy") as pool:
+            yield pool.map
+
+    def _begin_topic(
+        self, topic: CopyTopic, partitions: Sequence[_Partition], failed: Mapping[Key, Failure]
+    ) -> None:
+        """Which ranges are there already? A repeated request finds what the first one did."""
+        topic_id = uuid_from_text(topic.topic_id)
+        # Before an earlier attempt is settled nothing is said of where the partition ends.
+        for each in partitions:
+            if (topic_id, each.partition) in failed:
+                each.fail(*failed[topic_id, each.partition])
+        able = [each for each in partitions if (topic_id, each.partition) not in failed]
+        with apart(partial(_fail_all, able)):
+            states = self._storage.states(topic.topic, topic_id, [each.partition for each in able])
+            for each, state in zip(able, states, strict=True):
+                self._begin(each, topic_id, state)
+
+    def _begin(self, each: _Partition, topic_id: bytes, state: TieredState) -> None:
+        each.tiered_end = state.tiered_end
+        each.ranges = [one for one in each.ranges if one.end_offset > state.tiered_end]
+        if not each.ranges:
+            each.outcome = FINISHED
+        elif conflict := state.conflict or _fenced(each.ranges[0], state):
+            # Each commit finds it out as well; here nothing is written yet, however often it is tried.
+            each.fail(conflict, CONFLICT)
+            each.ranges = []
+        elif each.ranges[0].start_offset <= state.tiered_end:
+            each.fail(f"the lake ends at {state.tiered_end}, inside the range")
+            each.ranges = []
+        if not self._is_given_up(each):
+            each.segments = [self._segment(each.topic, topic_id, one) for one in each.ranges]
+
+    def _segment(self, topic: CopyTopic, topic_id: bytes, one: CopyRange) -> RemoteLogSegment:
+        return RemoteLogSegment(
+            topic=topic.topic,
+            topic_id=topic_id,
+            partition=one.partition,
+            segment_id=self._new_id(),
+            state=STARTED,
+            start_offset=one.start_offset,
+            end_offset=one.end_offset,
+            leader_epochs=tuple((epoch, start) for epoch, start in one.leader_epochs),
+            size_bytes=one.size_bytes,
+            broker_id=self._node_id,
+            leader_epoch=one.leader_epoch,
+        )
+
+    def _start(self, partitions: Sequence[_Partition]) -> None:
+        """Step 1: COPY_SEGMENT_STARTED for all ranges, in one commit."""
+        segments = [segment for each in partitions for segment in each.segments]
+        if segments:
+            self._metadata.add(segments)
+            self._crash_points.at("after_started")
+
+    def _commit_topic(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
+        """Step 3: one commit of the files of all partitions of a topic."""
+        for each in partitions:
+            if self._is_given_up(each):
+                each.written = []
+        written = [one for each in partitions for one in each.written]
+        if not written:
+            return
+        self._crash_points.at("before_commit")
+        topic_id = uuid_from_text(topic.topic_id)
+        with apart(partial(_fail_all, [each for each in partitions if each.written])):
+            committed = self._storage.commit(topic.topic, topic_id, written)
+            self._crash_points.at("after_commit")
+            for each in partitions:
+                self._note(each, committed)
+
+    def _write(self, each: _Partition) -> None:
+        """Step 2: make a partition's ranges durable; what goes wrong with them fails this partition alone."""
+        if not each.segments or self._is_given_up(each):
+            return
+        with apart(each.fail):
+            each.written = self._storage.write(each.segments, each.ranges)
+
+    def _note(self, each: _Partition, committed: Committed) -> None:
+        dropped = committed.dropped.get(each.partition)
+        if dropped is not None:
+            log.warning("%s-%d: %s", each.topic.topic, each.partition, dropped)
+            each.fail(dropped, CONFLICT if each.partition in committed.final else FAILED)
+        ids = {one.segment.segment_id for one in committed.written}
+        each.done = [one for one in each.written if one.segment.segment_id in ids]
+        each.commit = committed.commit
+
+    def _verify(self, each: _Partition) -> None:
+        """Step 4: check that each file is there."""
+
+        def failed(message: str, outcome: str) -> None:
+            log.error("%s-%d: %s", each.topic.topic, each.partition, message)
+            each.fail(message, outcome)
+            each.done = []
+
+        with apart(failed):
+            for one in each.done:
+                self._storage.verify(one.segment)
+
+    def _confirm(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
+        """And that the commit is: a writer that renames over a version takes it away."""
+        seen = [each for each in partitions if each.done and each.commit is not None]
+        if not seen:
+            return
+
+        assert seen[0].commit is not None
+        try:
+            self._storage.confirm(topic.topic, seen[0].commit)
+        except STORE_ERRORS as error:
+            for each in seen:
+                if isinstance(error, CommitLost):
+                    start, end = each.done[0].segment, each.done[-1].segment
+                    log.error(
+                        "%s-%d: offsets %d-%d are not in the table, and are copied again: %s",
+                        topic.topic,
+                        each.partition,
+                        start.start_offset,
+                        end.end_offset,
+                        error,
+                    )
+                each.fail(str(error))
+                each.done = []
+
+    def _finish(self, partitions: Sequence[_Partition]) -> None:
+        """Step 5: COPY_SEGMENT_FINISHED for all ranges, in one commit."""
+        finished = [one.segment for each in partitions for one in each.done]
+        if not finished:
+            return
+        self._crash_points.at("after_verify")
+        self._metadata.update([replace(segment, state=DONE) for segment in finished])
+        self._crash_points.at("after_finished")
+        for each in partitions:
+            if each.done:
+                each.tiered_end = each.done[-1].segment.end_offset
+                each.outcome = FINISHED
+
+
+@contextmanager
+def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
+    """Keep what goes wrong with one partition, or one table, from others: they go on.
+
+    `failed` is told why, and the outcome: FAILED, or CONFLICT where somebody has to undo something.
+    """
+    try:
+        yield
+    except TableBlocked as error:
+        failed(str(error), CONFLICT)
+    except (SourceGone, *STORE_ERRORS) as error:
+        failed(str(error), FAILED)
+    except Exception as error:
+        log.exception("nobody expected this of one partition or table")
+        failed(repr(error), FAILED)
+
+
+def _note_failure(
+    failed: dict[Key, Failure], segment: RemoteLogSegment, message: str, outcome: str
+) -> None:
+    if outcome == FAILED:  # Of a conflict the broker says when it begins and ends.
+        log.error("%s-%d: %s", segment.topic, segment.partition, message)
+    failed[segment.topic_id, segment.partition] = message, outcome
+
+
+def _fenced(first: CopyRange, state: TieredState) -> str:
+    """Why this leader may not write any more; empty where it may."""
+    if first.leader_epoch >= state.leader_epoch:
+        return ""
+    return f"leader epoch {state.leader_epoch} wrote, this one's is {first.leader_epoch}"
+
+
+def _fail_all(partitions: Sequence[_Partition], message: str, outcome: str) -> None:
+    for each in partitions:
+        each.fail(message, outcome)
+
+
+def _await(done: Iterable[None]) -> None:
+    for _ in done:
+        pass
+
+
+def _by_partition(topic: CopyTopic) -> list[_Partition]:
+    found: dict[int, _Partition] = {}
+    for one in topic.ranges:
+        each = found.setdefault(
+            one.partition, _Partition(topic=topic, partition=one.partition, ranges=[])
+        )
+        each.ranges.append(one)
+    return list(found.values())

@@ -1,0 +1,108 @@
+"""Shell: cuts what is copied into shares that are turned into files in parallel.
+
+Rules of this file: all shares have about the same number of bytes, and each becomes one file or more: so the copy of
+one partition, even of one large segment, uses several cores. Cuts lie between batches whose headers follow one another
+without a gap; where there is none (bytes that are no batches, an old format) nothing is cut. Only headers are read:
+whether a batch is sound is found out when it is decoded, with the same result in either share.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from broker.worker.rpc import CopyRange
+from kafka_ds.records import decoder, kernel
+from kafka_ds.records.arrays import read_only
+
+# Less than this is not worth a file: it would be merged with others soon.
+SHARE_BYTES_MIN = 16 * 1024 * 1024
+# Headers are looked for in pieces of this size, or of one batch where that is larger.
+WINDOW_BYTES = 1024 * 1024
+WINDOW_BYTES_MAX = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range, or the part of it in one share."""
+
+    index: int
+    """Which of the ranges it is of."""
+    source: CopyRange
+
+
+def cut(sources: Sequence[CopyRange], count: int) -> list[list[Part]]:
+    """Cut consecutive ranges into at most that many shares, in order, none of them empty."""
+    total = sum(each.size_bytes for each in sources)
+    count = max(1, min(count, total // SHARE_BYTES_MIN))
+    shares: list[list[Part]] = [[]]
+    done = 0
+    for index, source in enumerate(sources):
+        rest = source
+        while len(shares) < count:
+            room = total * len(shares) // count - done
+            if room >= rest.size_bytes:
+                break
+            found = _split(rest, room) if room > 0 else None
+            if found is not None:
+                first, rest = found
+                shares[-1].append(Part(index, first))
+                done += first.size_bytes
+            elif room > 0:
+                break
+            shares.append([])
+        shares[-1].append(Part(index, rest))
+        done += rest.size_bytes
+    return [share for share in shares if share]
+
+
+def _split(source: CopyRange, size_bytes: int) -> tuple[CopyRange, CopyRange] | None:
+    """The range in two, the first of that size or slightly larger; None if it cannot be cut."""
+    try:
+        descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None  # Reads of it report this.
+    try:
+        place = _boundary(descriptor, source, source.position + size_bytes)
+    finally:
+        os.close(descriptor)
+    if place is None:
+        return None
+    position, offset = place
+    before = position - source.position
+    return (
+        replace(source, end_offset=offset - 1, size_bytes=before),
+        replace(
+            source,
+            start_offset=offset,
+            position=position,
+            size_bytes=source.size_bytes - before,
+        ),
+    )
+
+
+def _boundary(descriptor: int, source: CopyRange, wanted: int) -> tuple[int, int] | None:
+    """Position and base offset of the first batch from `wanted` on that follows the one before it."""
+    at, end = source.position, source.position + source.size_bytes
+    next_offset, window = -1, WINDOW_BYTES
+    while at < end:
+        data = os.pread(descriptor, min(window, end - at), at)
+        rows, size, reason = kernel.scan(read_only(data, np.uint8))
+        if len(rows):
+            base = rows[:, decoder.BASE_OFFSET]
+            ends = base + rows[:, decoder.LAST_OFFSET_DELTA] + 1
+            follows = base == np.concatenate([[next_offset], ends[:-1]])
+            fits = follows & (base > source.start_offset) & (base <= source.end_offset)
+            fits &= at + rows[:, decoder.POSITION] >= wanted
+            if fits.any():
+                first = int(np.argmax(fits))
+                return at + int(rows[first, decoder.POSITION]), int(base[first])
+            at, next_offset, window = at + size, int(ends[-1]), WINDOW_BYTES
+        elif reason != decoder.AT_CUT_BATCH or len(data) < window or window >= WINDOW_BYTES_MAX:
+            return None
+        else:
+            window *= 2
+        if reason == decoder.AT_GARBAGE:
+            return None
+    return None

@@ -1,0 +1,223 @@
+"""Shell: the state of a partition at the end of a range: its leader epochs and producers, to rebuild a replica from.
+
+Rules of this file: a residue file knows both at its range's end, unless the range was cut out of an active segment.
+If the file is lost, the rows know the leader epochs, up to the last of them.
+Then the producers are those of the last earlier range that has them, brought forward by the batches since. Their
+framing is in the table's rows or, for batches that never became rows, in the residue. A batch without any row left is
+no longer known. Transactions that are open there stay open: their ends may lie beyond. Any thread.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.log.own_batches import OwnBatch, read_marker, record_own
+from broker.log.producers import CorruptSnapshot, Producers
+from broker.worker.delta.residue import ResidueFiles
+from broker.worker.delta.tables import TopicTables, tiered_end
+from broker.worker.spi import EndOfRange, OffsetOutOfRange, StorageError
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, read_files
+from kafka_ds.lake.index.index import FileEntry
+from kafka_ds.records.batch import MAGIC, NO_LEADER_EPOCH, BatchHeader, CorruptRecord, read_header
+
+log = logging.getLogger(__name__)
+
+# Framing that is read at once.
+PIECE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """Whose state it is."""
+
+    topic: str
+    topic_id: bytes
+    index: int
+
+
+class EndingReader:
+    """Answers for all topics."""
+
+    def __init__(self, tables: TopicTables, reader: FileReader, residue: ResidueFiles) -> None:
+        self._tables = tables
+        self._reader = reader
+        self._residue = residue
+
+    def at(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
+        """The partition's state at the end of the range that holds `offset`.
+
+        Raises OffsetOutOfRange where the lake does not hold it, StorageError.
+        """
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            end = tiered_end(snapshot, topic_id, partition)
+            start = snapshot.log_start(partition) if snapshot is not None else None
+        if not 0 <= offset <= end:
+            raise OffsetOutOfRange(f"{topic}-{partition}: the lake ends at {end}, not at {offset}")
+        where = _Partition(topic, topic_id, partition)
+        header = self._residue.holding(topic, topic_id, partition, offset, tiered_end=end)
+        reached = end if header is None else header.end_offset
+        known_to = None
+        if header is not None:
+            epochs = header.lineage or header.leader_epochs
+        elif reached < (start or 0):
+            epochs = ()  # Retention has taken all of it.
+        else:
+            log.warning("%s-%d: no residue knows of offset %d", topic, partition, offset)
+            epochs, known_to = self._epochs_of_rows(where, start or 0, reached)
+        return EndOfRange(
+            end_offset=reached,
+            leader_epochs=tuple(each for each in epochs if each[1] <= reached),
+            epochs_known_to=known_to,
+            producer_snapshot=self._producers(where, start or 0, reached),
+        )
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        self._residue.forget(topic)
+
+    def _epochs_of_rows(
+        self, where: _Partition, start: int, end: int
+    ) -> tuple[tuple[tuple[int, int], ...], int]:
+        """The leader epochs of the last rows in [start, end], and the last row's offset; -1 if there is no row."""
+        with self._tables.get(where.topic).view(fresh=False) as snapshot:
+            files = [] if snapshot is None else snapshot.index.find(where.index, start, end)
+        while files:
+            # Files may overlap: the last row may be in any that ends where the last one begins, or later.
+            first = max(each.min_offset for each in files)
+            last = [each for each in files if each.max_offset >= first]
+            rows, _ = self._read(last, max(start, first), end, ("offset", "leader_epoch"))
+            if len(rows):
+                epochs, offsets = rows.column("leader_epoch"), rows.column("offset").to_pylist()
+                runs: dict[int, int] = {}
+                for epoch, offset in zip(epochs.to_pylist(), offsets, strict=True):
+                    runs.setdefault(epoch, offset)
+                return tuple(runs.items()), offsets[-1]
+            files = [each for each in files if each.min_offset < first]
+        return (), -1
+
+    # -- producers --------------------------------------------------------------------------
+
+    def _producers(self, where: _Partition, log_start: int, end: int) -> bytes:
+        """A snapshot of the producers after the offset `end`."""
+        known = self._residue.with_snapshot(where.topic, where.topic_id, where.index, end)
+        if known is not None and known.end_offset == end:
+            return known.producer_snapshot
+        producers, next_offset = Producers(), log_start
+        if known is not None:
+            try:
+                producers = Producers.decode_snapshot(known.producer_snapshot)
+                next_offset = known.end_offset + 1
+            except CorruptSnapshot as error:
+                log.warning("%s-%d: snapshot at %d: %s", where.topic, where.index, end, error)
+        for batch in self._batches(where, next_offset, end):
+            record_own(batch, producers)
+        return producers.encode_snapshot()
+
+    def _batches(self, where: _Partition, start: int, end: int) -> Iterator[OwnBatch]:
+        """The framing of all batches of producers in [start, end], by offset."""
+        ours = merge(
+            self._of_rows(where, start, end),
+            self._of_residue(where, start, end),
+            key=lambda each: each.header.base_offset,
+        )
+        before = -1
+        for batch in ours:
+            if batch.header.base_offset > before:
+                before = batch.header.base_offset
+                yield batch
+
+    def _of_residue(self, where: _Partition, start: int, end: int) -> Iterator[OwnBatch]:
+        pieces = self._residue.between(
+            where.topic,
+            where.topic_id,
+            where.index,
+            start,
+            end,
+            tiered_end=end,
+            # A file that is lost must not keep replicas from being made.
+            log_start_offset=end + 1,
+        )
+        for piece in pieces:
+            header = read_header(piece.data)
+            try:
+                marker = (
+                    read_marker(memoryview(piece.data), header)
+                    if header.is_control and header.record_count
+                    else None
+                )
+            except CorruptRecord:
+                continue
+            yield OwnBatch(header, marker)
+
+    def _of_rows(self, where: _Partition, start: int, end: int) -> Iterator[OwnBatch]:
+        with self._tables.get(where.topic).view(fresh=False) as snapshot:
+            files = [] if snapshot is None else snapshot.index.find(where.index, start, end)
+        while start <= end:
+            framing, reached = self._framing(files, start, end)
+            yield from _batches_of(framing)
+            start = reached + 1
+
+    def _framing(self, files: list[FileEntry], start: int, end: int) -> tuple[pa.Table, int]:
+        left = [each for each in files if each.max_offset >= start]
+        return self._read(left, start, end, ("offset", "batch"), max_bytes=PIECE_BYTES)
+
+    def _read(
+        self,
+        files: Sequence[FileEntry],
+        start: int,
+        end: int,
+        columns: Sequence[str],
+        *,
+        max_bytes: int = 1 << 62,
+    ) -> tuple[pa.Table, int]:
+        try:
+            return read_files(
+                self._reader,
+                files,
+                start_offset=start,
+                end_offset=end,
+                max_bytes=max_bytes,
+                columns=columns,
+            )
+        except (FileNotFoundError, UnreadableFile) as error:
+            # Others have replaced it a moment ago: who asks, asks again.
+            raise StorageError(str(error)) from error
+
+
+def _batches_of(framing: pa.Table) -> Iterator[OwnBatch]:
+    """One header for each batch of a producer, from the rows that it became."""
+    rows = framing.column("batch").combine_chunks()
+    if isinstance(rows, pa.ChunkedArray):
+        rows = pa.concat_arrays(rows.chunks) if rows.num_chunks else pa.array([], rows.type)
+    rows = rows.filter(pc.greater_equal(rows.field("producer_id"), 0))
+    if not len(rows):
+        return
+    bases = rows.field("base_offset")
+    begins = pc.fill_null(pc.not_equal(bases[1:], bases[:-1]), True)
+    rows = rows.filter(pa.concat_arrays([pa.array([True]), begins]))
+    for row in rows.to_pylist():
+        yield OwnBatch(_header(row), None)
+
+
+def _header(row: dict[str, int]) -> BatchHeader:
+    """The part of a batch's header that a producer's state is made of."""
+    delta = row["last_offset"] - row["base_offset"]
+    return BatchHeader(
+        base_offset=row["base_offset"],
+        batch_length=0,
+        leader_epoch=NO_LEADER_EPOCH,
+        magic=MAGIC,
+        crc=0,
+        attributes=row["attributes"],
+        last_offset_delta=delta,
+        base_timestamp=row["max_timestamp"],
+        max_timestamp=row["max_timestamp"],
+        producer_id=row["producer_id"],
+        producer_epoch=row["producer_epoch"],
+        base_sequence=row["base_sequence"],
+        record_count=delta + 1,
+    )

@@ -1,0 +1,421 @@
+"""Shell: whether the store has what a table says of a partition, and writing again what it lacks.
+
+Rules of this file:
+- What one leader saw in the store, the next has not seen. It asks for the offsets that its local log still has, before
+  the first of them go there; others are not in its hands.
+- The table is read anew: a version that was read before may be another writer's by now. What its newest version names
+  counts, so a file that other engines replaced or erased is not missing. What a RESTORE took out is, until somebody
+  decides whether it comes back: it is not written again.
+- A missing file is written again under another name, by a commit that replaces it and changes no data: so nothing that
+  the table says of the old one (its size, its statistics) has to be met. A range whose commit is lost, while others
+  came behind it, is added. A missing residue file is in no commit, and is written under its own name.
+- The rows are counted against those that are missing. If the local log has another number of them (rows were erased
+  since, or compacted, or are not on the disk any more), nothing is written: that is somebody's to decide.
+- The process may die between any two steps: a file without its commit is an orphan, and the next look begins anew.
+One thread, the one that copies.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from broker.crash_points import CrashPoints
+from broker.system import new_uuid
+from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
+from broker.worker.rpc import CopyRange
+from broker.worker.spi import RemoteStorageManager, SourceGone, StorageError
+from kafka_ds.lake.actions import remove_action
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, WrittenFile, write_rows
+from kafka_ds.lake.index.index import FileEntry, clusters
+from kafka_ds.lake.log.attempt import Conflict
+from kafka_ds.lake.names import RESIDUE, data_file
+from kafka_ds.lake.store.store import Store
+from kafka_ds.lake.tables.intent import Intent, PartitionIntent
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.protocol.types import uuid_text
+
+log = logging.getLogger(__name__)
+
+OPERATION = "REPAIR"
+Commit = Callable[[SharedTable, Intent, int | None], Mapping[int, Conflict]]
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Offsets whose data the store lacks."""
+
+    start_offset: int
+    end_offset: int
+    what: str
+    """The file, for people; of several the first."""
+    read_from: int
+    read_to: int
+    """The batches that it is written again from are those of these offsets."""
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Self:
+        """From a frame's header."""
+        return cls(**header)
+
+    def header(self) -> dict[str, Any]:
+        """For a frame's header."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gap:
+    """What is missing, and what it takes to write it again."""
+
+    said: Missing
+    rows: int = -1
+    """How many are missing; -1 where that cannot be known."""
+    files: tuple[FileEntry, ...] = ()
+    others: tuple[FileEntry, ...] = ()
+    """Files that have other rows between the same offsets."""
+    segments: tuple[RemoteLogSegment, ...] = ()
+    """Of the residue file that is missing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Look:
+    """What a look at the store found."""
+
+    tiered_end: int
+    gaps: list[_Gap] = field(default_factory=list)
+
+    @property
+    def missing(self) -> list[Missing]:
+        """By offset."""
+        return sorted((each.said for each in self.gaps), key=lambda each: each.start_offset)
+
+
+class StoreCheck:
+    """Looks for files, and writes them again."""
+
+    def __init__(
+        self,
+        store: Store,
+        tables: TopicTables,
+        storage: RemoteStorageManager,
+        reader: FileReader,
+        crash_points: CrashPoints,
+        *,
+        level: int,
+        threads: int,
+        commit: Commit,
+    ) -> None:
+        """`threads`: how many files are looked for at a time. `commit` is called with the table's lock held; it raises
+        Conflict, StorageError, FateUnknownError."""
+        self._store = store
+        self._tables = tables
+        self._storage = storage
+        self._reader = reader
+        self._crash_points = crash_points
+        self._level = level
+        self._threads = threads
+        self._commit = commit
+
+    def forget(self, topic: str) -> None:
+        """Read the topic's table anew when it is looked at next."""
+        self._tables.get(topic).forget()
+
+    def look(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        start_offset: int,
+        segments: Sequence[RemoteLogSegment],
+    ) -> Look:
+        """Look for all that holds offsets from `start_offset` on. Raises StorageError, FateUnknownError, OSError.
+
+        `segments` are those of the partition that `__remote_log_metadata` knows.
+        """
+        shared = self._tables.get(topic)
+        with shared.view(fresh=True) as snapshot:
+            end = tiered_end(snapshot, topic_id, partition)
+            if snapshot is None or snapshot.topic_id != topic_id:
+                return Look(tiered_end=end)
+            low = max(start_offset, log_start := snapshot.log_start(partition) or 0)
+            files = snapshot.index.find(partition, low, end) if low <= end else []
+            out = [
+                each for each in snapshot.missing(partition) if each[1] >= low and each[0] <= end
+            ]
+            between = {
+                each.path: snapshot.index.find(partition, each.min_offset, each.max_offset)
+                for each in files
+            }
+        here = [each for each in segments if each.end_offset >= low and each.start_offset <= end]
+        here = [self._completed(each) for each in here if each.state in (STARTED, FINISHED)]
+        sizes = self._sizes([each.path for each in files])
+        lost = [each for each, size in zip(files, sizes, strict=True) if size != each.size]
+        gaps = [self._of_files(each, between, here, end, log_start) for each in clusters(lost)]
+        gaps += [_of_restore(max(low, first), last) for first, last in out]
+        gaps += self._of_residue(shared.folder, partition, segments, here)
+        gaps += [
+            _of_commit(each)
+            for each in here
+            if each.start_offset >= low
+            and each.state is FINISHED
+            and each.row_count > 0
+            and each.end_offset <= end
+            and not _meets([(one.min_offset, one.max_offset) for one in files], each)
+            and not _meets(out, each)
+            and self._storage.holds(each) is None
+        ]
+        return Look(tiered_end=end, gaps=gaps)
+
+    def repair(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        *,
+        leader_epoch: int,
+        look: Look,
+        sources: Mapping[tuple[int, int], Sequence[CopyRange]],
+    ) -> None:
+        """Write again what the look found to be missing, as far as the local log has it.
+
+        `sources` are, by `read_from` and `read_to`, where its batches are. Raises as `look` does.
+        """
+        shared = self._tables.get(topic)
+        for gap in look.gaps:
+            found = sources.get((gap.said.read_from, gap.said.read_to), ())
+            where = f"{topic}-{partition}: offsets {gap.said.start_offset}-{gap.said.end_offset}"
+            try:
+                if gap.segments:
+                    self._write_residue(shared.folder, gap, found)
+                else:
+                    self._write_rows(shared, topic_id, partition, leader_epoch, gap, found)
+            except (_NotThere, SourceGone, UnreadableFile) as error:
+                log.warning("%s cannot be written again: %s", where, error)
+                continue
+            except Conflict as conflict:
+                raise StorageError(str(conflict)) from conflict
+            log.warning(
+                "%s are written again from the local log: %s was missing", where, gap.said.what
+            )
+
+    # -- what is missing --------------------------------------------------------------------
+
+    def _sizes(self, paths: Sequence[str]) -> list[int | None]:
+        if self._threads == 1 or len(paths) < 2:
+            return [self._store.size(each) for each in paths]
+        with ThreadPoolExecutor(self._threads, thread_name_prefix="check") as pool:
+            return list(pool.map(self._store.size, paths))
+
+    def _completed(self, segment: RemoteLogSegment) -> RemoteLogSegment:
+        """With what its commit said of it, if it is in the table and nobody has said so yet."""
+        if segment.state is FINISHED:
+            return segment
+        return self._storage.holds(segment) or segment
+
+    @staticmethod
+    def _of_files(
+        lost: Sequence[FileEntry],
+        between: Mapping[str, Sequence[FileEntry]],
+        segments: Sequence[RemoteLogSegment],
+        end: int,
+        log_start: int,
+    ) -> _Gap:
+        """Files that are missing and have offsets between one another."""
+        first = min(each.min_offset for each in lost)
+        last = max(each.max_offset for each in lost)
+        rows = sum(each.rows for each in lost)
+        start = max(first, log_start)
+        if start > first:
+            # What lies below the log start is given up: without gaps it is known how many rows that are.
+            rows = last - start + 1 if rows == last - first + 1 else -1
+        paths = {each.path for each in lost}
+        others = {other.path: other for each in lost for other in between[each.path]}
+        meeting = [e for e in segments if e.start_offset <= last and e.end_offset >= start]
+        return _Gap(
+            said=Missing(
+                start_offset=start,
+                end_offset=last,
+                what=lost[0].path if len(lost) == 1 else f"{lost[0].path} and {len(lost) - 1} more",
+                # Batches lie in one segment as a whole; a file may end within one.
+                read_from=min([start, *(each.start_offset for each in meeting)]),
+                read_to=max([last, *(each.end_offset for each in meeting)]) if meeting else end,
+            ),
+            rows=rows,
+            files=tuple(lost),
+            others=tuple(each for path, each in others.items() if path not in paths),
+        )
+
+    def _of_residue(
+        self,
+        folder: str,
+        partition: int,
+        segments: Sequence[RemoteLogSegment],
+        here: Sequence[RemoteLogSegment],
+    ) -> Iterator[_Gap]:
+        """Each residue file is of consecutive segments that were copied together."""
+        wanted = {each.residue for each in here if each.residue}
+        if not wanted:
+            return
+        there = {
+            each.path for each in self._store.list(f"{folder}/{RESIDUE}/partition={partition}")
+        }
+        known = {each.segment_id: each for each in (*segments, *here)}
+        for name in sorted(wanted):
+            if f"{folder}/{name}" in there:
+                continue
+            of_it = [each for each in known.values() if each.residue == name]
+            of_it.sort(key=lambda each: each.start_offset)
+            start, end = of_it[0].start_offset, of_it[-1].end_offset
+            yield _Gap(
+                said=Missing(
+                    start_offset=start,
+                    end_offset=end,
+                    what=f"{folder}/{name}",
+                    read_from=start,
+                    read_to=end,
+                ),
+                segments=tuple(of_it),
+            )
+
+    # -- writing it again -------------------------------------------------------------------
+
+    def _write_rows(
+        self,
+        shared: SharedTable,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        gap: _Gap,
+        sources: Sequence[CopyRange],
+    ) -> None:
+        """A new file with the rows, and one commit that puts it where the missing ones were."""
+        if gap.rows < 0:
+            raise _NotThere("how many rows it had is not known")
+        begun_ms = shared.table.begin_ms()
+        name = data_file(partition, gap.said.start_offset, uuid_text(new_uuid()))
+        path = f"{shared.folder}/{name}"
+        written = write_rows(
+            self._store, path, self._rows(topic_id, gap, sources), level=self._level
+        )
+        self._crash_points.at("after_repair_file")
+        found = 0 if written is None else written.rows
+        try:
+            if found != gap.rows:
+                raise _NotThere(f"the local log has {found} of its {gap.rows} rows")
+            assert written is not None, "a missing file had rows"
+            self._replace(shared, topic_id, partition, leader_epoch, gap, written, begun_ms)
+        except (_NotThere, Conflict):
+            self._store.delete(path)
+            raise
+        self._crash_points.at("after_repair_commit")
+
+    def _replace(
+        self,
+        shared: SharedTable,
+        topic_id: bytes,
+        partition: int,
+        leader_epoch: int,
+        gap: _Gap,
+        written: WrittenFile,
+        begun_ms: int,
+    ) -> None:
+        now_ms = shared.table.log.clock.wall_ms()
+        add = written.add(shared.folder, partition, now_ms=now_ms, data_change=not gap.files)
+        removes = tuple(
+            remove_action(
+                path=each.action_path,
+                partition_values={"partition": str(partition)},
+                size=each.size,
+                deleted_ms=now_ms,
+                data_change=False,
+            )
+            for each in gap.files
+        )
+        part = PartitionIntent(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            is_new_layout=bool(gap.files),
+            adds=(add,),
+            removes=removes,
+        )
+        intent = Intent(operation=OPERATION, topic_id=topic_id, partitions=(part,))
+        with shared.lock:
+            self._commit(shared, intent, begun_ms)
+
+    def _rows(
+        self, topic_id: bytes, gap: _Gap, sources: Sequence[CopyRange]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of the missing offsets that no other file has."""
+        # With numba, 100 MiB that a worker which copies nothing does without.
+        from broker.worker.segment_source import RangeSource
+
+        start, end = gap.said.start_offset, gap.said.end_offset
+        elsewhere = self._offsets(gap.others)
+        for source in sources:
+            if source.start_offset > end:
+                return
+            for batch in RangeSource(source, topic_id).rows():
+                offsets = batch.column("offset").to_numpy()
+                wanted = (offsets >= start) & (offsets <= end)
+                if len(elsewhere):
+                    wanted &= ~np.isin(offsets, elsewhere)
+                if wanted.any():
+                    yield batch.filter(pa.array(wanted))
+
+    def _offsets(self, files: Sequence[FileEntry]) -> np.ndarray:
+        parts = [
+            self._reader.open(each.path).read(columns=["offset"]).column("offset").to_numpy()
+            for each in files
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def _write_residue(self, folder: str, gap: _Gap, sources: Sequence[CopyRange]) -> None:
+        from broker.worker.delta.writer import write_residue_again
+
+        reached = sources[-1].end_offset if sources else -1
+        begins = sources[0].start_offset if sources else -1
+        if (begins, reached) != (gap.said.start_offset, gap.said.end_offset):
+            raise _NotThere("the local log does not have all of its batches any more")
+        write_residue_again(self._store, gap.said.what, gap.segments, sources)
+        self._crash_points.at("after_repair_residue")
+
+
+class _NotThere(Exception):
+    """The local log has not what is missing."""
+
+
+def _of_commit(segment: RemoteLogSegment) -> _Gap:
+    """A range that was FINISHED, and whose commit is another writer's by now."""
+    return _Gap(
+        said=Missing(
+            start_offset=segment.start_offset,
+            end_offset=segment.end_offset,
+            what=f"the commit of attempt {uuid_text(segment.segment_id)}",
+            read_from=segment.start_offset,
+            read_to=segment.end_offset,
+        ),
+        rows=segment.row_count,
+    )
+
+
+def _of_restore(start_offset: int, end_offset: int) -> _Gap:
+    """Somebody decides whether they come back: until then the local log keeps what it has of them."""
+    return _Gap(
+        said=Missing(
+            start_offset=start_offset,
+            end_offset=end_offset,
+            what="taken out by a RESTORE",
+            read_from=start_offset,
+            read_to=end_offset,
+        )
+    )
+
+
+def _meets(spans: Sequence[tuple[int, int]], segment: RemoteLogSegment) -> bool:
+    return any(start <= segment.end_offset and end >= segment.start_offset for start, end in spans)

@@ -1,0 +1,101 @@
+"""Shell: which attempts the commits of a topic's table made visible, by what these say, newest first.
+
+Rules of this file: after a crash this is asked for each attempt that was left, mostly of the same few tables, and each
+time all versions since the crash are passed over. So what a version says of offsets is remembered, as far as there is
+room, until somebody commits. Versions do not change; one that was cleaned up meanwhile may still be known here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from kafka_ds.lake.actions import ours_of
+from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.tables.states import RemoteLogSegment
+from kafka_ds.protocol.types import uuid_text
+
+# Of so many ranges, some 15 MB of them; what is older is read each time.
+RANGES_MAX = 100_000
+
+
+class _Range(NamedTuple):
+    partition: int
+    start_offset: int
+    end_offset: int
+
+
+class _Said(NamedTuple):
+    topic_id: str
+    ranges: tuple[_Range, ...]
+
+
+class Decided:
+    """Answers for all tables. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, int], _Said] = {}
+        self._room = RANGES_MAX
+
+    def forget(self) -> None:
+        """Nobody is about to ask."""
+        self._said.clear()
+        self._room = RANGES_MAX
+
+    def attempts(
+        self, log: DeltaLog, version: int, segment: RemoteLogSegment
+    ) -> list[dict[str, Any]] | None:
+        """The attempts in the commit that made the segment's range visible; None if that commit was cleaned up.
+
+        `version` is the table's newest. Empty if no commit did: the log start was moved past the range, and copies
+        begin there.
+        """
+        topic_id = uuid_text(segment.topic_id)
+        while version >= 0:
+            said = self._of(log, version)
+            if said is None:
+                return None
+            for each in said.ranges if said.topic_id == topic_id else ():
+                if each.partition != segment.partition:
+                    continue
+                if each.end_offset < segment.end_offset:
+                    return []  # Those before it end earlier still.
+                if each.start_offset <= segment.end_offset:
+                    return _attempts_in(log, version, each)
+            version -= 1
+        return []
+
+    def _of(self, log: DeltaLog, version: int) -> _Said | None:
+        known = self._said.get((log.table, version))
+        if known is not None:
+            return known
+        ours = _ours(log, version)
+        if ours is None:
+            return None
+        said = _Said(
+            ours.get("topicId", ""),
+            tuple(
+                _Range(each["partition"], each["startOffset"], each["endOffset"])
+                for each in ours.get("partitions", ())
+                if each["startOffset"] >= 0
+            ),
+        )
+        # One for the version itself, which may say nothing of offsets.
+        if self._room > len(said.ranges):
+            self._said[log.table, version] = said
+            self._room -= 1 + len(said.ranges)
+        return said
+
+
+def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
+    """What a commit of ours says, nothing for others'; None if it was cleaned up."""
+    actions = log.read_version(version)
+    return None if actions is None else dict(ours_of(actions) or {})
+
+
+def _attempts_in(log: DeltaLog, version: int, found: _Range) -> list[dict[str, Any]] | None:
+    ours = _ours(log, version)
+    for each in () if ours is None else ours["partitions"]:
+        if each["partition"] == found.partition and each["startOffset"] == found.start_offset:
+            segments: list[dict[str, Any]] = each.get("segments", [])
+            return segments
+    return None

@@ -1,0 +1,117 @@
+"""Shell: where a partition's rows begin in its table, and which files lie wholly below its log start.
+
+Rules of this file: all questions and choices here concern one snapshot, whose lock the caller holds. Files are found
+through the index; files with quarantined rows of other writers are not ours to remove. Residue is in no commit: a
+residue file's own header says whether it only concerns offsets that are given up.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+
+from broker.worker.delta.tables import tiered_end
+from broker.worker.spi import Front
+from kafka_ds.lake.actions import Action, remove_action
+from kafka_ds.lake.batches.residue import CorruptResidue, Residue
+from kafka_ds.lake.expiration import Residue as ResidueFacts
+from kafka_ds.lake.expiration import horizon, residue_to_drop
+from kafka_ds.lake.index.vectors import action_of
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.names import RESIDUE, start_of_residue
+from kafka_ds.lake.store.store import Entry, Store
+
+log = logging.getLogger(__name__)
+
+
+def front_of(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> Front:
+    """Where the partition begins in the table; empty if the table belongs to another topic."""
+    end = tiered_end(snapshot, topic_id, partition)
+    if snapshot is None or snapshot.topic_id != topic_id:
+        return Front(log_start_offset=0, tiered_end=end, horizon=0)
+    start = snapshot.log_start(partition) or 0
+    spans = [
+        (each.min_offset, each.max_offset) for each in snapshot.index.find(partition, 0, start - 1)
+    ]
+    below = horizon(start, spans, end)
+    first = snapshot.index.find_next(partition, start)
+    known = bool(first) and all(each.null_timestamps == 0 for each in first)
+    times = [each.min_timestamp_ms for each in first if each.min_timestamp_ms is not None]
+    return Front(
+        log_start_offset=start,
+        tiered_end=end,
+        horizon=below,
+        has_files_below=any(last < below for _, last in spans),
+        oldest_ms=min(times) if known and len(times) == len(first) else None,
+    )
+
+
+def removals(
+    snapshot: TopicSnapshot | None, topic_id: bytes, partition: int, offset: int, *, now_ms: int
+) -> tuple[Action, ...]:
+    """Remove each file that holds nothing at or above an offset."""
+    if snapshot is None or snapshot.topic_id != topic_id:
+        return ()
+    return tuple(
+        remove_action(
+            path=each.action_path,
+            partition_values={"partition": str(partition)},
+            size=each.size,
+            deleted_ms=now_ms,
+            rows=each.rows,
+            vector=action_of(each.vector),
+        )
+        for each in snapshot.index.find(partition, 0, offset - 1)
+        if each.max_offset < offset
+    )
+
+
+def drop_residue(store: Store, folder: str, topic_id: bytes, partition: int, offset: int) -> int:
+    """Delete the residue files that only concern lower offsets; returns how many."""
+    known = list(_residue_below(store, folder, topic_id, partition, offset))
+    paths = residue_to_drop(known, offset)
+    for path in paths:
+        store.delete(path)
+    return len(paths)
+
+
+def residue_of(
+    store: Store, entries: Iterable[Entry], topic_id: bytes, was_retired: bool
+) -> tuple[Entry, ...]:
+    """The residue files whose header names this topic, if its rows were removed.
+
+    The broker that removed them may have died right then, and a new topic of that name may be in use by now.
+    """
+    if not was_retired:
+        return ()
+    return tuple(each for each in entries if _facts(store, each, topic_id) is not None)
+
+
+def _residue_below(
+    store: Store, folder: str, topic_id: bytes, partition: int, offset: int
+) -> Iterator[ResidueFacts]:
+    for entry in store.list(f"{folder}/{RESIDUE}/partition={partition}"):
+        start = start_of_residue(entry.path)
+        if start is None or start >= offset:
+            continue
+        facts = _facts(store, entry, topic_id)
+        if facts is not None:
+            yield facts
+
+
+def _facts(store: Store, entry: Entry, topic_id: bytes) -> ResidueFacts | None:
+    """A file's header; None if the file is gone, broken, or of another incarnation of the topic."""
+    try:
+        header = Residue(
+            lambda start, length: store.read_range(entry.path, start, length),
+            name=entry.path,
+            size=entry.size,
+        ).header
+    except (CorruptResidue, FileNotFoundError) as error:
+        log.warning("residue passed over: %s", error)
+        return None
+    if header.topic_id != topic_id:
+        return None
+    return ResidueFacts(
+        path=entry.path,
+        end_offset=header.end_offset,
+        has_producers=bool(header.producer_snapshot),
+    )

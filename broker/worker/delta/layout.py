@@ -1,0 +1,331 @@
+"""Shell: the layout of the topics' tables: files are rewritten where that helps readers, and replaced in one commit.
+
+Rules of this file: `kafka_ds.lake.files.layout` decides what is to be done. Files are written while the table is in
+use; its lock is held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides,
+each file that it replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were
+first: our new files go, and the next look begins with what is there then. The old files stay in the store until VACUUM,
+for plans and consumers that are about to read them. For readers that follow the table our commit is no change of data,
+except for the rows that expired. One thread, beside the one that copies.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from broker.crash_points import CrashPoints
+from broker.system import new_uuid
+from broker.worker.delta.tables import SharedTable, TopicTables
+from broker.worker.settings import TierSettings
+from broker.worker.spi import StorageError
+from kafka_ds.lake.actions import remove_action
+from kafka_ds.lake.files.layout import LayoutRules, Reason, Task, next_task
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
+from kafka_ds.lake.files.relaying import Relaid, UnfitFile, is_well_laid, write_anew
+from kafka_ds.lake.index.index import FileEntry
+from kafka_ds.lake.index.vectors import action_of
+from kafka_ds.lake.log.attempt import Conflict
+from kafka_ds.lake.log.log import LogClock
+from kafka_ds.lake.store.store import Store
+from kafka_ds.lake.tables.intent import FilesRemoved, Intent, PartitionIntent, fields_of
+from kafka_ds.protocol.types import uuid_text
+
+log = logging.getLogger(__name__)
+
+OPERATION = "LAY OUT"
+# What one question does at most: its answer tells the leader that there is more.
+TASKS_MAX = 20
+SECONDS_MAX = 5.0
+# Of others' files: what is forgotten is looked into once more.
+FILES_KNOWN_MAX = 100_000
+FOOTERS_MAX = 64
+
+Commit = Callable[[SharedTable, Intent, int | None], Mapping[int, Conflict]]
+
+
+@dataclass(slots=True, kw_only=True)
+class LaidOut:
+    """What was done to one partition's files."""
+
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    expired_rows: int = 0
+    boundary_bytes: int = 0
+    """Of files that were rewritten because rows in them had expired, before that."""
+    has_expired: bool = True
+    """Whether a file is left that holds rows below the log start and others; unless it cannot be rewritten."""
+    lost: int = 0
+    """Tasks that were given up because another writer was first."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """How many tasks, by why; no Counter, of which `asdict` makes what cannot be sent (Python 3.11)."""
+    is_done: bool = True
+    """Whether nothing is left to be done."""
+    milliseconds: int = 0
+    missing_offsets: int = 0
+    """Of the tiered ranges that a RESTORE took out of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What is known of a partition's files as of one version."""
+
+    files: Sequence[FileEntry]
+    log_start: int
+    columns: tuple[str, ...]
+    missing_offsets: int
+
+
+class LayoutKeeper:
+    """Rewrites the files of partitions, one after the other."""
+
+    def __init__(
+        self,
+        store: Store,
+        tables: TopicTables,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        *,
+        clock: LogClock,
+        commit: Commit,
+    ) -> None:
+        """`commit` is called with the table's lock held; it raises Conflict, StorageError, FateUnknownError."""
+        self._store = store
+        self._tables = tables
+        self._reader = FileReader(store, footers_max=FOOTERS_MAX)
+        self._rules = LayoutRules(
+            file_bytes=settings.lake_maintenance_file_bytes,
+            files_min=settings.lake_maintenance_min_files,
+            expired_ratio=min(1.0, settings.lake_maintenance_expired_ratio),
+        )
+        self._level = settings.lake_maintenance_compression_level
+        self._crash_points = crash_points
+        self._clock = clock
+        self._commit = commit
+        self._well_laid: set[str] = set()
+        """Others' files that were looked into."""
+        self._passed_over: set[str] = set()
+        """Files that cannot be read or written anew; each is told of once, unless there are very many."""
+
+    def lay_out(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        *,
+        leader_epoch: int,
+        takes_any_expired: bool = False,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> LaidOut:
+        """Do a bounded part of what there is to do; `goes_on` is asked before each step that matters.
+
+        `takes_any_expired`: a file is rewritten for a single expired row, whatever the ratio is.
+        Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknownError, OSError.
+        """
+        shared = self._tables.get(topic)
+        began, done = time.monotonic(), LaidOut()
+        rules = replace(self._rules, expired_ratio=0.0) if takes_any_expired else self._rules
+        for _ in range(TASKS_MAX):
+            if not goes_on() or time.monotonic() - began > SECONDS_MAX:
+                done.is_done = False
+                break
+            state = self._look(shared, topic_id, partition)
+            done.missing_offsets = 0 if state is None else state.missing_offsets
+            task = self._task(state, rules)
+            if state is None or task is None:
+                done.has_expired = state is not None and self._has_expired(state)
+                break
+            self._perform(shared, topic_id, leader_epoch, task, state, goes_on, done)
+        else:
+            done.is_done = False
+        done.milliseconds = round((time.monotonic() - began) * 1000)
+        return done
+
+    def _look(self, shared: SharedTable, topic_id: bytes, partition: int) -> _State | None:
+        with shared.view(fresh=True) as snapshot:
+            if snapshot is None or snapshot.topic_id != topic_id:
+                return None
+            return _State(
+                files=snapshot.index.files(partition),
+                log_start=snapshot.log_start(partition) or 0,
+                columns=tuple(fields_of(snapshot.metadata)),
+                missing_offsets=sum(
+                    last - first + 1 for first, last in snapshot.missing(partition)
+                ),
+            )
+
+    def _has_expired(self, state: _State) -> bool:
+        start = state.log_start
+        return any(
+            each.min_offset < start <= each.max_offset and each.path not in self._passed_over
+            for each in state.files
+        )
+
+    def _task(self, state: _State | None, rules: LayoutRules) -> Task | None:
+        """What to do next, as far as the files can be read."""
+        while state is not None:
+            # A file that cannot be read is passed over: the next look goes further.
+            with suppress(UnreadableFile):
+                return next_task(
+                    state.files,
+                    log_start_offset=state.log_start,
+                    rules=rules,
+                    is_well_laid=self._is_well_laid,
+                    passed_over=self._passed_over,
+                )
+        return None
+
+    def _is_well_laid(self, entry: FileEntry) -> bool:
+        if entry.path in self._well_laid:
+            return True
+        try:
+            found = is_well_laid(self._reader, entry)
+        except UnreadableFile as error:
+            self._pass_over([entry], error)
+            raise
+        if found:
+            if len(self._well_laid) >= FILES_KNOWN_MAX:
+                self._well_laid.clear()
+            self._well_laid.add(entry.path)
+        return found
+
+    def _pass_over(self, files: Sequence[FileEntry], error: Exception) -> None:
+        """Leave files as they lie, which others of the partition do not wait for. Raises where the store is away."""
+        if isinstance(error.__cause__, OSError) and self._is_away(files[0].path):
+            raise StorageError(str(error)) from error
+        log.warning("%d files from %s on stay as they lie: %s", len(files), files[0].path, error)
+        if len(self._passed_over) >= FILES_KNOWN_MAX:
+            self._passed_over.clear()
+        self._passed_over.update(each.path for each in files)
+
+    def _is_away(self, path: str) -> bool:
+        """Whether the store gives nothing of a file that it may have."""
+        try:
+            self._store.read_range(path, 0, 1)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    def _perform(
+        self,
+        shared: SharedTable,
+        topic_id: bytes,
+        leader_epoch: int,
+        task: Task,
+        state: _State,
+        goes_on: Callable[[], bool],
+        done: LaidOut,
+    ) -> None:
+        begun_ms = shared.table.begin_ms()
+        attempt = uuid_text(new_uuid())
+        try:
+            relaid = write_anew(
+                self._store,
+                self._reader,
+                shared.folder,
+                task.files,
+                attempt=attempt,
+                log_start_offset=state.log_start,
+                file_bytes=None if task.reason is Reason.SMALL else self._rules.file_bytes,
+                columns=state.columns,
+                level=self._level,
+            )
+        except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
+            self._discard(shared, task, attempt)
+            named = [each for each in task.files if str(error).startswith(each.path)]
+            self._pass_over(named or task.files, error)
+            return
+        except OSError:
+            # A full disk, as a rule: no commit was tried, and each new try would leave as much again.
+            self._discard(shared, task, attempt)
+            raise
+        self._crash_points.at("after_layout_files")
+        if not goes_on():
+            self._discard(shared, task, attempt)
+            return
+        self._replace(shared, topic_id, leader_epoch, task, relaid, begun_ms, state, attempt, done)
+
+    def _replace(
+        self,
+        shared: SharedTable,
+        topic_id: bytes,
+        leader_epoch: int,
+        task: Task,
+        relaid: Relaid,
+        begun_ms: int,
+        state: _State,
+        attempt: str,
+        done: LaidOut,
+    ) -> None:
+        """Commit: replace the old files by the new ones, or do nothing."""
+        intent = self._intent(shared.folder, topic_id, leader_epoch, task, relaid, state.log_start)
+        self._crash_points.at("before_layout_commit")
+        try:
+            with shared.lock:
+                self._commit(shared, intent, begun_ms)
+        except Conflict as conflict:
+            # Each version that was tried is another's: nothing of ours is in the table, nor ever will be.
+            self._discard(shared, task, attempt)
+            if not isinstance(conflict, FilesRemoved):
+                raise StorageError(str(conflict)) from conflict
+            log.info("%s: a new layout is given up: %s", shared.folder, conflict)
+            done.lost += 1
+            return
+        self._crash_points.at("after_layout_commit")
+        done.files_before += len(task.files)
+        done.files_after += len(relaid.files)
+        done.bytes_before += task.size_bytes
+        done.bytes_after += sum(each.size for each in relaid.files)
+        done.rows += relaid.rows
+        done.expired_rows += relaid.expired_rows
+        if relaid.expired_rows:
+            done.boundary_bytes += task.size_bytes
+        reason = task.reason.value
+        done.reasons[reason] = done.reasons.get(reason, 0) + 1
+
+    def _intent(
+        self,
+        folder: str,
+        topic_id: bytes,
+        leader_epoch: int,
+        task: Task,
+        relaid: Relaid,
+        log_start: int,
+    ) -> Intent:
+        now_ms, partition = self._clock.wall_ms(), task.files[0].partition
+        part = PartitionIntent(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            is_new_layout=True,
+            adds=tuple(
+                each.add(folder, partition, now_ms=now_ms, data_change=False)
+                for each in relaid.files
+            ),
+            removes=tuple(
+                remove_action(
+                    path=each.action_path,
+                    partition_values={"partition": str(partition)},
+                    size=each.size,
+                    deleted_ms=now_ms,
+                    rows=each.rows,
+                    vector=action_of(each.vector),
+                    data_change=each.min_offset < log_start,
+                )
+                for each in task.files
+            ),
+        )
+        return Intent(operation=OPERATION, topic_id=topic_id, partitions=(part,))
+
+    def _discard(self, shared: SharedTable, task: Task, attempt: str) -> None:
+        """Delete files that are in no commit and never will be."""
+        folder = f"{shared.folder}/partition={task.files[0].partition}"
+        for entry in self._store.list(folder):
+            if entry.path.endswith(f"-{attempt}.parquet"):
+                self._store.delete(entry.path)

@@ -1,0 +1,471 @@
+"""Shell: cold reads: rows of a table's Parquet files as record batches again, with the residue between them.
+
+Rules of this file (any thread may call):
+- Files are found through the index of the followed snapshot, never by a remembered path. If a file is gone when it is
+  opened, the snapshot is old: it is refreshed and the read begins again.
+- Every offset up to the tiered end is covered by some batch, so that a consumer's position gets over gaps. Not over
+  what a RESTORE took out of the table: nobody has erased that, and a read there fails until somebody decides.
+- read_committed needs the rows alone, unless the table says that there are batches which cannot be decoded. Those come
+  as they were produced, as from the log: another decoder may get more out of them. read_uncommitted gets all of the
+  residue in its place.
+- What comes next is prepared ahead once a consumer reads on, or begins at the beginning. A reader at a random place
+  gets just that place's piece, and nobody waits for more than its own piece.
+- Prepared pieces are kept for others, in memory and on disk, under the files that they were made of: rows that somebody
+  has erased since are not found there.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from broker.ipc.shared_memory import WorkerMemory
+from broker.worker.cache.disk_cache import DiskCache
+from broker.worker.cache.piece_files import PieceKey
+from broker.worker.cache.pieces import Piece, PieceCache, Run
+from broker.worker.cache.readers import Readers
+from broker.worker.delta.pieces import PieceMaker
+from broker.worker.delta.residue import ResidueFiles, ResiduePiece
+from broker.worker.delta.tables import TopicTables, tiered_end
+from broker.worker.delta.times import TimesReader
+from broker.worker.settings import TierSettings
+from broker.worker.spi import ColdRead, OffsetOutOfRange, StorageError
+from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
+from kafka_ds.lake.index.index import FileEntry
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.store.store import Store
+
+if TYPE_CHECKING:
+    from kafka_ds.lake.batches.records import Rows
+
+log = logging.getLogger(__name__)
+
+# What is prepared for a consumer that reads on, and for one that begins: it waits for that, a row group as a rule.
+AHEAD_BYTES = 2 * 1024 * 1024
+BEGIN_BYTES = 128 * 1024
+# Of so many pieces it is known that who asks for what follows them reads on.
+ENDS_MAX = 4096
+PLACES_MAX = 256
+# Four of them are the MiB that consumers ask for by default (max.partition.fetch.bytes).
+BATCH_BYTES_MAX = 256 * 1024
+BATCH_BYTES_MIN = 16 * 1024
+PREFETCHES_MAX = 8
+# Decompressing and encoding need no Python: of two pieces at the same time, one consumer's included.
+PREFETCHERS = 2
+TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Whose offsets are read, and how."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    committed_only: bool
+
+    def key(self, layout: str) -> PieceKey:
+        """The key under which its pieces are found."""
+        return PieceKey(
+            topic_id=self.topic_id,
+            partition=self.partition,
+            committed_only=self.committed_only,
+            layout=layout,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files to read from an offset on."""
+
+    files: tuple[FileEntry, ...]
+    reach: int
+    """Nothing but they hold offsets up to here, inclusive."""
+    cluster_end: int
+    """The last offset that they may hold themselves."""
+    tiered_end: int
+    log_start: int
+    layout: str
+    """A digest of the files: what others write anew has other names."""
+    undecodable_to: int = -1
+    """No batch behind this offset is residue because it cannot be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The files found in a table's version, and the offset from which they hold (up to the end of the cluster)."""
+
+    snapshot: TopicSnapshot
+    version: int
+    first_offset: int
+    files: _Files
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A piece that is being prepared."""
+
+    done: threading.Event = field(default_factory=lambda: threading.Event())
+    following: int | None = None
+    """The offset after it, as soon as that is known."""
+
+
+class ColdReader:
+    """Answers cold reads of all topics."""
+
+    def __init__(
+        self,
+        store: Store,
+        tables: TopicTables,
+        reader: FileReader,
+        settings: TierSettings,
+        disk: DiskCache | None = None,
+        memory: WorkerMemory | None = None,
+    ) -> None:
+        """Pieces are kept in the memory that is shared with the broker, if there is any."""
+        cache_bytes = settings.lake_reader_cache_bytes
+        self._disk = disk
+        self._tables = tables
+        self._reader = reader
+        self.times = TimesReader(tables, reader)
+        self._residue = ResidueFiles(store)
+        self._cache = PieceCache(cache_bytes)
+        self._maker = PieceMaker(memory, self._let_go)
+        # What is prepared ahead must not drive out what was, for others as well, before it is read.
+        self._readers = Readers(cache_bytes)
+        self._lock = threading.Lock()
+        self._known: OrderedDict[_Place, _Known] = OrderedDict()
+        self._preparing: dict[tuple[PieceKey, int], _Work] = {}
+        self._ends: OrderedDict[tuple[_Place, int], None] = OrderedDict()
+        self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
+        self._prefetchers: list[threading.Thread] = []
+
+    def read(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        committed_only: bool,
+    ) -> ColdRead:
+        """Batches from `offset` on: one at least, then up to `max_bytes`."""
+        place = _Place(topic, topic_id, partition, committed_only)
+        found = self._files(place, offset)
+        with self._lock:
+            reads_on = offset <= found.log_start or (place, offset) in self._ends
+        size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
+        piece, index = self._piece(place, found.layout, offset, size_bytes, max_bytes)
+        runs, following, next_offset = self._take(place.key(found.layout), piece, index, max_bytes)
+        # Who is in the middle of a piece, or begins with one, has more of it to come as long as it is not its last.
+        if (reads_on or index) and following <= found.tiered_end:
+            with self._lock:
+                self._readers.read(place, offset, next_offset, time.monotonic())
+            self._prepare_ahead(place, following)
+        return ColdRead(
+            chunks=tuple(chain.from_iterable(run.batches for run in runs)),
+            shared=tuple((run.shared_at, run.size_bytes) for run in runs),
+            next_offset=next_offset,
+            tiered_end=found.tiered_end,
+            log_start_offset=found.log_start,
+        )
+
+    def _take(
+        self, key: PieceKey, piece: Piece, index: int, max_bytes: int
+    ) -> tuple[list[Run], int, int]:
+        """Batches of a piece and of the prepared ones after it; the offsets after the last piece and the last batch."""
+        runs, end = [], max(index + 1, piece.end_of(index, max_bytes))
+        while True:
+            runs.append(piece.take(index, end))
+            max_bytes -= runs[-1].size_bytes
+            next_offset = piece.next_offsets[end - 1]
+            if end < len(piece.batches):
+                break
+            with self._lock:
+                known = self._cache.find(key, next_offset)
+            end = index = 0
+            if known is not None:
+                index, end = known[1], known[0].end_of(known[1], max_bytes)
+            if known is None or end == index:
+                break
+            piece = known[0]
+        return runs, piece.next_offset, next_offset
+
+    def forget(self, topic: str, topic_id: bytes) -> None:
+        """The topic is gone: drop all of its pieces."""
+        with self._lock:
+            for key in self._cache.owners():
+                if isinstance(key, PieceKey) and key.topic_id == topic_id:
+                    self._cache.forget(key)
+        if self._disk is not None:
+            self._disk.forget(topic_id)
+        self._residue.forget(topic)
+
+    def _let_go(self) -> bool:
+        with self._lock:
+            return self._cache.drop_oldest(self._maker.makes_room)
+
+    # -- pieces -----------------------------------------------------------------------------
+
+    def _piece(
+        self, place: _Place, layout: str, offset: int, size_bytes: int, max_bytes: int
+    ) -> tuple[Piece, int]:
+        """The piece with a batch that holds `offset`, prepared if it is not there."""
+        key = place.key(layout)
+        known, work, is_mine = self._claim(key, offset)
+        if known is None and not is_mine:
+            work.done.wait()
+            known, work, is_mine = self._claim(key, offset)
+        if known is not None:
+            return known
+        # If it failed for another request, and a third one tries again: no request waits twice.
+        return self._prepare(place, layout, offset, size_bytes, max_bytes, work)
+
+    def _claim(self, key: PieceKey, offset: int) -> tuple[tuple[Piece, int] | None, _Work, bool]:
+        """The piece if it is there; otherwise the work that prepares it, and whether the caller must do that."""
+        with self._lock:
+            known, work = self._cache.find(key, offset), self._preparing.get((key, offset))
+            is_mine = known is None and work is None
+            if work is None:
+                work = _Work()
+            if is_mine:
+                self._preparing[key, offset] = work
+        return known, work, is_mine
+
+    def _prepare(
+        self,
+        place: _Place,
+        layout: str,
+        offset: int,
+        size_bytes: int,
+        max_bytes: int,
+        work: _Work,
+    ) -> tuple[Piece, int]:
+        """Get a piece from the disk, or make it; and the index of the batch that holds the offset."""
+        asked = (place.key(layout), offset)
+        try:
+            key = asked[0]
+            known = self._disk.find(key, offset) if self._disk is not None else None
+            if known is not None:
+                known = (self._maker.placed(known[0]), known[1])
+            else:
+                work.following = self._following(place, offset, size_bytes)
+                piece, layout = self._build(place, offset, size_bytes, max_bytes)
+                key, known = place.key(layout), (piece, 0)
+                if self._disk is not None:
+                    self._disk.offer(key, piece)
+            with self._lock:
+                self._cache.put(key, known[0])
+                self._ends[place, known[0].next_offset] = None
+                if len(self._ends) > ENDS_MAX:
+                    self._ends.popitem(last=False)
+            return known
+        finally:
+            with self._lock:
+                self._preparing.pop(asked, None)
+            work.done.set()
+
+    def _prepare_ahead(self, place: _Place, offset: int) -> None:
+        with self._lock:
+            while len(self._prefetchers) < PREFETCHERS:
+                self._prefetchers.append(threading.Thread(target=self._prefetch, daemon=True))
+                self._prefetchers[-1].start()
+        with suppress(queue.Full):
+            self._ahead.put_nowait((place, offset))
+
+    def _prefetch(self) -> None:
+        while True:
+            place, offset = self._ahead.get()
+            try:
+                self._read_ahead(place, offset)
+            except (OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException):
+                pass  # A later read there will fail with it; nothing has asked yet.
+            except Exception:
+                # The root of a thread: it would end, and nobody be read ahead for any more.
+                log.exception(
+                    "%s-%d is not read ahead from %d", place.topic, place.partition, offset
+                )
+
+    def _read_ahead(self, place: _Place, offset: int) -> None:
+        """Prepare the next few pieces, so that a reader need not pause between two of them."""
+        prepared = 0
+        while prepared < (share := self._share_bytes()):
+            size_bytes = min(AHEAD_BYTES, max(BEGIN_BYTES, share))
+            found = self._files(place, offset)
+            known, work, is_mine = self._claim(place.key(found.layout), offset)
+            if is_mine:
+                known = self._prepare(
+                    place, found.layout, offset, size_bytes, BATCH_BYTES_MAX, work
+                )
+            if known is not None:
+                prepared += known[0].size_bytes
+                offset = known[0].next_offset
+            elif work.following is not None:
+                # Another thread prepares it; what comes after it can be prepared at the same time.
+                prepared += size_bytes
+                offset = work.following
+            else:
+                return  # Who prepares it has somebody who waits for it, and asks for more.
+            if offset > found.tiered_end:
+                return
+
+    def _share_bytes(self) -> int:
+        with self._lock:
+            return self._readers.share_bytes(time.monotonic())
+
+    def _following(self, place: _Place, offset: int, size_bytes: int) -> int | None:
+        """The first offset after the piece that begins at an offset, if its file's footer tells."""
+        found = self._files(place, offset)
+        if len(found.files) == 1:
+            with suppress(FileNotFoundError, UnreadableFile):  # Reads of it report this.
+                footer = self._reader.footer(found.files[0].path)
+                _, complete_to = footer.next_groups(offset, found.cluster_end, size_bytes)
+                return (found.reach if complete_to >= found.cluster_end else complete_to) + 1
+        return None
+
+    def _build(
+        self, place: _Place, offset: int, size_bytes: int, max_bytes: int
+    ) -> tuple[Piece, str]:
+        """Read the rows from an offset on and encode them again; also returns the layout that they were read from."""
+        rows, last, found = self._read_rows(place, offset, size_bytes)
+        residue: Iterable[ResiduePiece] = ()
+        if not place.committed_only or offset <= found.undecodable_to:
+            residue = self._residue.between(
+                place.topic,
+                place.topic_id,
+                place.partition,
+                offset,
+                last,
+                tiered_end=found.tiered_end,
+                log_start_offset=found.log_start,
+                undecodable_only=place.committed_only,
+            )
+        if place.committed_only and residue:
+            # A leader whose log was given up may have left residue for offsets that another one's rows have now.
+            residue = [each for each in residue if not _has_rows(rows, each)]
+        batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
+        piece = self._maker.make(rows, offset, last, residue, batch_bytes)
+        return piece, found.layout
+
+    def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
+        """Rows from an offset on, the offset up to which they are complete, and the files that hold them."""
+        # With numba, 100 MiB that a worker which reads nothing does without.
+        from kafka_ds.lake.batches.records import read_records
+
+        failure: Exception | None = None
+        for _ in range(TRIES_MAX):
+            found = self._files(place, offset, fresh=failure is not None)
+            try:
+                rows, complete_to = read_records(
+                    self._reader,
+                    found.files,
+                    start_offset=offset,
+                    end_offset=found.cluster_end,
+                    max_bytes=size_bytes,
+                )
+            except (FileNotFoundError, UnreadableFile) as error:
+                failure = error
+                continue
+            return rows, found.reach if complete_to >= found.cluster_end else complete_to, found
+        raise StorageError(f"{place.topic}-{place.partition}: {failure}")
+
+    # -- the snapshot -----------------------------------------------------------------------
+
+    def _files(self, place: _Place, offset: int, *, fresh: bool = False) -> _Files:
+        """The files that hold the offset or the next one after it. Follows the table if need be."""
+        for now in (fresh, True):
+            with self._tables.get(place.topic).view(fresh=now) as snapshot:
+                known = self._known.get(place)
+                if (
+                    known is not None
+                    and known.snapshot is snapshot
+                    and known.version == snapshot.version
+                    and known.first_offset <= offset <= known.files.cluster_end
+                ):
+                    return known.files
+                end = tiered_end(snapshot, place.topic_id, place.partition)
+                if snapshot is not None and offset <= end:
+                    start = snapshot.log_start(place.partition) or 0
+                    if offset >= start:
+                        limit = _readable_to(place, snapshot.missing(place.partition), offset, end)
+                        found = _cluster(snapshot, place.partition, offset, limit, end, start)
+                        self._keep(place, snapshot, found)
+                        return found
+        raise OffsetOutOfRange(
+            f"{place.topic}-{place.partition}: the lake holds offsets up to {end}, not {offset}"
+        )
+
+    def _keep(self, place: _Place, snapshot: TopicSnapshot, found: _Files) -> None:
+        """Remember the files for readers that continue in a file that no other overlaps."""
+        if len(found.files) != 1:
+            return
+        first = max(found.files[0].min_offset, found.log_start)
+        if snapshot.index.find_next(place.partition, first) != list(found.files):
+            return
+        with self._lock:
+            self._known[place] = _Known(snapshot, snapshot.version, first, found)
+            if len(self._known) > PLACES_MAX:
+                self._known.popitem(last=False)
+
+
+def _has_rows(rows: Rows, batch: ResiduePiece) -> bool:
+    """Whether any of the rows has an offset of the batch."""
+    from kafka_ds.lake.batches.records import offsets_of
+
+    low, high = offsets_of(rows).searchsorted([batch.base_offset, batch.last_offset + 1])
+    return bool(low < high)
+
+
+def _readable_to(
+    place: _Place, missing: Sequence[tuple[int, int]], offset: int, tiered_end: int
+) -> int:
+    """The last offset before the next missing range. Raises StorageError inside of one."""
+    for first, last in missing:
+        if first <= offset <= last:
+            raise StorageError(
+                f"{place.topic}-{place.partition}: a RESTORE took offsets {first} to {last} out of the table "
+                "(docs/operations)"
+            )
+        if first > offset:
+            return first - 1
+    return tiered_end
+
+
+def _cluster(
+    snapshot: TopicSnapshot,
+    partition: int,
+    offset: int,
+    limit: int,
+    tiered_end: int,
+    log_start: int,
+) -> _Files:
+    """The files around an offset, and where the next ones begin, up to a limit."""
+    files = snapshot.index.find_next(partition, offset)
+    cluster_end = min(limit, max((each.max_offset for each in files), default=limit))
+    following = snapshot.index.find_next(partition, cluster_end + 1)
+    reach = min([limit, *(each.min_offset - 1 for each in following)]) if following else limit
+    reach = max(reach, cluster_end)
+    # With where it ends: a file that comes back ends what passed over its offsets.
+    names = "\n".join([*sorted(f"{each.path} {each.vector_id}" for each in files), str(reach)])
+    layout = blake2b(names.encode(), digest_size=8).hexdigest()
+    return _Files(
+        files=tuple(files),
+        reach=reach,
+        cluster_end=cluster_end,
+        tiered_end=tiered_end,
+        log_start=log_start,
+        undecodable_to=snapshot.undecodable_to(partition),
+        layout=layout,
+    )

@@ -1,0 +1,312 @@
+"""Shell: the residue of a partition by offset: what never entered the table, for readers of everything.
+
+Rules of this file (any thread may call):
+- A residue file holds what its range held below the last stable offset. That is the same in every attempt at the range
+  by leaders of one history: any such file that covers an offset will do. A batch that is in two of them counts once.
+- After an unclean election a deposed leader may leave a file of what it alone had. Where two files give an offset to
+  different leader epochs, the higher one has won: that leader fenced the others before it wrote there. The other file
+  is used only if without it an offset is in no file.
+- Files are listed when a reader asks beyond what was listed, or misses a file.
+- Files of another incarnation of the topic are skipped. So are bytes that no client could take for a batch, whose
+  offsets nobody knows: the neighbouring batches cover these offsets, so that a position gets over them.
+- Open files are bounded by number and by their batches: the file for a segment of small transactions knows the places
+  of a hundred thousand markers.
+"""
+
+import logging
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from broker.worker.spi import StorageError
+from kafka_ds.lake.batches.residue import CorruptResidue, Residue, ResidueHeader
+from kafka_ds.lake.lineage import Lineage
+from kafka_ds.lake.names import RESIDUE, start_of_residue, topic_table
+from kafka_ds.lake.store.store import Store
+from kafka_ds.records.batch import CorruptRecord, crc_is_valid, read_header
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES_MAX = 256
+# Of all of them; the place of one takes some 250 bytes. The file that was opened last stays, whatever it holds.
+OPEN_BATCHES_MAX = 100_000
+# Attempts that lost leave files beside those that won: so many are looked through for one that covers.
+WALK_BACK_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ResiduePiece:
+    """One batch of the residue, as a client gets it."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The residue files of a partition by start offset."""
+
+    starts: list[int] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    known_end: int = -1
+
+
+class ResidueFiles:
+    """All topics' residue files."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listings: dict[tuple[str, bytes, int], _Listing] = {}
+        self._open: OrderedDict[str, Residue | None] = OrderedDict()
+        self.open_batches = 0
+        """Of how many batches the places are in memory."""
+        self._lock = threading.Lock()
+
+    def between(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        start_offset: int,
+        last_offset: int,
+        *,
+        tiered_end: int,
+        log_start_offset: int,
+        undecodable_only: bool = False,
+    ) -> list[ResiduePiece]:
+        """The batches that hold offsets of [start_offset, last_offset], by offset; all, or what cannot be decoded.
+
+        Raises StorageError if no file covers an offset at or above the log start: what is missing might
+        be an aborted transaction, which Kafka does not pass over either.
+        """
+        for is_last in (False, True):
+            with self._lock:
+                listing = self._listing((topic, topic_id, partition), last_offset, tiered_end)
+                covering = self._covering(listing, topic_id, start_offset, last_offset)
+                first = max(start_offset, log_start_offset)
+                missing = _first_uncovered(covering, first, last_offset)
+                try:
+                    name = f"{topic}-{partition}"
+                    found = _pieces(name, covering, start_offset, last_offset, undecodable_only)
+                    if missing is None:
+                        break
+                except FileNotFoundError:
+                    if is_last:
+                        raise
+                # Of an attempt that lost, and taken out since, or not there when it was listed: others say the same.
+                self._listings.pop((topic, topic_id, partition), None)
+                self._close(0)
+        else:
+            raise StorageError(f"{topic}-{partition}: no residue file holds offset {missing}")
+        return [found[base] for base in sorted(found)]
+
+    def holding(
+        self, topic: str, topic_id: bytes, partition: int, offset: int, *, tiered_end: int
+    ) -> ResidueHeader | None:
+        """The header of the file whose range holds the offset; of several the one that ends first and knows most."""
+        with self._lock:
+            listing = self._listing((topic, topic_id, partition), offset, tiered_end)
+            covering = self._covering(listing, topic_id, offset, offset)
+            headers = [
+                each.header for each in covering if offset <= each.header.end_offset <= tiered_end
+            ]
+            return min(
+                headers,
+                key=lambda each: (each.end_offset, -len(each.producer_snapshot)),
+                default=None,
+            )
+
+    def with_snapshot(
+        self, topic: str, topic_id: bytes, partition: int, end_offset: int
+    ) -> ResidueHeader | None:
+        """The header of the last file that ends there or before and knows the producers at its end."""
+        with self._lock:
+            listing = self._listing((topic, topic_id, partition), end_offset, end_offset)
+            at = bisect_right(listing.starts, end_offset)
+            later: list[ResidueHeader] = []
+            for rivals in self._backwards(listing, topic_id, at):
+                later += [replace(each.header, batches=()) for each in rivals]
+                for header in (each.header for each in rivals):
+                    if (
+                        header.end_offset <= end_offset
+                        and header.producer_snapshot
+                        and not any(_is_of_lost_leader(header, each) for each in later)
+                    ):
+                        return header
+        return None
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        with self._lock:
+            for key in [key for key in self._listings if key[0] == topic]:
+                del self._listings[key]
+            for path in [path for path in self._open if path.startswith(f"{topic_table(topic)}/")]:
+                self.open_batches -= _count(self._open.pop(path))
+
+    def _listing(self, key: tuple[str, bytes, int], last_offset: int, tiered_end: int) -> _Listing:
+        """The files of a partition of that topic and id; what was listed for the id before says nothing of this one."""
+        topic, _, partition = key
+        known = self._listings.get(key)
+        if known is not None and last_offset <= known.known_end:
+            return known
+        made = _Listing(known_end=tiered_end)
+        folder = f"{topic_table(topic)}/{RESIDUE}/partition={partition}"
+        for entry in self._store.list(folder):
+            start = start_of_residue(entry.path)
+            if start is not None:
+                made.starts.append(start)
+                made.paths.append(entry.path)
+        self._listings[key] = made
+        return made
+
+    def _covering(
+        self, listing: _Listing, topic_id: bytes, start_offset: int, last_offset: int
+    ) -> list[Residue]:
+        """The files of the range, and earlier ones until each of its offsets is covered."""
+        found = []
+        at = bisect_right(listing.starts, start_offset)
+        for path in listing.paths[at : bisect_right(listing.starts, last_offset)]:
+            residue = self._opened(path)
+            if residue is not None and residue.header.topic_id == topic_id:
+                found.append(residue)
+        for rivals in self._backwards(listing, topic_id, at, at - WALK_BACK_MAX):
+            reaching = [each for each in rivals if each.header.end_offset >= start_offset]
+            found += reaching
+            # Those that are met first may be of shorter attempts, which lost.
+            of_one = _of_one_history(found) if reaching else ()
+            if _first_uncovered(of_one, start_offset, last_offset) is None:
+                break
+        return _chosen(found, start_offset, last_offset)
+
+    def _backwards(
+        self, listing: _Listing, topic_id: bytes, end: int, start: int = 0
+    ) -> Iterator[list[Residue]]:
+        """The files of these places of a listing, the last ones first; those that begin at one offset together."""
+        while end > max(0, start):
+            first = bisect_left(listing.starts, listing.starts[end - 1])
+            paths = listing.paths[max(first, start) : end]
+            opened = map(self._opened, reversed(paths))
+            yield [each for each in opened if each is not None and each.header.topic_id == topic_id]
+            end = first
+
+    def _opened(self, path: str) -> Residue | None:
+        """A residue file with its header read; None if it is gone or broken."""
+        if path in self._open:
+            self._open.move_to_end(path)
+            return self._open[path]
+        residue = None
+        try:
+            size = self._store.size(path)
+            if size is not None:
+                residue = Residue(
+                    lambda start, length: self._store.read_range(path, start, length),
+                    name=path,
+                    size=size,
+                )
+        except (CorruptResidue, FileNotFoundError) as error:
+            log.warning("residue passed over: %s", error)
+        self._open[path] = residue
+        self.open_batches += _count(residue)
+        self._close(OPEN_FILES_MAX)
+        return residue
+
+    def _close(self, files_max: int) -> None:
+        """Close the least recently used files until both bounds hold: of open files, and of their batches."""
+        while len(self._open) > files_max or (
+            self.open_batches > OPEN_BATCHES_MAX and len(self._open) > 1
+        ):
+            self.open_batches -= _count(self._open.popitem(last=False)[1])
+
+
+def _count(residue: Residue | None) -> int:
+    return 0 if residue is None else len(residue.header.batches)
+
+
+def _chosen(files: Sequence[Residue], start: int, end: int) -> list[Residue]:
+    """Those of one history, and of others what is needed for offsets of [start, end] that are in none of these."""
+    chosen = _of_one_history(files)
+    if len(chosen) == len(files):
+        return chosen
+    left = [each for each in files if each not in chosen]
+    for each in left:
+        low, high = max(start, each.header.start_offset), min(end, each.header.end_offset)
+        if _first_uncovered(chosen, low, high) is not None:
+            chosen.append(each)
+    return chosen
+
+
+def _of_one_history(files: Sequence[Residue]) -> list[Residue]:
+    """Those that none of the others contradicts by a higher leader epoch."""
+    lost: set[int] = set()
+    reaching: list[Residue] = []
+    for each in sorted(files, key=lambda one: one.header.start_offset):
+        start = each.header.start_offset
+        reaching = [other for other in reaching if other.header.end_offset >= start]
+        for other in reaching:
+            if _is_of_lost_leader(each.header, other.header):
+                lost.add(id(each))
+            elif _is_of_lost_leader(other.header, each.header):
+                lost.add(id(other))
+        reaching.append(each)
+    return [each for each in files if id(each) not in lost]
+
+
+def _is_of_lost_leader(header: ResidueHeader, other: ResidueHeader) -> bool:
+    """Whether the other file gives an offset of both to a higher leader epoch."""
+    end = min(header.end_offset, other.end_offset)
+    if header is other or end < max(header.start_offset, other.start_offset):
+        return False
+    mine, others = Lineage.of(header.leader_epochs), Lineage.of(other.leader_epochs)
+    offset = mine.divergence(others, end)
+    return offset is not None and (mine.epoch_of(offset) or 0) < (others.epoch_of(offset) or 0)
+
+
+def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int | None:
+    """The first offset of [start, end] that no file covers."""
+    for header in sorted((each.header for each in covering), key=lambda each: each.start_offset):
+        if header.start_offset > start:
+            break
+        start = max(start, header.end_offset + 1)
+    return start if start <= end else None
+
+
+def _pieces(
+    name: str,
+    covering: Iterable[Residue],
+    start_offset: int,
+    last_offset: int,
+    undecodable_only: bool,
+) -> dict[int, ResiduePiece]:
+    """The batches that hold offsets of [start_offset, last_offset], by base offset."""
+    found: dict[int, ResiduePiece] = {}
+    for residue in covering:
+        for place in residue.header.find(start_offset, last_offset):
+            if undecodable_only and place.kind != "undecodable":
+                continue
+            data = residue.batch(place)
+            if place.kind == "undecodable" and not is_batch(
+                data, place.base_offset, place.last_offset
+            ):
+                log.error(
+                    "%s: offsets %d to %d are passed over in a read: they were damaged in the log when it was copied",
+                    name, place.base_offset, place.last_offset,
+                )  # fmt: skip
+                continue
+            found[place.base_offset] = ResiduePiece(place.base_offset, place.last_offset, data)
+    return found
+
+
+def is_batch(data: bytes, base_offset: int, last_offset: int) -> bool:
+    """Whether a client could take it for a batch."""
+    try:
+        header = read_header(data)
+    except CorruptRecord:
+        return False
+    return (
+        header.size_in_bytes == len(data)
+        and (header.base_offset, header.last_offset) == (base_offset, last_offset)
+        and crc_is_valid(data, 0, header)
+    )

@@ -1,0 +1,517 @@
+"""Shell: remote storage as Delta tables: files written durably, then one commit for many partitions.
+
+Rules of this file: the table decides. A range is tiered if and only if a commit of its table says so; no row elsewhere
+and no file's presence counts. A commit carries the attempts that it makes visible, so that after a crash it is known
+which of them won. An attempt whose commit's fate is unknown is committed again with the same bytes before anything else
+happens to that table.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Self
+
+from broker.crash_points import CrashPoints
+from broker.ipc.shared_memory import WorkerMemory
+from broker.worker.cache.disk_cache import DiskCache
+from broker.worker.delta.aux_state import EndingReader
+from broker.worker.delta.check import StoreCheck
+from broker.worker.delta.decided import Decided
+from broker.worker.delta.front import drop_residue, front_of, removals, residue_of
+from broker.worker.delta.layout import LayoutKeeper
+from broker.worker.delta.reader import ColdReader
+from broker.worker.delta.residue import ResidueFiles
+from broker.worker.delta.segments import DATA_SUFFIX, completed, described, named_after
+from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
+from broker.worker.maintenance import Upkeep
+from broker.worker.rpc import CopyRange, TieredState
+from broker.worker.settings import TierSettings
+from broker.worker.spi import (
+    ColdRead,
+    CommitLost,
+    Committed,
+    EndOfRange,
+    FateUnknownError,
+    FileMissing,
+    Front,
+    StorageError,
+    TableBlocked,
+    Written,
+)
+from broker.worker.turns import Turns
+from kafka_ds.lake.actions import ours_of
+from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
+from kafka_ds.lake.log.log import ForeignTable, LogClock, SystemLogClock
+from kafka_ds.lake.log.snapshot import NoSuchTable
+from kafka_ds.lake.names import CLUSTER_MARK, deleted_mark
+from kafka_ds.lake.store.opening import open_store
+from kafka_ds.lake.store.store import Store
+from kafka_ds.lake.tables.intent import (
+    FilesRemoved,
+    Intent,
+    LeaderEpochFenced,
+    PartitionIntent,
+    TableChanged,
+    TopicIdChanged,
+    objection,
+)
+from kafka_ds.lake.tables.states import RemoteLogSegment
+from kafka_ds.protocol.types import uuid_text
+
+log = logging.getLogger(__name__)
+
+OPERATION = "TIER"
+MOVE_LOG_START = "MOVE LOG START"
+FENCE = "FENCE"
+EXPIRE = "EXPIRE"
+# Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
+FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
+TRIES_MAX = 3
+# Of a 64 MiB file a footer is half a MiB in memory.
+FOOTERS_MAX = 32
+
+
+class DeltaStorage:
+    """The tables of the topics under one lake."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        *,
+        clock: LogClock | None = None,
+        cache: DiskCache | None = None,
+        memory: WorkerMemory | None = None,
+        checkpointed: Callable[[str], None] = lambda folder: None,
+        was_deleted: Callable[[bytes], bool] = lambda topic_id: False,
+        threads: int = 1,
+    ) -> None:
+        """`threads`: how many files are looked for in the store at a time."""
+        self._store = store
+        self._settings = settings
+        self._crash_points = crash_points
+        self._clock = clock or SystemLogClock()
+        reader = FileReader(store, footers_max=FOOTERS_MAX)
+        self._tables = TopicTables(
+            store,
+            reader,
+            self._clock,
+            log_retention_ms=settings.lake_log_retention_ms,
+            was_deleted=was_deleted,
+        )
+        self._cold = ColdReader(store, self._tables, reader, settings, cache, memory)
+        self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
+        self._upkeep = Upkeep(
+            store,
+            crash_points,
+            self._clock,
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=checkpointed,
+        )
+        self.layout = LayoutKeeper(  # another thread's than that which copies
+            store,
+            self._tables,
+            settings,
+            crash_points,
+            clock=self._clock,
+            commit=self._commit_alone,
+        )
+        self.check = StoreCheck(
+            store,
+            self._tables,
+            self,
+            reader,
+            crash_points,
+            level=settings.lake_compression_level,
+            threads=threads,
+            commit=self._commit_alone,
+        )
+        self._unsettled: dict[str, Attempt] = {}
+        self._decided = Decided()
+        self._turns = Turns(settings.lake_copy_threads)
+        self._large = Turns(settings.lake_copy_threads)
+        self._lost: set[bytes] = set()
+        """Attempts whose range is seen to be another's: their files may go."""
+
+    @classmethod
+    def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
+        """The storage that the settings name."""
+        return cls(open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points)
+
+    def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
+        return self.states(topic, topic_id, [partition])[0]
+
+    def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            if snapshot is None or snapshot.topic_id != topic_id:
+                text = uuid_text(topic_id)
+                return [
+                    TieredState(topic_id=text, partition=each, tiered_end=-1, log_start_offset=0)
+                    for each in partitions
+                ]
+            conflict = objection(snapshot.protocol, snapshot.metadata)
+            return [
+                TieredState(
+                    topic_id=uuid_text(topic_id),
+                    partition=each,
+                    tiered_end=tiered_end(snapshot, topic_id, each),
+                    log_start_offset=snapshot.log_start(each) or 0,
+                    leader_epoch=-1 if (epoch := snapshot.leader_epoch(each)) is None else epoch,
+                    conflict=conflict or "",
+                )
+                for each in partitions
+            ]
+
+    # -- copying ----------------------------------------------------------------------------
+
+    def write(
+        self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
+    ) -> list[Written]:
+        table = self._tables.get(segments[0].topic)
+        # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
+        table.claim(segments[0].topic_id)
+        # With numba, 100 MiB that a worker which copies nothing does without.
+        from broker.worker.delta.writer import SMALL_BYTES_MAX, write_ranges
+
+        is_small = sum(each.size_bytes for each in sources) <= SMALL_BYTES_MAX
+        # Small ranges of many partitions wait for the store together. Memory is bounded by the large ones.
+        with nullcontext() if is_small else self._large:
+            return write_ranges(
+                self._store,
+                table.folder,
+                segments,
+                sources,
+                file_bytes=self._settings.lake_file_bytes,
+                level=self._settings.lake_compression_level,
+                begun_ms=self._clock.boot_ms(),
+                turns=self._turns,
+                crash_points=self._crash_points,
+            )
+
+    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+        table = self._tables.get(topic)
+        self._decided.forget()
+        with table.lock:
+            self._settle(table)
+            for _ in range(TRIES_MAX):
+                try:
+                    return self._try(table, topic_id, ranges)
+                except VersionsGone as error:
+                    if not error.attempt.files_may_be_deleted:
+                        raise FateUnknownError(str(error)) from error
+        raise StorageError(f"{table.folder}: its log was cleaned up under the commit")
+
+    def _try(self, shared: SharedTable, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+        table = shared.table
+        intent = Intent(
+            operation=OPERATION, topic_id=topic_id, partitions=tuple(self._intents(shared, ranges))
+        )
+        try:
+            done = table.commit(intent, begun_ms=min(each.parts.begun_ms for each in ranges))
+        except Conflict as conflict:
+            return _all_dropped(ranges, conflict)
+        except NoSuchTable as error:
+            raise StorageError(str(error)) from error
+        except ForeignTable as error:
+            raise TableBlocked(str(error)) from error
+        except FateUnknown as error:
+            self._unsettled[table.topic] = error.attempt
+            raise FateUnknownError(f"fate unknown, tried again: {error}") from error
+        except VersionsGone:
+            raise
+        except CommitError as error:
+            raise StorageError(str(error)) from error
+        return Committed(
+            written=tuple(each for each in ranges if each.segment.partition not in done.out),
+            dropped={partition: str(conflict) for partition, conflict in done.out.items()},
+            final=frozenset(
+                partition
+                for partition, conflict in done.out.items()
+                if isinstance(conflict, FINAL_CONFLICTS)
+            ),
+            commit=(done.version, done.attempt.commit_id),
+        )
+
+    @staticmethod
+    def _intents(shared: SharedTable, ranges: Sequence[Written]) -> Iterator[PartitionIntent]:
+        """One intent for each partition: its ranges follow each other."""
+        now_ms = shared.table.log.clock.wall_ms()
+        by_partition: dict[int, list[Written]] = {}
+        for each in ranges:
+            by_partition.setdefault(each.segment.partition, []).append(each)
+        for partition, parts in by_partition.items():
+            files = {file.path: file for each in parts for file in each.parts.files}
+            yield PartitionIntent(
+                partition=partition,
+                leader_epoch=parts[-1].segment.leader_epoch,
+                start_offset=parts[0].segment.start_offset,
+                end_offset=parts[-1].segment.end_offset,
+                adds=tuple(
+                    file.add(shared.folder, partition, now_ms=now_ms) for file in files.values()
+                ),
+                leader_log_start=parts[0].parts.leader_log_start,
+                undecodable_to=max(each.parts.undecodable_to for each in parts),
+                segments=tuple(described(each.segment) for each in parts),
+            )
+
+    def move_log_start(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> None:
+        shared = self._tables.get(topic)
+        shared.claim(topic_id)
+        part = PartitionIntent(
+            partition=partition, leader_epoch=leader_epoch, log_start_offset=offset
+        )
+        intent = Intent(operation=MOVE_LOG_START, topic_id=topic_id, partitions=(part,))
+        with shared.lock:
+            try:
+                self._commit_alone(shared, intent)
+            except TableChanged as conflict:
+                # Until somebody has undone that: whoever asks asks again.
+                raise StorageError(str(conflict)) from conflict
+            except Conflict as conflict:
+                # It is there or beyond already, or not ours to say any more: nothing is left to do.
+                log.info("%s: the log start is not moved: %s", shared.folder, conflict)
+
+    def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
+        shared = self._tables.get(topic)
+        # Where there is none, somebody of an earlier epoch may be about to make it.
+        shared.claim(topic_id)
+        with shared.lock, shared.view(fresh=True) as snapshot:
+            assert snapshot is not None, "a table that was claimed is there"
+            parts = tuple(
+                PartitionIntent(partition=partition, leader_epoch=epoch)
+                for partition, epoch in leader_epochs.items()
+                if snapshot.leader_epoch(partition) != epoch
+            )
+            if not parts:
+                return
+            intent = Intent(operation=FENCE, topic_id=topic_id, partitions=parts)
+            try:
+                out = self._commit_alone(shared, intent)
+            except Conflict as conflict:
+                raise StorageError(str(conflict)) from conflict
+            if out:
+                raise StorageError("; ".join(map(str, out.values())))
+
+    def front(self, topic: str, topic_id: bytes, partition: int) -> Front:
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            return front_of(snapshot, topic_id, partition)
+
+    def remove_below(
+        self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
+    ) -> int:
+        shared = self._tables.get(topic)
+        with shared.lock:
+            count = self._remove_below(shared, topic_id, partition, leader_epoch, offset)
+        self._crash_points.at("after_remove")
+        drop_residue(self._store, shared.folder, topic_id, partition, offset)
+        self._crash_points.at("after_residue_removed")
+        return count
+
+    def _remove_below(
+        self, shared: SharedTable, topic_id: bytes, partition: int, leader_epoch: int, offset: int
+    ) -> int:
+        """Commit removes only; if another engine replaces files meanwhile, they are looked up again."""
+        for _ in range(TRIES_MAX):
+            now_ms = self._clock.wall_ms()
+            with shared.view(fresh=True) as snapshot:
+                removes = removals(snapshot, topic_id, partition, offset, now_ms=now_ms)
+            if not removes:
+                return 0
+            part = PartitionIntent(partition=partition, leader_epoch=leader_epoch, removes=removes)
+            intent = Intent(operation=EXPIRE, topic_id=topic_id, partitions=(part,))
+            try:
+                self._commit_alone(shared, intent)
+            except FilesRemoved as conflict:
+                log.info("%s: looked at again: %s", shared.folder, conflict)
+            except Conflict as conflict:
+                raise StorageError(str(conflict)) from conflict
+            else:
+                return len(removes)
+        raise StorageError(f"{shared.folder}: others keep replacing the files to be taken out")
+
+    def _commit_alone(
+        self, shared: SharedTable, intent: Intent, begun_ms: int | None = None
+    ) -> Mapping[int, Conflict]:
+        """Commit something other than a copy; returns the partitions that dropped out, Conflict if none is left.
+
+        `begun_ms` is when its files were begun, if it has any.
+        """
+        self._settle(shared)
+        begun_ms = shared.table.begin_ms() if begun_ms is None else begun_ms
+        try:
+            return shared.table.commit(intent, begun_ms=begun_ms).out
+        except FateUnknown as error:
+            self._unsettled[shared.table.topic] = error.attempt
+            raise FateUnknownError(f"fate unknown, tried again: {error}") from error
+        except ForeignTable as error:
+            raise TableBlocked(str(error)) from error
+        except (NoSuchTable, CommitError) as error:
+            raise StorageError(str(error)) from error
+
+    def _settle(self, shared: SharedTable) -> None:
+        """Find out what became of a commit whose answer was lost."""
+        attempt = self._unsettled.get(shared.table.topic)
+        if attempt is None:
+            return
+        try:
+            shared.table.resume(attempt)
+        except (FateUnknown, OSError) as error:
+            raise FateUnknownError(f"fate still unknown: {error}") from error
+        except ForeignTable as error:
+            raise TableBlocked(str(error)) from error
+        except (Conflict, CommitError) as error:
+            log.warning("%s: a commit whose answer was lost is not there: %s", shared.folder, error)
+        del self._unsettled[shared.table.topic]
+
+    # -- after a crash ----------------------------------------------------------------------
+
+    def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
+        table = self._tables.get(segment.topic)
+        with table.lock:
+            self._settle(table)
+            with table.view(fresh=True) as snapshot:
+                if tiered_end(snapshot, segment.topic_id, segment.partition) < segment.end_offset:
+                    return None
+                assert snapshot is not None
+                decided = self._decided.attempts(table.table.log, snapshot.version, segment)
+                if decided is None:
+                    # What is left of its files in the table is known: none where others replaced them, or it lost.
+                    return replace(
+                        segment, files=named_after(segment, table.folder, snapshot.files)
+                    )
+        for each in decided:
+            if each["id"] == uuid_text(segment.segment_id):
+                return completed(segment, each)
+        self._lost.add(segment.segment_id)
+        return None
+
+    def verify(self, segment: RemoteLogSegment) -> None:
+        table = self._tables.get(segment.topic)
+        residue = [segment.residue] if segment.residue else []
+        names = [f"{table.folder}/{name}" for name in (*segment.files, *residue)]
+        missing = [name for name in names if not self._store.size(name)]
+        if not missing:
+            return
+        with table.view(fresh=True) as snapshot:
+            if snapshot is not None and segment.end_offset < (
+                snapshot.log_start(segment.partition) or 0
+            ):
+                return  # Retention has taken it.
+            for name in missing:
+                # OPTIMIZE and VACUUM by others are legal: the rows are in other files by now.
+                if snapshot is None or name in snapshot.files or not name.endswith(DATA_SUFFIX):
+                    raise FileMissing(f"{name} is committed but not in the store")
+
+    def confirm(self, topic: str, commit: tuple[int, str]) -> None:
+        table = self._tables.get(topic)
+        version, commit_id = commit
+        with table.lock:
+            delta_log = table.table.log
+            actions = delta_log.read_version(version)
+            if actions is not None:
+                is_there = (ours_of(actions) or {}).get("commitId") == commit_id
+            else:
+                # Cleaned up, together with what a checkpoint has of it.
+                is_there = any(each >= version for each in delta_log.listing().checkpoints)
+            if not is_there:
+                table.forget()
+                raise CommitLost(
+                    f"{table.folder}: version {version} is another writer's by now: its commit is lost"
+                )
+
+    def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        with self._tables.get(topic).view(fresh=True) as snapshot:
+            if snapshot is None:
+                return False
+            others = snapshot.topic_id not in (None, topic_id)
+            return others or deleted_mark(topic_id) in snapshot.txns
+
+    def discard(self, segment: RemoteLogSegment) -> bool:
+        deleted = self.is_deleted(segment.topic, segment.topic_id)
+        if segment.segment_id not in self._lost and not deleted:
+            return False
+        table = self._tables.get(segment.topic)
+        attempt = uuid_text(segment.segment_id)
+        folders = (f"partition={segment.partition}", f"_residue/partition={segment.partition}")
+        for folder in folders:
+            for entry in self._store.list(f"{table.folder}/{folder}"):
+                if attempt in entry.path:
+                    self._store.delete(entry.path)
+        self._lost.discard(segment.segment_id)
+        return True
+
+    def read(
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        offset: int,
+        *,
+        max_bytes: int,
+        committed_only: bool,
+    ) -> ColdRead:
+        return self._cold.read(
+            topic, topic_id, partition, offset, max_bytes=max_bytes, committed_only=committed_only
+        )
+
+    def offset_for_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
+    ) -> tuple[int, int, int] | None:
+        return self._cold.times.offset_for_timestamp(
+            topic, topic_id, partition, timestamp_ms, start_offset=start_offset
+        )
+
+    def max_timestamp(
+        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
+    ) -> tuple[int, int, int] | None:
+        return self._cold.times.max_timestamp(topic, topic_id, partition, start_offset=start_offset)
+
+    def ending(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
+        return self._endings.at(topic, topic_id, partition, offset)
+
+    def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        table = self._tables.get(topic)
+        residue = self._store.list(f"{table.folder}/_residue")
+        if table.retire(topic_id):
+            log.info("deleted the rows of %s (%s)", topic, uuid_text(topic_id))
+            self._crash_points.at("after_topic_retired")
+        else:
+            residue = residue_of(self._store, residue, topic_id, table.was_retired(topic_id))
+        # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
+        for entry in residue:
+            self._store.delete(entry.path)
+        self._cold.forget(topic, topic_id)
+        self._endings.forget(topic)
+        self._upkeep.forget(table.folder)
+        self._tables.forget(topic)
+
+    def maintain(self, topic: str) -> None:
+        # A folder that is not ours raises here, before anything in it is touched.
+        table = self._tables.get(topic)
+        with table.view(fresh=False) as snapshot:
+            if snapshot is None:
+                return
+            # Before a checkpoint hides the commits that are complained of.
+            if snapshot.marks_due():
+                self._settle(table)
+                try:
+                    table.table.mark_complaints()
+                except (ForeignTable, Conflict, CommitError) as error:
+                    raise StorageError(str(error)) from error
+            version = snapshot.version
+        self._upkeep.look_after(table.folder, version)
+
+    def complaints(self) -> int:
+        """The commits found so far in which other engines put rows into topics' tables."""
+        return self._tables.complaints()
+
+
+def _all_dropped(ranges: Sequence[Written], conflict: Conflict) -> Committed:
+    dropped = {each.segment.partition: str(conflict) for each in ranges}
+    is_final = isinstance(conflict, FINAL_CONFLICTS)
+    return Committed(dropped=dropped, final=frozenset(dropped if is_final else ()))

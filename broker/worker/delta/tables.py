@@ -1,0 +1,228 @@
+"""Shell: the topics' tables as the tier holds them: one each, followed under its lock.
+
+Rules of this file: `kafka_ds.lake.tables.topics` says what a table is and who may write to it. This file has the lock
+with which several threads use a table, how often it is followed, and which of its complaints may go away by themselves.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from broker.worker.spi import FateUnknownError, StorageError, TableBlocked
+from kafka_ds.lake.files.parquet import FileReader
+from kafka_ds.lake.index.stats import UnsupportedFile
+from kafka_ds.lake.log.attempt import CommitError, Conflict, FateUnknown
+from kafka_ds.lake.log.log import ForeignTable, LogClock
+from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.lake.names import AppIdKind, app_id
+from kafka_ds.lake.store.store import Store
+from kafka_ds.lake.tables.intent import TableChanged, TopicIdChanged
+from kafka_ds.lake.tables.topics import ContendedTable, TopicTable
+
+log = logging.getLogger(__name__)
+
+# A reader looks for new versions so often, and whenever it needs what it does not find.
+FOLLOW_SECONDS = 1.0
+
+
+class SharedTable:
+    """One topic's table, for several threads."""
+
+    def __init__(self, table: TopicTable, was_deleted: Callable[[bytes], bool]) -> None:
+        self._was_deleted = was_deleted
+        self.lock = threading.RLock()
+        self.table = table
+        self.folder = self.table.folder
+        self._followed = 0.0
+        self._told = -1
+        self._missing: dict[int, Sequence[tuple[int, int]]] = {}
+        """By partition, as far as it was told."""
+        self.complaints = 0
+        """Others' commits that put rows in, as far as they were met here."""
+
+    @contextmanager
+    def view(self, *, fresh: bool) -> Iterator[TopicSnapshot | None]:
+        """The table as of now (`fresh`) or of a moment ago; None where there is none."""
+        with self.lock:
+            now = time.monotonic()
+            snapshot: TopicSnapshot | None = self.table.snapshot
+            if fresh or now - self._followed >= FOLLOW_SECONDS or self.table.snapshot.version < 0:
+                snapshot = self._read()
+                self._complain()
+                self._followed = now
+            yield snapshot
+
+    def forget(self) -> None:
+        """Read all anew when it is next looked at: versions that were read are not what they were."""
+        with self.lock:
+            self.table.snapshot.version = -1
+
+    def _read(self) -> TopicSnapshot | None:
+        try:
+            return self.table.read()
+        except NoSuchTable:
+            return None
+        except ForeignTable as error:
+            raise TableBlocked(str(error)) from error
+
+    def _complain(self) -> None:
+        """Log once for each commit of another writer that it added rows that are no records."""
+        for each in self.table.snapshot.complaints():
+            if each.version > self._told:
+                self._told = each.version
+                self.complaints += 1
+                log.error(
+                    "%s: version %d (%s) by another engine: %s; %d files are quarantined, no consumer gets their rows",
+                    self.folder,
+                    each.version,
+                    each.operation or "no operation named",
+                    each.complaint,
+                    len(each.quarantined),
+                )
+
+        self._tell_of_missing(self.table.snapshot)
+
+    def _tell_of_missing(self, snapshot: TopicSnapshot) -> None:
+        """Log once for each partition that a RESTORE took ranges out of, and once that they are there again."""
+        versions = {each.range.partition: each.version for each in snapshot.missing_files()}
+        for partition in sorted({*self._missing, *versions}):
+            spans = snapshot.missing(partition)
+            if list(spans) == list(self._missing.get(partition, ())):
+                continue
+            name = f"{self.table.topic}-{partition}"
+            if spans:
+                log.error(
+                    "%s: version %d of the table (RESTORE) took %d tiered offsets out: %s; consumers get "
+                    "KAFKA_STORAGE_ERROR there until they are added back or given up (docs/operations)",
+                    name,
+                    versions[partition],
+                    sum(last - first + 1 for first, last in spans),
+                    ", ".join(f"{first} to {last}" for first, last in spans),
+                )
+            else:
+                log.warning("%s: no tiered offsets are missing any more", name)
+            self._missing[partition] = spans
+
+    def claim(self, topic_id: bytes) -> None:
+        """Create the table, or make sure that this incarnation of the topic may write to it."""
+        with self.lock:
+            if self.table.snapshot.topic_id == topic_id:
+                return
+            try:
+                self._open(topic_id)
+            except FateUnknown as error:
+                raise FateUnknownError(str(error)) from error
+            except TableChanged as conflict:
+                # What may be written to it all the same, as a fence, each commit decides.
+                log.warning("%s", conflict)
+            except ForeignTable as error:
+                raise TableBlocked(str(error)) from error
+            except (Conflict, CommitError) as error:
+                # A table whose last topic is not deleted yet, too: its deletion is on its way.
+                raise StorageError(str(error)) from error
+
+    def _open(self, topic_id: bytes) -> None:
+        """Open the table, also if a topic that was deleted while its table was created left it with its id.
+
+        Only the cluster's events decide that a topic is deleted: the asking broker may have been paused.
+        """
+        try:
+            self.table.open(topic_id)
+        except TopicIdChanged:
+            former = self.table.snapshot.topic_id
+            if former in (None, topic_id) or not self._was_deleted(former):
+                raise
+            log.warning("%s: left by a topic that was deleted: taken over", self.folder)
+            self.table.retire(former)
+            self.table.open(topic_id)
+
+    def retire(self, topic_id: bytes) -> bool:
+        """Remove all rows of a deleted topic; False if it has none (any more)."""
+        with self.lock:
+            try:
+                return self.table.retire(topic_id)
+            except FateUnknown as error:
+                raise FateUnknownError(str(error)) from error
+            except ForeignTable as error:
+                if isinstance(error.__cause__, UnsupportedFile):
+                    # The rows are there, and somebody can undo what keeps them from being taken out.
+                    raise TableBlocked(str(error)) from error
+                return False
+            except Conflict:
+                return False
+            except (CommitError, ContendedTable) as error:
+                raise StorageError(str(error)) from error
+
+    def was_retired(self, topic_id: bytes) -> bool:
+        """Whether the rows of that deleted topic were removed, as far as the table can be read."""
+        with self.lock, suppress(ForeignTable):
+            return self.table.was_retired(topic_id)
+        return False
+
+
+class TopicTables:
+    """The tables of all topics used so far."""
+
+    def __init__(
+        self,
+        store: Store,
+        reader: FileReader,
+        clock: LogClock,
+        *,
+        log_retention_ms: int,
+        was_deleted: Callable[[bytes], bool] = lambda topic_id: False,
+    ) -> None:
+        """`was_deleted` says whether the topic of that id is deleted for good."""
+        self._was_deleted = was_deleted
+        self._log_retention_ms = log_retention_ms
+        self._store = store
+        self._reader = reader
+        self._clock = clock
+        self._tables: dict[str, SharedTable] = {}
+        self._complaints = 0
+        """Of the tables that were forgotten."""
+        self._lock = threading.Lock()
+
+    def complaints(self) -> int:
+        """Commits in which other writers added rows, of all topics used so far."""
+        with self._lock:
+            return self._complaints + sum(each.complaints for each in self._tables.values())
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone: forget its table, unless a new topic of the same name uses it now."""
+        with self._lock:
+            table = self._tables.get(topic)
+        if table is None:
+            return
+        with table.lock:
+            is_left = table.table.snapshot.topic_id is None
+        with self._lock:
+            # Who holds it meanwhile goes on with it: the table's log decides, and not who is remembered here.
+            if is_left and self._tables.get(topic) is table:
+                self._complaints += table.complaints
+                del self._tables[topic]
+
+    def get(self, topic: str) -> SharedTable:
+        """The table of a topic, whether or not it is there yet."""
+        with self._lock:
+            table = self._tables.get(topic)
+            if table is None:
+                made = TopicTable(
+                    self._store,
+                    topic,
+                    clock=self._clock,
+                    reader=self._reader,
+                    log_retention_ms=self._log_retention_ms,
+                )
+                table = self._tables[topic] = SharedTable(made, self._was_deleted)
+            return table
+
+
+def tiered_end(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> int:
+    """The last offset of a partition in the table, -1 if it has none of this incarnation."""
+    if snapshot is None or snapshot.topic_id != topic_id:
+        return -1
+    end = snapshot.txns.get(app_id(topic_id, partition, AppIdKind.TIERED_END))
+    return -1 if end is None else end

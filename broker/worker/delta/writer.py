@@ -1,0 +1,240 @@
+"""Shell: writes the files of ranges and makes them durable; the commit comes later.
+
+Rules of this file: consecutive ranges of one partition share their files. Otherwise small segments would make small
+files, and each file costs four fsyncs. A file is named after the attempt of the first range; the ranges are committed
+together or not at all. A large copy is written in several shares at once (Arrow and the kernels release the
+interpreter's lock), but never in more shares at a time than there are turns for all writers. A small file that is
+complete waits for the store without a turn: nothing but its own bytes is in memory by then.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from broker.crash_points import CrashPoints
+from broker.worker.copy_shares import cut
+from broker.worker.delta.residue import is_batch
+from broker.worker.rpc import ZSTD, CopyRange
+from broker.worker.segment_source import RangeSource
+from broker.worker.spi import StorageError, Written
+from broker.worker.turns import Turns
+from kafka_ds.lake.batches.convert import ResidueBatch
+from kafka_ds.lake.batches.residue import ResidueHeader, encode_residue
+from kafka_ds.lake.files.parquet import WrittenFile, encode_rows
+from kafka_ds.lake.files.relaying import Peekable
+from kafka_ds.lake.names import data_file, residue_file
+from kafka_ds.lake.store.store import Store
+from kafka_ds.lake.tables.states import RemoteLogSegment
+from kafka_ds.protocol.types import uuid_text
+
+log = logging.getLogger(__name__)
+
+# Of ranges and files of which many may wait for the store at a time: an object store's are in memory until then.
+SMALL_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a commit needs besides the segments of written ranges; ranges that share files share it."""
+
+    files: tuple[WrittenFile, ...]
+    begun_ms: int
+    leader_log_start: int = 0
+    undecodable_to: int = -1
+    """The last offset of batches that cannot be decoded; -1 where all can."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found in a range besides its rows."""
+
+    row_count: int = 0
+    max_timestamp_ms: int = -1
+    residue: list[ResidueBatch] = field(default_factory=list)
+
+
+def write_ranges(
+    store: Store,
+    table: str,
+    segments: Sequence[RemoteLogSegment],
+    sources: Sequence[CopyRange],
+    *,
+    file_bytes: int,
+    level: int,
+    begun_ms: int,
+    turns: Turns,
+    crash_points: CrashPoints,
+) -> list[Written]:
+    """Write the rows and the residue of a partition's ranges."""
+    origins = [_Found() for _ in sources]
+    readers = [
+        [(origins[part.index], RangeSource(part.source, segments[0].topic_id)) for part in share]
+        for share in cut(sources, turns.count)
+    ]
+
+    def write(share: Sequence[tuple[_Found, RangeSource]]) -> list[WrittenFile]:
+        return _write_rows(
+            store,
+            table,
+            segments[0],
+            [each for _, each in share],
+            file_bytes,
+            level if sources[0].compression == ZSTD else None,
+            turns,
+        )
+
+    try:
+        files = _all(write, readers)
+        for found, reader in chain.from_iterable(readers):
+            found.row_count += reader.row_count
+            found.max_timestamp_ms = max(found.max_timestamp_ms, reader.max_timestamp_ms)
+            found.residue += reader.residue
+        crash_points.at("after_parquet")
+        first = segments[0]
+        residue = residue_file(first.partition, first.start_offset, uuid_text(first.segment_id))
+        _write_residue(store, f"{table}/{residue}", segments, sources[-1], origins)
+        crash_points.at("after_residue")
+    except OSError as error:
+        raise StorageError(f"{table}: {error}") from error
+    undecodable_to = _warn_of_undecodable(segments, origins)
+    lake_bytes = sum(each.size for each in files)
+    log_bytes = max(1, sum(each.size_bytes for each in sources))
+    parts = Parts(
+        files=tuple(files),
+        begun_ms=begun_ms,
+        leader_log_start=sources[0].log_start_offset,
+        undecodable_to=undecodable_to,
+    )
+    return [
+        Written(
+            segment=replace(
+                segment,
+                files=tuple(each.path.removeprefix(f"{table}/") for each in files),
+                residue=residue,
+                row_count=origin.row_count,
+                lake_bytes=lake_bytes * segment.size_bytes // log_bytes,
+                max_timestamp_ms=origin.max_timestamp_ms,
+            ),
+            parts=parts,
+        )
+        for segment, origin in zip(segments, origins, strict=True)
+    ]
+
+
+def _all(
+    write: Callable[[Sequence[tuple[_Found, RangeSource]]], list[WrittenFile]],
+    shares: Sequence[Sequence[tuple[_Found, RangeSource]]],
+) -> list[WrittenFile]:
+    """The files of all shares in their order; raises a share's error once all have ended."""
+    if len(shares) == 1:
+        return write(shares[0])
+    # Threads start when they are needed, with the priority of the thread that starts them.
+    with ThreadPoolExecutor(len(shares), thread_name_prefix="share") as pool:
+        return [each for files in list(pool.map(write, shares)) for each in files]
+
+
+def _write_rows(
+    store: Store,
+    table: str,
+    first: RemoteLogSegment,
+    origins: Sequence[RangeSource],
+    file_bytes: int,
+    level: int | None,
+    turns: Turns,
+) -> list[WrittenFile]:
+    """Files of about `file_bytes` each, none if the ranges have no row. `level` is zstd's; None: the fastest."""
+    attempt = uuid_text(first.segment_id)
+    rows = Peekable(chain.from_iterable(origin.rows() for origin in origins))
+
+    def convert(making: ExitStack) -> WrittenFile | None:
+        """The next file, complete but not durable before `making` is closed; None after the last one."""
+        if (batch := rows.peek()) is None:
+            return None
+        offset = batch.column("offset")[0].as_py()
+        name = data_file(first.partition, offset, attempt, is_light=level is None)
+        path = f"{table}/{name}"
+        file = making.enter_context(store.create(path))
+        return encode_rows(file, path, rows.up_to(file_bytes), level=level)
+
+    files: list[WrittenFile] = []
+    while True:
+        with ExitStack() as making, turns:
+            written = convert(making)
+            if written is None:
+                return files
+            if written.size > SMALL_BYTES_MAX or rows.peek() is not None:
+                making.close()
+        files.append(written)
+
+
+def write_residue_again(
+    store: Store, path: str, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
+) -> None:
+    """Write the residue file of tiered ranges that is missing. Raises SourceGone, OSError."""
+    origins = []
+    for source in sources:
+        reader = RangeSource(source, segments[0].topic_id)
+        for _ in reader.rows():
+            pass
+        origins.append(_Found(residue=reader.residue))
+    _write_residue(store, path, segments, sources[-1], origins)
+
+
+def _write_residue(
+    store: Store,
+    path: str,
+    segments: Sequence[RemoteLogSegment],
+    last: CopyRange,
+    origins: Sequence[_Found],
+) -> None:
+    """Write the batches without rows, the leader epochs, and the producers at the end."""
+    first = segments[0]
+    header = ResidueHeader(
+        topic_id=first.topic_id,
+        partition=first.partition,
+        start_offset=first.start_offset,
+        end_offset=segments[-1].end_offset,
+        leader_epochs=_joined(segments),
+        lineage=tuple((epoch, start) for epoch, start in last.lineage),
+        producer_snapshot=bytes.fromhex(last.producer_snapshot),
+    )
+    batches = [batch for origin in origins for batch in origin.residue]
+    with store.create(path) as file:
+        for part in encode_residue(header, batches):
+            file.write(part)
+
+
+def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence[_Found]) -> int:
+    """Warn of batches that cannot be decoded; the last offset of them all, -1 if there is none."""
+    last_offset = -1
+    for segment, origin in zip(segments, origins, strict=True):
+        lost = [each for each in origin.residue if each.kind == "undecodable"]
+        if lost:
+            log.warning(
+                "%s-%d: %d batches from offset %d on cannot be decoded: kept as they are in the residue",
+                segment.topic,
+                segment.partition,
+                len(lost),
+                lost[0].base_offset,
+            )
+            for each in lost:
+                if not is_batch(each.data, each.base_offset, each.last_offset):
+                    log.error(
+                        "%s-%d: Found invalid messages in offsets %d to %d (%d bytes) while copying: this broker's "
+                        "disk has damaged them, and no reader will get them from the lake",
+                        segment.topic, segment.partition, each.base_offset, each.last_offset, len(each.data),
+                    )  # fmt: skip
+            last_offset = max(last_offset, *(each.last_offset for each in lost))
+    return last_offset
+
+
+def _joined(segments: Sequence[RemoteLogSegment]) -> tuple[tuple[int, int], ...]:
+    """The leader epochs of consecutive ranges, joined."""
+    found: dict[int, int] = {}
+    for segment in segments:
+        for epoch, start in segment.leader_epochs:
+            found.setdefault(epoch, start)
+    return tuple(found.items())

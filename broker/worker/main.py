@@ -1,0 +1,54 @@
+"""Shell: the worker process, for the tier's heavy work: Arrow, Parquet, numba and deltalake, which the broker's own
+process never loads.
+
+Rules of this file: it starts the process and passes requests to `broker.worker.service`.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Sequence
+
+from broker.crash_points import WORKER_POINTS, armed_from_environment
+from broker.ipc.shared_memory import WorkerMemory
+from broker.ipc.worker import Worker, begin, serve
+from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE
+from broker.worker.settings import TierSettings
+from broker.worker.spi import FateUnknownError, OffsetOutOfRange, StorageError
+
+# A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
+SWITCH_SECONDS = 0.0005
+KINDS: dict[type[Exception], str] = {
+    OffsetOutOfRange: OUT_OF_RANGE,
+    StorageError: UNAVAILABLE,
+    FateUnknownError: UNAVAILABLE,
+    OSError: UNAVAILABLE,
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Serve the channel whose file descriptor is the first argument."""
+    channel = begin(arguments, "tier worker")
+    settings = TierSettings.from_worker_argument(arguments[1])
+    from broker.worker.service import Service  # the heavy imports: a broken channel is seen before
+
+    sys.setswitchinterval(SWITCH_SECONDS)
+    memory = WorkerMemory(int(arguments[2])) if len(arguments) > 2 else None
+    service = Service(settings, armed_from_environment(WORKER_POINTS), memory)
+    gc.freeze()
+    worker = Worker(
+        channel,
+        writing=service.writing(),
+        reading=service.reading(),
+        maintaining=service.maintaining(),
+        afterwards=service.afterwards,
+        reader_threads=settings.remote_log_reader_threads,
+        kinds=KINDS,
+        freed=memory.end if memory is not None else lambda leases: None,
+    )
+    serve(worker)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,354 @@
+"""Shell: the cluster's events as rows of `__cluster_metadata`, for SQL, soon after they were decided.
+
+Rules of this file: the truth is the commitInfo of the commits that decided. Rows are derived from it, each event
+exactly once: the commit that adds them moves the table's number `materialised-to` (a `txn`), and two workers cannot
+both move it from the same place. A row carries the version of the commit that decided and the event's place in it, not
+those of the commit that added the row. A topic's deletion is carried out before its event becomes a row, or the same
+commit marks it as left to be done (another `txn`): it is never forgotten, and holds up nothing else while it fails. A
+snapshot's pieces are rows of kind "snapshot". Where the table does not say who may clean up its log, as it did not at
+first, a commit says it.
+"""
+
+import io
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.cluster.events import NO_BROKER_EPOCH
+from broker.cluster.image import Position
+from broker.cluster.metadata.table import EXPIRED_LOG_CLEANUP, PROPERTIES
+from broker.crash_points import CrashPoints
+from broker.system import new_uuid
+from broker.worker.copier import STORE_ERRORS
+from broker.worker.maintenance import Upkeep
+from broker.worker.metadata.event_files import EventMerging
+from broker.worker.settings import TierSettings
+from broker.worker.spi import FateUnknownError, StorageError
+from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_action
+from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
+from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
+from kafka_ds.lake.log.snapshot import TableSnapshot
+from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA, ID_CHARACTERS
+from kafka_ds.lake.schemas import CLUSTER_METADATA_SCHEMA
+from kafka_ds.lake.store.opening import open_store
+from kafka_ds.lake.store.store import Store
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
+
+log = logging.getLogger(__name__)
+
+OPERATION = "MATERIALISE"
+APP_ID = "materialised-to"
+# Of a deletion that failed; before its topic's id and name. 1: it is left to be done; 0: it is done.
+LEFT = "kafkaDs-undeleted-"
+EVENT_KIND = "event"
+SNAPSHOT_KIND = "snapshot"
+SNAPSHOT_TYPE = "Snapshot"
+TOPIC_DELETED_TYPE = "TopicDeleted"
+VERSIONS_MAX = 1_000
+TRIES_MAX = 5
+# So many deletions fail in a step; the others are tried in the next one.
+FAILURES_MAX = 3
+_Topic = tuple[str, bytes]  # By name and id.
+# Columns drawn out of an event, which is flat.
+COLUMNS = (
+    "controller_epoch", "broker_id", "broker_epoch", "topic", "topic_id", "partition", "leader", "leader_epoch",
+    "partition_epoch", "replicas", "isr", "elr",
+)  # fmt: skip
+
+
+class Materialiser:
+    """Follows the cluster's metadata log and adds rows to its table."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        delete_topic: Callable[[str, bytes], None],
+        *,
+        checkpointed: Callable[[str], None] = lambda folder: None,
+    ) -> None:
+        self._store = store
+        clock = SystemLogClock()
+        self._upkeep = Upkeep(
+            store,
+            crash_points,
+            clock,
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=checkpointed,
+        )
+        self._merging = EventMerging(store, CLUSTER_METADATA, settings, crash_points, clock)
+        self._crash_points = crash_points
+        self._delete_topic = delete_topic
+        self._log = DeltaLog(store, CLUSTER_METADATA)
+        self._snapshot = TableSnapshot(self._log)
+        self._unsettled: Attempt | None = None
+        self._snapshot_event_version = 0
+        self._turn = 0
+
+    @classmethod
+    def open(
+        cls,
+        settings: TierSettings,
+        crash_points: CrashPoints,
+        delete_topic: Callable[[str, bytes], None],
+    ) -> Self:
+        """The table under the lake that the settings name."""
+        return cls(
+            open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points, delete_topic
+        )
+
+    def materialise(self, version: int) -> int:
+        """Make rows of all events up to `version` at least; gives the version reached."""
+        for _ in range(TRIES_MAX):
+            self._settle()
+            self._follow()
+            done = self._done()
+            if done < version:
+                self._step(done, min(self._snapshot.version, done + VERSIONS_MAX))
+            elif self._left():
+                self._step(done, done)
+            else:
+                return done
+        raise StorageError(f"{CLUSTER_METADATA}: rows cannot be added now")
+
+    def maintain(self) -> None:
+        """Checkpoints, clean-up, merges. A starting broker reads the commits back to the last snapshot."""
+        if self._snapshot.version >= 0:
+            self._upkeep.look_after(
+                CLUSTER_METADATA, self._snapshot.version, keep_from=self._needed_from
+            )
+            self._merging.look()
+
+    def _needed_from(self) -> int:
+        """From which version on the log's clean-up leaves the commits: what has no rows yet stays as well."""
+        return min(self._last_snapshot_version(), self._done() + 1)
+
+    def _last_snapshot_version(self) -> int:
+        """The version of the last commit that begins with a snapshot, 0 where there is none.
+
+        It is looked for: a worker that makes the rows of a few commits and ends mostly meets none.
+        """
+        for version in range(self._snapshot.version, self._snapshot_event_version, -1):
+            actions = self._log.read_version(version)
+            if actions is None:
+                break
+            listed = (ours_of(actions) or {}).get("events")
+            if _begins_with_snapshot(listed):
+                self._snapshot_event_version = version
+                break
+        return self._snapshot_event_version
+
+    def _done(self) -> int:
+        """Up to which version all events are rows, -1 where none is. The rows say it if another engine forgot it."""
+        done = self._snapshot.txns.get(APP_ID, -1)
+        if done < 0 and len(self._snapshot.files):
+            versions = self._columns(self._snapshot, ["version"])
+            done = self._snapshot.txns[APP_ID] = max(row["version"] for row in versions)
+            log.warning(
+                "%s: %s was forgotten, its rows reach version %d", CLUSTER_METADATA, APP_ID, done
+            )
+        return done
+
+    def was_deleted(self, topic_id: bytes) -> bool:
+        """Whether the rows say that a topic was deleted. Reads all of them: for rare cases only."""
+        snapshot = TableSnapshot(DeltaLog(self._store, CLUSTER_METADATA))
+        snapshot.read()
+        wanted = {"type": TOPIC_DELETED_TYPE, "topic_id": uuid_text(topic_id)}
+        return wanted in self._columns(snapshot, list(wanted))
+
+    def _columns(self, snapshot: TableSnapshot, names: list[str]) -> Iterator[dict[str, Any]]:
+        """Some columns of all rows."""
+        for path in snapshot.files:
+            source = pa.BufferReader(self._store.read(path))
+            yield from pq.read_table(source, columns=names, use_threads=False).to_pylist()
+
+    def _follow(self) -> None:
+        if self._snapshot.version < 0:
+            self._snapshot.read()
+        else:
+            self._snapshot.refresh()
+
+    def _left(self) -> list[_Topic]:
+        """The topics whose deletion failed; another one comes first each time."""
+        found = [
+            (
+                app_id[len(LEFT) + ID_CHARACTERS + 1 :],
+                uuid_from_text(app_id[len(LEFT) :][:ID_CHARACTERS]),
+            )
+            for app_id, number in self._snapshot.txns.items()
+            if app_id.startswith(LEFT) and number
+        ]
+        self._turn += 1
+        first = self._turn % max(1, len(found))
+        return found[first:] + found[:first]
+
+    def _delete(self, topics: Iterable[_Topic]) -> dict[_Topic, str]:
+        """Remove the rows of deleted topics; where that fails, why. Some failures end it: the store may be away."""
+        failures: dict[_Topic, str] = {}
+        for each in topics:
+            failures[each] = "not tried now"
+            if len(failures) > FAILURES_MAX:
+                continue
+            try:
+                self._delete_topic(*each)
+            except STORE_ERRORS as error:
+                failures[each] = str(error)
+                log.warning(
+                    "%s: rows of %s cannot be deleted: %s", CLUSTER_METADATA, each[0], error
+                )
+            else:
+                del failures[each]
+        return failures
+
+    def _step(self, done: int, last: int) -> None:
+        """One commit: the rows of the events after `done`, how far they reach, and which deletions are left.
+
+        Raises StorageError, after that, where any is left.
+        """
+        rows: list[dict[str, Any]] = []
+        fresh: list[_Topic] = []
+        for version in range(done + 1, last + 1):
+            actions = self._log.read_version(version)
+            if actions is None:
+                log.warning("%s: version %d is gone, no rows of it", CLUSTER_METADATA, version)
+                continue
+            rows.extend(self._rows(version, actions))
+            fresh.extend(_deleted_in(actions))
+        left = self._left()
+        failures = self._delete([*fresh, *left])
+        marks = {each: 1 for each in fresh if each in failures}
+        marks |= {each: 0 for each in left if each not in failures}
+        if last > done or marks:
+            self._append(rows, marks, last)
+        if failures:
+            why = "; ".join(f"{topic}: {why}" for (topic, _), why in failures.items())
+            raise StorageError(f"{CLUSTER_METADATA}: deletions are left to be done: {why}")
+
+    def _append(
+        self,
+        rows: list[dict[str, Any]],
+        marks: Mapping[_Topic, int],
+        last: int,
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        actions_out: list[Action] = [txn_action(APP_ID, last)]
+        for (topic, topic_id), mark in marks.items():
+            actions_out.append(txn_action(f"{LEFT}{uuid_text(topic_id)}-{topic}", mark))
+        if rows:
+            actions_out.insert(0, self._write(rows, last, now_ms))
+        actions_out += self._forbid_cleanup()
+        self._crash_points.at("before_materialise")
+        change = PlainChange(OPERATION, actions=actions_out, check=_end_at_others)
+        self._commit(self._log.begin(change), self._snapshot.version)
+        self._crash_points.at("after_materialise")
+
+    def _forbid_cleanup(self) -> list[Action]:
+        """What keeps other engines from cleaning up the log, if nobody has said yet whether they may."""
+        said = self._snapshot.configuration
+        if EXPIRED_LOG_CLEANUP in said:
+            return []
+        configuration = {**said, EXPIRED_LOG_CLEANUP: PROPERTIES[EXPIRED_LOG_CLEANUP]}
+        return [{"metaData": {**self._snapshot.metadata, "configuration": configuration}}]
+
+    def _rows(self, version: int, actions: Sequence[Action]) -> Iterator[dict[str, Any]]:
+        ours = ours_of(actions) or {}
+        listed, controller_epoch = ours.get("events"), ours.get("controllerEpoch")
+        if not isinstance(listed, list):
+            return
+        moment_ms = commit_info(actions).get("timestamp", 0)
+        if _begins_with_snapshot(listed):
+            self._snapshot_event_version = max(self._snapshot_event_version, version)
+            for sequence, event in enumerate(listed[0].get("events", ())):
+                yield _row(event, SNAPSHOT_KIND, version, sequence, moment_ms)
+            listed = listed[1:]
+        for sequence, event in enumerate(listed):
+            decided = {"controller_epoch": controller_epoch, **event}
+            if event.get("broker_epoch") == NO_BROKER_EPOCH:
+                decided["broker_epoch"] = Position(version, sequence).epoch
+            yield _row(decided, EVENT_KIND, version, sequence, moment_ms) | {
+                "payload": _json(event)
+            }
+
+    def _write(self, rows: list[dict[str, Any]], last: int, now_ms: int) -> Action:
+        sink = io.BytesIO()
+        table = pa.Table.from_pylist(rows, CLUSTER_METADATA_SCHEMA)
+        pq.write_table(
+            table, sink, compression="zstd", use_dictionary=False, write_statistics=False
+        )
+        name = f"{last:020d}-{secrets.token_hex(8)}.parquet"
+        self._store.put_durable(self._log.path(name), sink.getvalue())
+        return add_action(
+            path=name,
+            partition_values={},
+            size=len(sink.getvalue()),
+            modified_ms=now_ms,
+            stats=f'{{"numRecords":{len(rows)}}}',
+        )
+
+    def _settle(self) -> None:
+        if self._unsettled is not None:
+            attempt, self._unsettled = self._unsettled, None
+            self._commit(attempt, self._log.latest_version())
+
+    def _commit(self, attempt: Attempt, read_version: int) -> None:
+        try:
+            self._log.commit(attempt, read_version=read_version)
+        except Conflict:
+            # Another worker made these rows: what it did is read before the next try.
+            return
+        except FateUnknown as error:
+            self._unsettled = attempt
+            raise FateUnknownError(str(error)) from error
+        except CommitError as error:
+            raise StorageError(str(error)) from error
+
+
+def _deleted_in(actions: Sequence[Action]) -> Iterator[_Topic]:
+    """The topics, by name and id, that a commit's events delete."""
+    listed = (ours_of(actions) or {}).get("events")
+    for event in listed if isinstance(listed, list) else ():
+        if event.get("type") == TOPIC_DELETED_TYPE:
+            yield event["topic"], uuid_from_text(event["topic_id"])
+
+
+def _begins_with_snapshot(listed: object) -> bool:
+    """Whether a commit's events begin with the state before them."""
+    return isinstance(listed, list) and bool(listed) and listed[0].get("type") == SNAPSHOT_TYPE
+
+
+def _end_at_others(version: int, actions: Sequence[Action]) -> None:
+    """Commits of events do not conflict; another worker's move of the number does, and what may be set here as well."""
+    for action in actions:
+        if action.get("txn", {}).get("appId") == APP_ID:
+            raise Conflict(f"version {version} made rows of the events", version=version)
+        if "metaData" in action:
+            raise Conflict(f"version {version} changed the table", version=version)
+
+
+def _row(
+    event: Mapping[str, Any], kind: str, version: int, sequence: int, moment_ms: int
+) -> dict[str, Any]:
+    row = {name: event[name] for name in COLUMNS if event.get(name) is not None}
+    if "controller_id" in event:
+        row["broker_id"] = event["controller_id"]
+    return {
+        **row,
+        "event_id": uuid_text(new_uuid()),
+        "version": version,
+        "sequence": sequence,
+        "event_time": moment_ms * 1000,
+        "kind": kind,
+        "type": event.get("type"),
+        "payload": _json(event),
+    }
+
+
+def _json(event: Mapping[str, Any]) -> str:
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,114 @@
+"""Shell: the batches of a range from a local segment, as rows and residue, a few MiB at a time.
+
+Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in pieces
+that are cut between batches, so that memory is bounded by a piece and not by a segment. A segment that is missing,
+shorter, another topic's, or goes on where the batches end cleanly before the range does raises `SourceGone`: nothing
+of such a range is committed. Of a compacted log there is no more where the segment ends with them: compaction leaves
+gaps in a log that becomes a table later, also at the ends of segments. Bytes that are no batch of this range do not
+stop it: they become residue.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+import pyarrow as pa
+
+from broker.log.checkpoint import CorruptCheckpoint, decode_partition_metadata
+from broker.log.names import PARTITION_METADATA
+from broker.worker.rpc import CopyRange
+from broker.worker.spi import SourceGone
+from kafka_ds.lake.batches.convert import UNPACKED_BYTES_MAX, ResidueBatch, decode_batches
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records import decoder, kernel
+from kafka_ds.records.arrays import read_only
+
+PIECE_BYTES = 1024 * 1024
+
+
+class RangeSource:
+    """One range of a segment. After `rows` is exhausted, `residue` and the sums are complete."""
+
+    def __init__(self, source: CopyRange, topic_id: bytes) -> None:
+        self._source = source
+        self._topic_id = topic_id
+        self.residue: list[ResidueBatch] = []
+        self.row_count = 0
+        self.max_timestamp_ms = -1
+        self._may_end_early = False
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range, in offset order."""
+        start, end = self._source.start_offset, self._source.end_offset
+        aborted = [(each[0], each[1], each[2]) for each in self._source.aborted]
+        next_offset = start
+        for piece in self._pieces():
+            decoded = decode_batches(
+                [piece],
+                start_offset=next_offset,
+                end_offset=end,
+                aborted=aborted,
+                # What holds more is kept as it is, undecoded: memory is bounded, whatever a batch may be.
+                limit_bytes=UNPACKED_BYTES_MAX,
+                # The log start may lie within the first batch.
+                begins_within=next_offset == start,
+            )
+            next_offset = decoded.next_offset
+            self.residue.extend(decoded.residue)
+            self.row_count += decoded.record_count
+            self.max_timestamp_ms = max(self.max_timestamp_ms, decoded.max_timestamp_ms)
+            yield from decoded.table_batches
+        if next_offset <= end and not self._may_end_early and not self._is_undecodable():
+            raise SourceGone(f"{self._source.path} ends at offset {next_offset - 1}, not at {end}")
+
+    def _check_topic_id(self) -> None:
+        """Raise SourceGone if what was opened is another topic's: deleted, and made again of the same name.
+
+        Looked for after that: a log's folder gets its topic id before its first record, and never another one.
+        """
+        folder = os.path.dirname(self._source.path)
+        with suppress(FileNotFoundError, CorruptCheckpoint):
+            with open(f"{folder}/{PARTITION_METADATA}", "rb") as file:
+                found = decode_partition_metadata(file.read())
+            if found != self._topic_id:
+                raise SourceGone(f"{self._source.path} is of topic id {uuid_text(found)}")
+
+    def _is_undecodable(self) -> bool:
+        return any(each.kind == "undecodable" for each in self.residue)
+
+    def _pieces(self) -> Iterator[memoryview]:
+        """The range's bytes, cut between batches."""
+        left = self._source.size_bytes
+        carried = b""
+        try:
+            descriptor = os.open(self._source.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise SourceGone(f"{self._source.path} is not there") from error
+        try:
+            self._check_topic_id()
+            position = self._source.position
+            goes_on = os.fstat(descriptor).st_size > position + left
+            self._may_end_early = self._source.may_have_gaps and not goes_on
+            wanted = PIECE_BYTES
+            while left > 0:
+                fresh = os.pread(descriptor, min(left, wanted), position)
+                if not fresh:
+                    raise SourceGone(f"{self._source.path} is shorter than {position + left} bytes")
+                position += len(fresh)
+                left -= len(fresh)
+                data = carried + fresh if carried else fresh
+                _, end, reason = kernel.scan(read_only(data, np.uint8))
+                if left == 0:
+                    end = len(data)
+                elif reason == decoder.AT_GARBAGE:
+                    # Nobody can say where the next batch begins: the rest is one piece.
+                    wanted, carried = left, data
+                    continue
+                if end:
+                    yield memoryview(data)[:end]
+                # A batch larger than a piece: read more of it at once the longer it gets.
+                carried = data[end:]
+                wanted = max(PIECE_BYTES, len(carried))
+        finally:
+            os.close(descriptor)

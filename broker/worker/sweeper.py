@@ -1,0 +1,248 @@
+"""Shell: the worker's side of retention in the lake: examines ranges, removes what lies below the log start.
+
+Rules of this file: the order is the protocol. First the log start becomes durable in the table (KIP-405: others must
+see it even if this leader fails next). DELETE_SEGMENT_STARTED comes before the commit that removes files, that commit
+before residue files go, and DELETE_SEGMENT_FINISHED is last. The table's log start counts, whoever moved it: so a
+leader that was deposed meanwhile removes only what was given up already, and its commit is fenced besides. The process
+may die between any two steps: the next one finds the ranges in their last state and continues.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from broker.crash_points import CrashPoints
+from broker.worker.copier import Copier
+from broker.worker.spi import Front, RemoteLogMetadataManager, RemoteStorageManager, StorageError
+from kafka_ds.lake.expiration import Decision, Held, Retention, decide, is_of_this_history
+from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.protocol.types import uuid_from_text
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A partition, and the leader epoch of the request."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> "Place":
+        """From a request."""
+        return cls(
+            topic=header["topic"],
+            topic_id=uuid_from_text(header["topic_id"]),
+            partition=header["partition"],
+            leader_epoch=header["leader_epoch"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What was found out about one partition."""
+
+    decision: Decision
+    is_counted: bool = True
+    """Whether the decision's numbers are known: nothing is counted where nothing can be due."""
+    segments: int = 0
+    """All that the metadata know of, in whatever state."""
+    size_bytes: int = 0
+    """Of those that are FINISHED."""
+    below: int = 0
+    """Segments that lie below the log start and may go."""
+    below_bytes: int = 0
+    has_files_below: bool = False
+    """Whether the table has files there, also of ranges that nobody has said to be FINISHED."""
+    held_up: int = 0
+    """Segments whose deletion has begun, and that may not go yet: a file that holds them has later records, too."""
+    milliseconds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What was removed."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    files: int = 0
+
+
+class Sweeper:
+    """Says where partitions begin, and removes what lies below. One thread."""
+
+    def __init__(
+        self,
+        storage: RemoteStorageManager,
+        metadata: RemoteLogMetadataManager,
+        copier: Copier,
+        crash_points: CrashPoints,
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._copier = copier
+        self._crash_points = crash_points
+
+    def survey(
+        self,
+        place: Place,
+        retention: Retention,
+        *,
+        lineage: Sequence[tuple[int, int]],
+        copied_offset: int,
+    ) -> Survey:
+        """Where a partition is to begin. Of the lake what ends at or before `copied_offset` counts: the
+        rest is among the local bytes yet. Raises StorageError, FateUnknownError."""
+        began = time.monotonic()
+        front = self._storage.front(place.topic, place.topic_id, place.partition)
+        retention = replace(
+            retention, log_start_offset=max(retention.log_start_offset, front.log_start_offset)
+        )
+        is_deleting = self._metadata.is_deleting(place.topic_id, place.partition)
+        if not is_deleting and _nothing_can_be_due(front, retention):
+            kept = Decision(log_start_offset=retention.log_start_offset, oldest_ms=front.oldest_ms)
+            return Survey(decision=kept, is_counted=False)
+        segments = self._metadata.list_segments(place.topic_id, place.partition)
+        reach = min(copied_offset, front.tiered_end)
+        below = [each for each in segments if _may_go(each, front.horizon)]
+        return Survey(
+            decision=decide(
+                held(
+                    [each for each in segments if each.end_offset >= retention.log_start_offset],
+                    lineage,
+                    reach,
+                ),
+                retention,
+            ),
+            segments=len(segments),
+            size_bytes=sum(each.size_bytes for each in segments if each.state is FINISHED),
+            below=len(below),
+            below_bytes=sum(each.size_bytes for each in below),
+            has_files_below=front.has_files_below,
+            held_up=sum(
+                each.state is DELETING and each.end_offset >= front.horizon for each in segments
+            ),
+            milliseconds=round((time.monotonic() - began) * 1000),
+        )
+
+    def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        """Remove everything of a deleted topic; in the end every segment of it is marked deleted.
+
+        Also attempts that never won. Raises StorageError, FateUnknownError; then call it again.
+        """
+        going = self._metadata.list_topic(topic_id)
+        self._begin_deletion([each for each in going if each.state is FINISHED])
+        self._crash_points.at("after_topic_delete_started")
+        self._storage.delete_topic(topic, topic_id)
+        self._crash_points.at("after_topic_deleted")
+        # Our own attempts, whose files go with this: none of them will win any more.
+        self._copier.recover()
+        self._begin_deletion([each for each in going if each.state is STARTED])
+        if going:
+            self._metadata.update([replace(each, state=DELETED) for each in going])
+        self._metadata.forget_topic(topic_id)
+
+    def _begin_deletion(self, segments: Sequence[RemoteLogSegment]) -> None:
+        if segments:
+            self._metadata.update([replace(each, state=DELETING) for each in segments])
+
+    def sweep(self, place: Place) -> Swept:
+        """Remove what lies wholly below the table's log start. Raises StorageError, FateUnknownError."""
+        # An attempt of ours whose end is not known yet may be among what goes.
+        key = (place.topic_id, place.partition)
+        failed = self._copier.recover()
+        if key in failed:
+            raise StorageError(failed[key])
+        front = self._storage.front(place.topic, place.topic_id, place.partition)
+        segments = self._metadata.list_segments(place.topic_id, place.partition)
+        self._give_up_lost(segments)
+        going = [each for each in segments if _may_go(each, front.horizon)]
+        self._begin_deletion([each for each in going if each.state is FINISHED])
+        self._crash_points.at("after_delete_started")
+        files = self._storage.remove_below(
+            place.topic,
+            place.topic_id,
+            place.partition,
+            leader_epoch=place.leader_epoch,
+            offset=front.horizon,
+        )
+        if going:
+            self._metadata.update([replace(each, state=DELETED) for each in going])
+        self._crash_points.at("after_delete_finished")
+        return Swept(
+            segments=len(going), size_bytes=sum(each.size_bytes for each in going), files=files
+        )
+
+    def _give_up_lost(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Mark other brokers' attempts as deleted if another attempt holds one of their offsets.
+
+        Each offset is in the table once, so they have not won and never will. Their broker may never come back to
+        mark them; if it does, it marks them again. Done before winners are deleted: without them it is unprovable.
+        """
+        own = {each.segment_id for each in self._metadata.unfinished()}
+        winners = [each for each in segments if each.state in (FINISHED, DELETING)]
+        lost = [
+            each
+            for each in segments
+            if each.state is STARTED and each.segment_id not in own and _meets(each, winners)
+        ]
+        if lost:
+            self._metadata.given_up(lost)
+
+
+def held(
+    segments: Sequence[RemoteLogSegment], lineage: Sequence[tuple[int, int]], reach: int
+) -> list[Held]:
+    """The ranges up to an offset, by start offset.
+
+    A range in the table that was never marked FINISHED, because its broker died and is not back yet, is known by
+    its attempts: an attempt counts if nothing else holds its offsets.
+    """
+    found = [each for each in segments if each.state is FINISHED and each.end_offset <= reach]
+    covered = sorted(found, key=lambda each: each.start_offset)
+    for each in segments:
+        if each.state is STARTED and each.end_offset <= reach and not _meets(each, covered):
+            covered.append(each)
+            covered.sort(key=lambda one: one.start_offset)
+    return [
+        Held(
+            start_offset=each.start_offset,
+            end_offset=each.end_offset,
+            size_bytes=each.size_bytes,
+            newest_ms=each.max_timestamp_ms if each.max_timestamp_ms >= 0 else each.event_time_ms,
+            is_ours=is_of_this_history(each.leader_epochs, lineage, each.end_offset),
+        )
+        for each in covered
+    ]
+
+
+def _meets(segment: RemoteLogSegment, others: Sequence[RemoteLogSegment]) -> bool:
+    return any(
+        each.start_offset <= segment.end_offset and segment.start_offset <= each.end_offset
+        for each in others
+    )
+
+
+def _may_go(segment: RemoteLogSegment, horizon: int) -> bool:
+    """Whether a range lies wholly below, and is not gone yet.
+
+    STARTED attempts are left to `Copier.recover`, other brokers' lost ones to `_give_up_lost`.
+    """
+    return segment.state in (FINISHED, DELETING) and segment.end_offset < horizon
+
+
+def _nothing_can_be_due(front: Front, retention: Retention) -> bool:
+    """Whether the table alone shows that nothing is due: then the many events need not be read."""
+    if front.has_files_below or retention.retention_bytes >= 0:
+        return False
+    if retention.retention_ms < 0:
+        return True
+    horizon_ms = retention.now_ms - retention.retention_ms
+    return front.oldest_ms is not None and front.oldest_ms > horizon_ms

@@ -1,0 +1,42 @@
+"""Pure: the messages by which a client says who it is (KIP-43, KIP-152, KIP-368).
+
+Rules of this file: what the tokens mean is the mechanism's matter. A handshake of version 0 is followed by bare tokens
+in place of requests.
+"""
+
+from kafka_ds.protocol.types import bytes_, i16, i64, message, string, v
+
+
+@message(key=17, versions="0-1", flexible=None)
+class SaslHandshakeRequest:
+    """I shall authenticate by this mechanism."""
+
+    mechanism: string
+
+
+@message(key=17, versions="0-1", flexible=None)
+class SaslHandshakeResponse:
+    """Do, or by one of these."""
+
+    error_code: i16 = v(default=0)
+    mechanisms: list[string]
+
+
+@message(key=36, versions="0-2", flexible="2+")
+class SaslAuthenticateRequest:
+    """The next message of the mechanism's client."""
+
+    auth_bytes: bytes_
+
+    def __repr__(self) -> str:
+        return "SaslAuthenticateRequest(auth_bytes=[hidden])"
+
+
+@message(key=36, versions="0-2", flexible="2+")
+class SaslAuthenticateResponse:
+    """The next message of the mechanism's server, and for how long it holds."""
+
+    error_code: i16 = v(default=0)
+    error_message: string | None = v(nullable="0+", default=None)
+    auth_bytes: bytes_ = v(default=b"")
+    session_lifetime_ms: i64 = v("1+", default=0)

@@ -1,0 +1,337 @@
+"""Pure: the messages between brokers: a broker and its controller, forwarding, following the metadata.
+
+Rules of this file: Kafka's own are laid out as Kafka has them. Two are ours, because in Kafka a quorum of controllers
+does what the lake does here: their keys begin at `OWN_KEYS_FROM`, and they are never advertised to clients.
+"""
+
+from kafka_ds.protocol.types import (
+    boolean,
+    bytes_,
+    i8,
+    i16,
+    i32,
+    i64,
+    message,
+    string,
+    struct,
+    u16,
+    uuid,
+    v,
+)
+
+OWN_KEYS_FROM = 20_000
+
+# -- AlterPartition -------------------------------------------------------------------------------
+
+
+@struct
+class AlterPartitionBrokerState:
+    broker_id: i32
+    broker_epoch: i64 = v(default=-1)
+
+
+@struct
+class AlterPartitionRequestPartition:
+    partition_index: i32
+    leader_epoch: i32
+    new_isr: list[i32] = v("0-2", default=[])
+    new_isr_with_epochs: list[AlterPartitionBrokerState] = v("3+", default=[])
+    leader_recovery_state: i8 = v("1+", default=0)
+    partition_epoch: i32
+
+
+@struct
+class AlterPartitionRequestTopic:
+    topic_id: uuid
+    partitions: list[AlterPartitionRequestPartition]
+
+
+@message(key=56, versions="2-3", flexible="0+")
+class AlterPartitionRequest:
+    """Let these be the in-sync replicas of partitions that I lead."""
+
+    broker_id: i32
+    broker_epoch: i64 = v(default=-1)
+    topics: list[AlterPartitionRequestTopic]
+
+
+@struct
+class AlterPartitionResponsePartition:
+    partition_index: i32
+    error_code: i16 = v(default=0)
+    leader_id: i32
+    leader_epoch: i32
+    isr: list[i32]
+    leader_recovery_state: i8 = v("1+", default=0)
+    partition_epoch: i32
+
+
+@struct
+class AlterPartitionResponseTopic:
+    topic_id: uuid
+    partitions: list[AlterPartitionResponsePartition]
+
+
+@message(key=56, versions="2-3", flexible="0+")
+class AlterPartitionResponse:
+    """What is committed now, or why the proposal is not."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    topics: list[AlterPartitionResponseTopic]
+
+
+# -- forwarding -----------------------------------------------------------------------------------
+
+
+@message(key=58, versions="0", flexible="0+")
+class EnvelopeRequest:
+    """A client's request, header and all, that came to a broker which does not decide (KIP-590)."""
+
+    request_data: bytes_
+    request_principal: bytes_ | None = v(nullable="0+")
+    client_host_address: bytes_
+
+
+@message(key=58, versions="0", flexible="0+")
+class EnvelopeResponse:
+    """The answer to what was in the envelope, or why it was not opened."""
+
+    response_data: bytes_ | None = v(nullable="0+", default=None)
+    error_code: i16 = v(default=0)
+
+
+# -- a broker's life ------------------------------------------------------------------------------
+
+
+@struct
+class BrokerRegistrationListener:
+    name: string
+    host: string
+    port: u16
+    security_protocol: i16
+
+
+@struct
+class BrokerRegistrationFeature:
+    name: string
+    min_supported_version: i16
+    max_supported_version: i16
+
+
+@message(key=62, versions="0-4", flexible="0+")
+class BrokerRegistrationRequest:
+    """I have started: take me in."""
+
+    broker_id: i32
+    cluster_id: string
+    incarnation_id: uuid
+    listeners: list[BrokerRegistrationListener]
+    features: list[BrokerRegistrationFeature]
+    rack: string | None = v(nullable="0+")
+    is_migrating_zk_broker: boolean = v("1+", default=False)
+    log_dirs: list[uuid] = v("2+", default=[])
+    previous_broker_epoch: i64 = v("3+", default=-1)
+
+
+@message(key=62, versions="0-4", flexible="0+")
+class BrokerRegistrationResponse:
+    """The epoch of this registration."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    broker_epoch: i64 = v(default=-1)
+
+
+@message(key=63, versions="0-2", flexible="0+")
+class BrokerHeartbeatRequest:
+    """I am alive, and this far in the metadata."""
+
+    broker_id: i32
+    broker_epoch: i64 = v(default=-1)
+    current_metadata_offset: i64
+    want_fence: boolean
+    want_shut_down: boolean
+    offline_log_dirs: list[uuid] = v("1+", tag=0, default=[])
+    cordoned_log_dirs: list[uuid] | None = v("2+", tag=1, nullable="2+", default=None)
+
+
+@message(key=63, versions="0-2", flexible="0+")
+class BrokerHeartbeatResponse:
+    """What the controller makes of this broker."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    is_caught_up: boolean = v(default=False)
+    is_fenced: boolean = v(default=True)
+    should_shut_down: boolean
+
+
+@message(key=64, versions="0", flexible="0+")
+class UnregisterBrokerRequest:
+    """Forget a broker that is gone for good."""
+
+    broker_id: i32
+
+
+@message(key=64, versions="0", flexible="0+")
+class UnregisterBrokerResponse:
+    """Whether it is forgotten."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    error_message: string | None = v(nullable="0+")
+
+
+@message(key=67, versions="0", flexible="0+")
+class AllocateProducerIdsRequest:
+    """I need producer ids to give to my clients (KIP-730)."""
+
+    broker_id: i32
+    broker_epoch: i64 = v(default=-1)
+
+
+@message(key=67, versions="0", flexible="0+")
+class AllocateProducerIdsResponse:
+    """A block of ids that nobody else has."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    producer_id_start: i64
+    producer_id_len: i32
+
+
+# -- log directories ------------------------------------------------------------------------------
+
+
+@struct
+class AssignReplicasRequestPartition:
+    partition_index: i32
+
+
+@struct
+class AssignReplicasRequestTopic:
+    topic_id: uuid
+    partitions: list[AssignReplicasRequestPartition]
+
+
+@struct
+class AssignReplicasRequestDirectory:
+    id: uuid
+    topics: list[AssignReplicasRequestTopic]
+
+
+@message(key=73, versions="0", flexible="0+")
+class AssignReplicasToDirsRequest:
+    """In these log directories my replicas are (KIP-858)."""
+
+    broker_id: i32
+    broker_epoch: i64 = v(default=-1)
+    directories: list[AssignReplicasRequestDirectory]
+
+
+@struct
+class AssignReplicasResponsePartition:
+    partition_index: i32
+    error_code: i16 = v(default=0)
+
+
+@struct
+class AssignReplicasResponseTopic:
+    topic_id: uuid
+    partitions: list[AssignReplicasResponsePartition]
+
+
+@struct
+class AssignReplicasResponseDirectory:
+    id: uuid
+    topics: list[AssignReplicasResponseTopic]
+
+
+@message(key=73, versions="0", flexible="0+")
+class AssignReplicasToDirsResponse:
+    """What became of each assignment."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    directories: list[AssignReplicasResponseDirectory]
+
+
+# -- ours -----------------------------------------------------------------------------------------
+
+
+@message(key=20_000, versions="0", flexible="0+")
+class ControllerLivenessRequest:
+    """Does this controller answer you? (The pre-vote of who thinks that it is gone.)"""
+
+    asking_id: i32
+    controller_id: i32
+    controller_epoch: i32
+
+
+@message(key=20_000, versions="0", flexible="0+")
+class ControllerLivenessResponse:
+    """Milliseconds since that controller's last answer to this broker (-1: none yet), and how far this broker is."""
+
+    error_code: i16 = v(default=0)
+    last_heard_ms: i64 = v(default=-1)
+    metadata_version: i64 = v(default=-1)
+
+
+@message(key=20_001, versions="0", flexible="0+")
+class ReadMetadataRequest:
+    """Which decisions follow this version? Answered at once where there are any, else after `max_wait_ms`."""
+
+    broker_id: i32
+    controller_epoch: i32
+    after_version: i64
+    max_wait_ms: i32
+    max_bytes: i32
+
+
+@struct
+class MetadataEntry:
+    """One commit: its events as the JSON array that lies in the log."""
+
+    version: i64
+    events: bytes_
+
+
+@message(key=20_001, versions="0", flexible="0+")
+class ReadMetadataResponse:
+    """Commits in their order, each durable; `last_version` is the newest that the controller knows."""
+
+    error_code: i16 = v(default=0)
+    controller_id: i32 = v(default=-1)
+    controller_epoch: i32 = v(default=-1)
+    last_version: i64 = v(default=-1)
+    entries: list[MetadataEntry] = v(default=[])
+
+
+@struct
+class JudgedSetting:
+    name: string
+    value: string
+
+
+@struct
+class JudgedResource:
+    """All settings that a broker would have of its own, or (an empty name) that all would have."""
+
+    name: string
+    settings: list[JudgedSetting]
+
+
+@message(key=20_002, versions="0", flexible="0+")
+class JudgeSettingsRequest:
+    """Could you work with these settings, given your own file?"""
+
+    resources: list[JudgedResource]
+
+
+@message(key=20_002, versions="0", flexible="0+")
+class JudgeSettingsResponse:
+    """Why not, if not."""
+
+    error_code: i16 = v(default=0)
+    error_message: string | None = v(nullable="0+", default=None)

@@ -1,0 +1,112 @@
+"""Pure: the messages that ask for offsets: by timestamp, and by leader epoch.
+
+Rules of this file: a negative timestamp is a question of its own kind (earliest, latest, tiered).
+"""
+
+from kafka_ds.protocol.types import (
+    i8,
+    i16,
+    i32,
+    i64,
+    message,
+    string,
+    struct,
+    v,
+)
+
+# What ListOffsets is asked for in the place of a timestamp.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3  # KIP-734
+EARLIEST_LOCAL = -4  # KIP-405
+LATEST_TIERED = -5  # KIP-1005
+EARLIEST_PENDING_UPLOAD = -6  # KIP-1023
+
+
+@struct
+class ListOffsetsPartition:
+    partition_index: i32
+    current_leader_epoch: i32 = v("4+", default=-1)
+    timestamp: i64
+
+
+@struct
+class ListOffsetsTopic:
+    name: string
+    partitions: list[ListOffsetsPartition]
+
+
+@message(key=2, versions="1-11", flexible="6+")
+class ListOffsetsRequest:
+    """Which offset belongs to this timestamp, in each of these partitions?"""
+
+    replica_id: i32
+    isolation_level: i8 = v("2+", default=0)
+    topics: list[ListOffsetsTopic]
+    timeout_ms: i32 = v("10+", default=0)
+
+
+@struct
+class ListOffsetsPartitionResponse:
+    partition_index: i32
+    error_code: i16 = v(default=0)
+    timestamp: i64 = v(default=-1)
+    offset: i64 = v(default=-1)
+    leader_epoch: i32 = v("4+", default=-1)
+
+
+@struct
+class ListOffsetsTopicResponse:
+    name: string
+    partitions: list[ListOffsetsPartitionResponse]
+
+
+@message(key=2, versions="1-11", flexible="6+")
+class ListOffsetsResponse:
+    """The offset that each timestamp leads to, and its leader epoch."""
+
+    throttle_time_ms: i32 = v("2+", default=0)
+    topics: list[ListOffsetsTopicResponse]
+
+
+@struct
+class OffsetForLeaderPartition:
+    partition: i32
+    current_leader_epoch: i32 = v(default=-1)
+    leader_epoch: i32
+
+
+@struct
+class OffsetForLeaderTopic:
+    topic: string
+    partitions: list[OffsetForLeaderPartition]
+
+
+@message(key=23, versions="2-4", flexible="4+")
+class OffsetForLeaderEpochRequest:
+    """Where does this leader epoch end, in each of these partitions?"""
+
+    replica_id: i32 = v("3+", default=-2)
+    topics: list[OffsetForLeaderTopic]
+
+
+@struct
+class OffsetForLeaderEpochEndOffset:
+    error_code: i16 = v(default=0)
+    partition: i32
+    leader_epoch: i32 = v(default=-1)
+    end_offset: i64 = v(default=-1)
+
+
+@struct
+class OffsetForLeaderTopicResult:
+    topic: string
+    partitions: list[OffsetForLeaderEpochEndOffset]
+
+
+@message(key=23, versions="2-4", flexible="4+")
+class OffsetForLeaderEpochResponse:
+    """The end offset of each epoch, by which a reader finds where its log diverges."""
+
+    throttle_time_ms: i32 = v(default=0)
+    topics: list[OffsetForLeaderTopicResult]

@@ -1,0 +1,187 @@
+"""Pure: what Kafka keeps in `__consumer_offsets`: keys and values of its records, as bytes and as messages.
+
+Rules of this file:
+- A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
+  a value is a tombstone: what its key names is gone.
+- A type that is not declared here is none of ours (share groups have many): `decode_key` gives None, and
+  the record is left alone, so that a log written by Apache Kafka keeps what we do not understand.
+- A value of a newer version than ours is refused: half of it would be a guess.
+"""
+
+from typing import Any, NamedTuple, TypeAlias
+
+from kafka_ds.protocol.codec import Buffer, decode
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.persisted_consumer_groups import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+from kafka_ds.protocol.types import (
+    NO_UUID,
+    bytes_,
+    i32,
+    i64,
+    message,
+    message_info,
+    string,
+    struct,
+    uuid,
+    v,
+)
+from kafka_ds.protocol.versioned import NUMBER_BYTES, encode_numbered, read_number
+
+_RECORD = "a record's key or value"
+
+
+@message(key=None, versions="0", flexible=None)
+class LegacyOffsetCommitKey:
+    """The key of a committed offset as it was written before Kafka 0.8.2."""
+
+    group: string
+    topic: string
+    partition: i32
+
+
+@message(key=None, versions="0", flexible=None)
+class OffsetCommitKey:
+    """A committed offset is kept for each of these."""
+
+    group: string
+    topic: string
+    partition: i32
+
+
+@message(key=None, versions="0-4", flexible="4+")
+class OffsetCommitValue:
+    """A committed offset."""
+
+    offset: i64
+    leader_epoch: i32 = v("3+", default=-1)
+    metadata: string
+    commit_timestamp: i64
+    expire_timestamp: i64 = v("1", default=-1)
+    topic_id: uuid = v("4+", tag=0, default=NO_UUID)
+
+
+@message(key=None, versions="0", flexible=None)
+class GroupMetadataKey:
+    """A group's state is kept for each of these."""
+
+    group: string
+
+
+@struct
+class MemberMetadata:
+    member_id: string
+    group_instance_id: string | None = v("3+", nullable="3+", default=None)
+    client_id: string
+    client_host: string
+    rebalance_timeout: i32 = v("1+", default=-1)
+    session_timeout: i32
+    subscription: bytes_
+    assignment: bytes_
+
+
+@message(key=None, versions="0-4", flexible="4+")
+class GroupMetadataValue:
+    """A group of the classic protocol in a generation that is stable, or empty."""
+
+    protocol_type: string
+    generation: i32
+    protocol: string | None = v(nullable="0+")
+    leader: string | None = v(nullable="0+")
+    current_state_timestamp: i64 = v("2+", default=-1)
+    members: list[MemberMetadata]
+
+
+class RecordType(NamedTuple):
+    """The messages of one type of record."""
+
+    key: type
+    value: type
+
+
+# By the number at the start of a key.
+RECORD_TYPES: dict[int, RecordType] = {
+    0: RecordType(LegacyOffsetCommitKey, OffsetCommitValue),
+    1: RecordType(OffsetCommitKey, OffsetCommitValue),
+    2: RecordType(GroupMetadataKey, GroupMetadataValue),
+    3: RecordType(ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+    4: RecordType(ConsumerGroupPartitionMetadataKey, ConsumerGroupPartitionMetadataValue),
+    5: RecordType(ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+    6: RecordType(
+        ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue
+    ),
+    7: RecordType(ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+    8: RecordType(
+        ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue
+    ),
+    16: RecordType(ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+}
+_NUMBERS = {types.key: number for number, types in RECORD_TYPES.items()}
+
+ConsumerGroupKey: TypeAlias = (
+    ConsumerGroupMetadataKey
+    | ConsumerGroupPartitionMetadataKey
+    | ConsumerGroupMemberMetadataKey
+    | ConsumerGroupTargetAssignmentMetadataKey
+    | ConsumerGroupTargetAssignmentMemberKey
+    | ConsumerGroupCurrentMemberAssignmentKey
+    | ConsumerGroupRegularExpressionKey
+)
+ConsumerGroupValue: TypeAlias = (
+    ConsumerGroupMetadataValue
+    | ConsumerGroupPartitionMetadataValue
+    | ConsumerGroupMemberMetadataValue
+    | ConsumerGroupTargetAssignmentMetadataValue
+    | ConsumerGroupTargetAssignmentMemberValue
+    | ConsumerGroupCurrentMemberAssignmentValue
+    | ConsumerGroupRegularExpressionValue
+)
+Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | ConsumerGroupKey
+Value: TypeAlias = OffsetCommitValue | GroupMetadataValue | ConsumerGroupValue
+
+
+def encode_key(key: Key | LegacyOffsetCommitKey) -> bytes:
+    """The key as it lies in the log."""
+    return encode_numbered(key, 0, _NUMBERS[type(key)])
+
+
+def encode_value(value: Value, version: int) -> bytes:
+    """The value as it lies in the log."""
+    return encode_numbered(value, version)
+
+
+def decode_key(data: Buffer) -> Key | None:
+    """The key, or None if it is of a type that is not declared here."""
+    known = RECORD_TYPES.get(read_number(data, _RECORD))
+    if known is None:
+        return None
+    key: Any = decode(known.key, data, 0, NUMBER_BYTES)
+    return _modern(key) if isinstance(key, LegacyOffsetCommitKey) else key
+
+
+def decode_value(key: Key, data: Buffer) -> Value:
+    """The value that belongs to this key."""
+    cls = RECORD_TYPES[_NUMBERS[type(key)]].value
+    version = read_number(data, _RECORD)
+    if version not in message_info(cls).versions:
+        raise MalformedFrame(f"{cls.__name__} {version} is not known")
+    value: Value = decode(cls, data, version, NUMBER_BYTES)
+    return value
+
+
+def _modern(key: LegacyOffsetCommitKey) -> OffsetCommitKey:
+    return OffsetCommitKey(group=key.group, topic=key.topic, partition=key.partition)

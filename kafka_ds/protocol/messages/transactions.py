@@ -1,0 +1,225 @@
+"""Pure: the messages of idempotent and transactional producers.
+
+Rules of this file: before version 4 AddPartitionsToTxn speaks of one transaction, since then of
+many (KIP-890), in different fields.
+"""
+
+from kafka_ds.protocol.types import (
+    boolean,
+    i8,
+    i16,
+    i32,
+    i64,
+    message,
+    string,
+    struct,
+    v,
+)
+
+
+@message(key=22, versions="0-5", flexible="2+")
+class InitProducerIdRequest:
+    """Give me a producer id, and fence earlier producers with this transactional id."""
+
+    transactional_id: string | None = v(nullable="0+")
+    transaction_timeout_ms: i32
+    producer_id: i64 = v("3+", default=-1)
+    producer_epoch: i16 = v("3+", default=-1)
+
+
+@message(key=22, versions="0-5", flexible="2+")
+class InitProducerIdResponse:
+    """The producer id and its epoch."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    producer_id: i64 = v(default=-1)
+    producer_epoch: i16
+
+
+@struct
+class AddPartitionsToTxnTopic:
+    name: string
+    partitions: list[i32]
+
+
+@struct
+class AddPartitionsToTxnTransaction:
+    transactional_id: string
+    producer_id: i64
+    producer_epoch: i16
+    verify_only: boolean = v(default=False)
+    topics: list[AddPartitionsToTxnTopic]
+
+
+@message(key=24, versions="0-5", flexible="3+")
+class AddPartitionsToTxnRequest:
+    """These partitions are part of my transaction now."""
+
+    transactions: list[AddPartitionsToTxnTransaction] = v("4+", default=[])
+    v3_and_below_transactional_id: string = v("0-3", default="")
+    v3_and_below_producer_id: i64 = v("0-3", default=0)
+    v3_and_below_producer_epoch: i16 = v("0-3", default=0)
+    v3_and_below_topics: list[AddPartitionsToTxnTopic] = v("0-3", default=[])
+
+
+@struct
+class AddPartitionsToTxnPartitionResult:
+    partition_index: i32
+    partition_error_code: i16
+
+
+@struct
+class AddPartitionsToTxnTopicResult:
+    name: string
+    results_by_partition: list[AddPartitionsToTxnPartitionResult]
+
+
+@struct
+class AddPartitionsToTxnResult:
+    transactional_id: string
+    topic_results: list[AddPartitionsToTxnTopicResult]
+
+
+@message(key=24, versions="0-5", flexible="3+")
+class AddPartitionsToTxnResponse:
+    """Which partitions have joined the transaction."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v("4+", default=0)
+    results_by_transaction: list[AddPartitionsToTxnResult] = v("4+", default=[])
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = v("0-3", default=[])
+
+
+@message(key=25, versions="0-4", flexible="3+")
+class AddOffsetsToTxnRequest:
+    """The offsets of this group are part of my transaction now."""
+
+    transactional_id: string
+    producer_id: i64
+    producer_epoch: i16
+    group_id: string
+
+
+@message(key=25, versions="0-4", flexible="3+")
+class AddOffsetsToTxnResponse:
+    """Whether the group's offsets have joined the transaction."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+
+
+@struct
+class TxnOffsetCommitRequestPartition:
+    partition_index: i32
+    committed_offset: i64
+    committed_leader_epoch: i32 = v("2+", default=-1)
+    committed_metadata: string | None = v(nullable="0+")
+
+
+@struct
+class TxnOffsetCommitRequestTopic:
+    name: string
+    partitions: list[TxnOffsetCommitRequestPartition]
+
+
+@message(key=28, versions="0-5", flexible="3+")
+class TxnOffsetCommitRequest:
+    """Remember these offsets for this group once my transaction commits."""
+
+    transactional_id: string
+    group_id: string
+    producer_id: i64
+    producer_epoch: i16
+    generation_id: i32 = v("3+", default=-1)
+    member_id: string = v("3+", default="")
+    group_instance_id: string | None = v("3+", nullable="0+", default=None)
+    topics: list[TxnOffsetCommitRequestTopic]
+
+
+@struct
+class TxnOffsetCommitResponsePartition:
+    partition_index: i32
+    error_code: i16 = v(default=0)
+
+
+@struct
+class TxnOffsetCommitResponseTopic:
+    name: string
+    partitions: list[TxnOffsetCommitResponsePartition]
+
+
+@message(key=28, versions="0-5", flexible="3+")
+class TxnOffsetCommitResponse:
+    """Which of the offsets wait for the transaction's end."""
+
+    throttle_time_ms: i32 = v(default=0)
+    topics: list[TxnOffsetCommitResponseTopic]
+
+
+@message(key=26, versions="0-5", flexible="3+")
+class EndTxnRequest:
+    """Commit or abort my transaction."""
+
+    transactional_id: string
+    producer_id: i64
+    producer_epoch: i16
+    committed: boolean
+
+
+@message(key=26, versions="0-5", flexible="3+")
+class EndTxnResponse:
+    """Whether the transaction's end is decided, and the epoch that follows it."""
+
+    throttle_time_ms: i32 = v(default=0)
+    error_code: i16 = v(default=0)
+    producer_id: i64 = v("5+", default=-1)
+    producer_epoch: i16 = v("5+", default=-1)
+
+
+@struct
+class WritableTxnMarkerTopic:
+    name: string
+    partition_indexes: list[i32]
+
+
+@struct
+class WritableTxnMarker:
+    producer_id: i64
+    producer_epoch: i16
+    transaction_result: boolean
+    topics: list[WritableTxnMarkerTopic]
+    coordinator_epoch: i32
+    transaction_version: i8 = v("2+", default=0)
+
+
+@message(key=27, versions="1-2", flexible="1+")
+class WriteTxnMarkersRequest:
+    """Write the ends of these transactions into these partitions."""
+
+    markers: list[WritableTxnMarker]
+
+
+@struct
+class WritableTxnMarkerPartitionResult:
+    partition_index: i32
+    error_code: i16 = v(default=0)
+
+
+@struct
+class WritableTxnMarkerTopicResult:
+    name: string
+    partitions: list[WritableTxnMarkerPartitionResult]
+
+
+@struct
+class WritableTxnMarkerResult:
+    producer_id: i64
+    topics: list[WritableTxnMarkerTopicResult]
+
+
+@message(key=27, versions="1-2", flexible="1+")
+class WriteTxnMarkersResponse:
+    """Which partitions have the marker of each transaction."""
+
+    markers: list[WritableTxnMarkerResult]

@@ -1,0 +1,238 @@
+"""Pure: from a plan to the source of a reader.
+
+Rules of this file (KIP-482 where versions are flexible):
+- Nothing is believed that the frame does not hold: a count is at most what the bytes left could be
+  elements of, and a string ends inside the frame (a slice would silently be shorter).
+- A hundred megabytes of empty structs would become some gigabytes of objects: what one message may
+  hold is bounded, far above what any cluster asks for. A number weighs a quarter of a struct.
+- Null where it is not allowed, a string of more than 32,767 bytes and a known tag of a wrong size
+  are malformed. Unknown tags are skipped. Tags may come in any order and the last of two wins, as
+  in Kafka.
+- Generated code leaves with MalformedFrame, struct.error, IndexError or UnicodeDecodeError; the caller
+  at the frame's boundary makes one of them all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka_ds.protocol.emit import Page, PerCount
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.plan import ArrayPlan, Kind, PlannedField, StructPlan, size_min
+from kafka_ds.protocol.types import Primitive
+from kafka_ds.protocol.varint import read_unsigned_varint
+
+STRING_BYTES_MAX = 32_767
+ELEMENTS_MAX = 1_000_000
+
+
+def read_long_string_length(buffer: Any, position: int) -> tuple[int, int]:
+    """The length of a compact string plus one, where it takes more than one byte."""
+    length, position = read_unsigned_varint(buffer, position)
+    if length > STRING_BYTES_MAX + 1:
+        raise MalformedFrame(f"a string of {length - 1} bytes")
+    return length, position
+
+
+def skip_tags(buffer: Any, position: int, end: int) -> int:
+    """The position after the tagged fields of a struct that knows none."""
+    count, position = read_unsigned_varint(buffer, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(buffer, position)
+        size, position = read_unsigned_varint(buffer, position)
+        position += size
+        if position > end:
+            raise MalformedFrame("a tagged field runs past the end")
+    return position
+
+
+class ReaderSource:
+    """Writes `read(b, p, end) -> (message, position)` for one plan."""
+
+    def __init__(self) -> None:
+        self.page = Page(
+            {
+                "MalformedFrame": MalformedFrame,
+                "new": object.__new__,
+                "read_long": read_unsigned_varint,
+                "read_long_string": read_long_string_length,
+                "skip_tags": skip_tags,
+            }
+        )
+        self.items: list[tuple[str, str, int]] = []  # (code, target, size)
+
+    def message(self, plan: StructPlan) -> None:
+        with self.page.block("def read(b, p, end):"):
+            self.page.line(f"budget = {ELEMENTS_MAX}")
+            name = self.struct(plan)
+            self.flush()
+            self.page.line(f"return {name}, p")
+
+    def flush(self) -> None:
+        """Read the run of fixed-size items."""
+        if not self.items:
+            return
+        codes = [code for code, _, _ in self.items]
+        targets = [target for _, target, _ in self.items]
+        size = sum(size for _, _, size in self.items)
+        self.items = []
+        if codes == ["B"]:
+            self.page.line(f"{targets[0]} = b[p]")
+        else:
+            function = self.page.struct_function("unpack_from", codes)
+            comma = "," if len(targets) == 1 else ""
+            self.page.line(f"{', '.join(targets)}{comma} = {function}(b, p)")
+        self.page.line(f"p += {size}")
+
+    def struct(self, plan: StructPlan) -> str:
+        """Read a struct; the name that it has afterwards."""
+        page, name = self.page, self.page.name("x")
+        known = page.scope.setdefault(plan.cls.__name__, plan.cls)
+        assert known is plan.cls, f"two structs of the name {plan.cls.__name__}"
+        page.line(f"{name} = new({plan.cls.__name__})")
+        for field in plan.absent + plan.tagged:
+            page.line(f"{name}.{field.name} = {page.constant(field.default, 'default')}")
+        for field in plan.fields:
+            self.value(field.kind, field, f"{name}.{field.name}", plan.flexible)
+        if plan.flexible:
+            self.tags(plan, name)
+        return name
+
+    def value(self, kind: Kind, field: PlannedField, target: str, flexible: bool) -> None:
+        if isinstance(kind, ArrayPlan):
+            self.array(kind, field, target, flexible)
+        elif isinstance(kind, StructPlan):
+            self.nested(kind, field, target)
+        elif kind.code is not None:
+            self.items.append((kind.code, target, kind.size))
+        else:
+            self.bytes_like(kind, field, target, flexible)
+
+    def length(self, flexible: bool, code: str, long: str = "read_long") -> str:
+        """Read a length or count; the name that it has, one too big where it is compact."""
+        name = self.page.name("n")
+        if not flexible:
+            self.items.append((code, name, 2 if code == "h" else 4))
+            self.flush()
+            return name
+        self.items.append(("B", name, 1))
+        self.flush()
+        with self.page.block(f"if {name} > 127:"):
+            self.page.line(f"{name}, p = {long}(b, p - 1)")
+        return name
+
+    def null(self, field: PlannedField, target: str) -> None:
+        """What follows where a length says null."""
+        with self.page.block("else:"):
+            if field.nullable:
+                self.page.line(f"{target} = None")
+            else:
+                self.page.line(f"raise MalformedFrame('{field.name} is null')")
+
+    def bytes_like(self, kind: Primitive, field: PlannedField, target: str, flexible: bool) -> None:
+        page, text = self.page, kind.name == "string"
+        code = "h" if text else "i"
+        n = self.length(flexible, code, "read_long_string" if text else "read_long")
+        with page.block(f"if {n}:" if flexible else f"if {n} >= 0:"):
+            page.line(f"q = p + {n} - 1" if flexible else f"q = p + {n}")
+            with page.block("if q > end:"):
+                page.line(f"raise MalformedFrame('{field.name} runs past the end')")
+            form = {"string": "str(b[p:q], 'utf-8')", "bytes": "bytes(b[p:q])"}
+            page.line(f"{target} = {form.get(kind.name, 'b[p:q]')}")
+            page.line("p = q")
+        self.null(field, target)
+
+    def array(self, kind: ArrayPlan, field: PlannedField, target: str, flexible: bool) -> None:
+        page, element = self.page, kind.element
+        n = self.length(flexible, "i")
+        with page.block(f"if {n}:" if flexible else f"if {n} >= 0:"):
+            if flexible:
+                page.line(f"{n} -= 1")
+            least = max(1, size_min(element, flexible=flexible))
+            bytes_least = n if least == 1 else f"{n} * {least}"
+            with page.block(f"if {bytes_least} > end - p:"):
+                page.line(f"raise MalformedFrame('{field.name} has more elements than bytes')")
+            code = element.code if isinstance(element, Primitive) and element.size < 16 else None
+            page.line(f"budget -= {n} >> 2" if code else f"budget -= {n}")
+            with page.block("if budget < 0:"):
+                page.line("raise MalformedFrame('more elements than a message may have')")
+            if isinstance(element, Primitive) and code is not None:
+                name = f"unpack_many_{element.name}"
+                page.scope[name] = PerCount("unpack_from", code)
+                page.line(f"{target} = [*{name}[{n}](b, p)]")
+                page.line(f"p += {n} * {element.size}")
+            else:
+                self.elements(element, field, target, n, flexible)
+        self.null(field, target)
+
+    def elements(
+        self,
+        element: Primitive | StructPlan,
+        field: PlannedField,
+        target: str,
+        count: str,
+        flexible: bool,
+    ) -> None:
+        page, many = self.page, self.page.name("many")
+        page.line(f"{target} = {many} = []")
+        one = PlannedField(f"an element of {field.name}", element, False, None, None)
+        with page.block(f"for _ in range({count}):"):
+            if isinstance(element, StructPlan):
+                name = self.struct(element)
+            else:
+                name = page.name("e")
+                self.value(element, one, name, flexible)
+            self.flush()
+            page.line(f"{many}.append({name})")
+
+    def nested(self, kind: StructPlan, field: PlannedField, target: str) -> None:
+        """A struct in place; where null is allowed one byte says if it is there (KIP-893): null is -1, tagged 0."""
+        page = self.page
+        if not field.nullable:
+            name = self.struct(kind)
+            self.flush()
+            page.line(f"{target} = {name}")
+            return
+        present = page.name("n")
+        self.items.append(("b", present, 1))
+        self.flush()
+        least = 0 if field.tag is None else 1
+        with page.block(f"if {present} >= {least}:"):
+            name = self.struct(kind)
+            self.flush()
+            page.line(f"{target} = {name}")
+        self.null(field, target)
+
+    def tags(self, plan: StructPlan, name: str) -> None:
+        """The tagged fields; their count is part of the run before it, as it nearly always is 0."""
+        page, count = self.page, self.page.name("t")
+        self.items.append(("B", count, 1))
+        self.flush()
+        with page.block(f"if {count}:"):
+            if not plan.tagged:
+                page.line("p = skip_tags(b, p - 1, end)")
+                return
+            function = page.name("tags_of_" + plan.cls.__name__)
+            page.line(f"p = {function}(b, p - 1, end, {name})")
+        with page.aside(), page.block(f"def {function}(b, p, end, x):"):
+            page.line(f"budget = {ELEMENTS_MAX}")
+            page.line("count, p = read_long(b, p)")
+            with page.block("for _ in range(count):"):
+                page.line("tag, p = read_long(b, p)")
+                page.line("size, p = read_long(b, p)")
+                page.line("stop = p + size")
+                with page.block("if stop > end:"):
+                    page.line("raise MalformedFrame('a tagged field runs past the end')")
+                self.known_tags(plan)
+            page.line("return p")
+
+    def known_tags(self, plan: StructPlan) -> None:
+        page = self.page
+        for index, field in enumerate(plan.tagged):
+            with page.block(f"{'elif' if index else 'if'} tag == {field.tag}:"):
+                self.value(field.kind, field, f"x.{field.name}", plan.flexible)
+                self.flush()
+                with page.block("if p != stop:"):
+                    page.line(f"raise MalformedFrame('{field.name} has another size')")
+        with page.block("else:"):
+            page.line("p = stop")

@@ -1,0 +1,29 @@
+"""Pure: messages outside of requests: they stand behind two bytes that say which version, or what, follows.
+
+Rules of this file: so Kafka writes records of coordinators, the consumer protocol and principals of forwarded requests.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from kafka_ds.protocol.codec import Buffer, write_parts
+from kafka_ds.protocol.errors import MalformedFrame
+
+_NUMBER = struct.Struct(">h")
+NUMBER_BYTES = _NUMBER.size
+
+
+def encode_numbered(body: Any, version: int, number: int | None = None) -> bytes:
+    """The message in this version behind a number: the version itself, if nothing else is given."""
+    head = bytearray(_NUMBER.pack(version if number is None else number))
+    return b"".join(write_parts(body, version, head))
+
+
+def read_number(data: Buffer, what: str) -> int:
+    """The number in front; the message begins `NUMBER_BYTES` behind. MalformedFrame names ``what`` is cut short."""
+    if len(data) < NUMBER_BYTES:
+        raise MalformedFrame(f"{what} is cut short")
+    number: int = _NUMBER.unpack_from(data)[0]
+    return number

@@ -1,0 +1,500 @@
+"""Pure: the record batch of magic 2, the unit in which records travel and lie on disk.
+
+Rules of this file:
+- On the hot path a batch is its header and opaque bytes: reading one header is one `struct` call,
+  stamping writes in place what the checksum does not cover (base offset and leader epoch).
+- What a header says is a claim. `read_header` vouches only for the batch's length (it holds a
+  header) and its magic; whether the rest makes sense is for those to judge who act upon it.
+- `build_batch` and `read_records` take and give single records: for control and system records,
+  tools and tests. Data goes through `kafka_ds.records.kernel`, which is checked against them.
+- Magic 0 and 1 are refused: Kafka 4 has dropped them too (KIP-724). `kafka_ds.records.legacy` reads what old logs hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from kafka_ds.records.compression import Codec, CorruptRecord, compress, decompress
+from kafka_ds.records.crc import Buffer, crc32c
+from kafka_ds.records.sequences import sequence_after
+
+__all__ = [
+    "HEADER_BYTES",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "BatchHeader",
+    "Codec",
+    "ControlType",
+    "CorruptRecord",
+    "Record",
+    "TimestampType",
+    "UnsupportedMagic",
+    "build_batch",
+    "control_type",
+    "crc_is_valid",
+    "empty_batch",
+    "end_transaction_marker",
+    "iterate_headers",
+    "read_header",
+    "read_records",
+    "set_log_append_time",
+    "stamp",
+]
+
+MAGIC = 2
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LOG_OVERHEAD_BYTES = 12  # base offset and length: what `batch_length` does not count
+
+LEADER_EPOCH_POSITION = 12
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+MAX_TIMESTAMP_POSITION = 35
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_TIMESTAMP = -1
+NO_LEADER_EPOCH = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+RECORD_BYTES_MIN = 7  # length, attributes, timestamp, offset, key, value, header count: a byte each
+
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_LEGACY_BYTES_MIN = 14  # the checksum, magic, attributes, key and value length of magic 0
+_OFFSET = struct.Struct(">q")
+_EPOCH = struct.Struct(">i")
+CRC_FIELD = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_CONTROL_KEY = struct.Struct(">hh")
+_END_MARKER = struct.Struct(">hi")
+_UINT64 = (1 << 64) - 1
+
+assert HEADER_BYTES == MAX_TIMESTAMP_POSITION + 26 == 61
+
+
+class UnsupportedMagic(CorruptRecord):
+    """A batch of another format than magic 2."""
+
+    def __init__(self, magic: int) -> None:
+        super().__init__(f"unsupported magic {magic}")
+        self.magic = magic
+
+
+class TimestampType(IntEnum):
+    """Who set the timestamps of a batch."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class ControlType(IntEnum):
+    """What a control record says (the second field of its key); others exist in KRaft only."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch's header, in the order of the wire.
+
+    A tuple and not a dataclass: one is made for every batch produced, at a fifth of the cost.
+    """
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.batch_length + LOG_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """The codec's number; 5 to 7 are no codec of Kafka's."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType((self.attributes & LOG_APPEND_TIME_FLAG) >> 3)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        """Whether `base_timestamp` is when the cleaner may drop this batch's tombstones."""
+        return bool(self.attributes & DELETE_HORIZON_FLAG)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return sequence_after(self.base_sequence, self.last_offset_delta)
+
+
+class Record(NamedTuple):
+    """One record. Header keys are bytes: Kafka means UTF-8 and checks it nowhere."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[bytes, bytes | None]] = ()
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch that begins there; the buffer must hold all of its 61 bytes."""
+    if len(buffer) - position < HEADER_BYTES:
+        raise CorruptRecord("a batch header is cut short")
+    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+    if header.magic != MAGIC:
+        raise UnsupportedMagic(header.magic)
+    if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        raise CorruptRecord(f"batch length {header.batch_length}")
+    return header
+
+
+def iterate_headers(
+    buffer: Buffer, *, start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch in `buffer[start:end]`; an incomplete tail ends it.
+
+    A length or magic that no batch has raises CorruptRecord where it stands.
+    """
+    limit = len(buffer) if end is None else min(end, len(buffer))
+    position = start
+    while limit - position > MAGIC_POSITION:
+        length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1]
+        if length < _LEGACY_BYTES_MIN:
+            raise CorruptRecord(f"batch length {length}")
+        magic = buffer[position + MAGIC_POSITION]
+        if magic != MAGIC:
+            raise UnsupportedMagic(magic)
+        size = length + LOG_OVERHEAD_BYTES
+        if size > limit - position:
+            return
+        if size < HEADER_BYTES:
+            raise CorruptRecord(f"batch length {length}")
+        yield position, BatchHeader._make(HEADER.unpack_from(buffer, position))
+        position += size
+
+
+def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the bytes from the attributes to the end of the batch match its checksum."""
+    end = position + header.size_in_bytes
+    view = memoryview(buffer)
+    return end <= len(view) and crc32c(view[position + ATTRIBUTES_POSITION : end]) == header.crc
+
+
+def stamp(
+    buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
+) -> None:
+    """Write the place that the leader gave this batch; the checksum does not cover it."""
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + LEADER_EPOCH_POSITION, leader_epoch)
+
+
+def set_log_append_time(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, timestamp_ms: int
+) -> BatchHeader:
+    """Make all records carry the broker's time: two fields of the header and its checksum."""
+    attributes = header.attributes | LOG_APPEND_TIME_FLAG
+    _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_POSITION, attributes)
+    _OFFSET.pack_into(buffer, position + MAX_TIMESTAMP_POSITION, timestamp_ms)
+    end = position + header.size_in_bytes
+    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end])
+    CRC_FIELD.pack_into(buffer, position + CRC_POSITION, crc)
+    return header._replace(attributes=attributes, max_timestamp=timestamp_ms, crc=crc)
+
+
+# -- building -----------------------------------------------------------------------------------
+
+
+def seal(header: BatchHeader, payload: Buffer) -> bytes:
+    """The batch of this header and these (compressed) records, its length and checksum filled in."""
+    return bytes(seal_writable(header, payload))
+
+
+def seal_writable(header: BatchHeader, payload: Buffer) -> bytearray:
+    """The same for who writes into it, without a copy more."""
+    size = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
+    batch = bytearray(HEADER.pack(*header._replace(batch_length=size, crc=0))) + payload
+    CRC_FIELD.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
+    return batch
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    codec: int = Codec.NONE,
+    timestamp_type: int = TimestampType.CREATE_TIME,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytes:
+    """One batch of these records, whose offsets are absolute and ascend.
+
+    With LogAppendTime the largest of their timestamps becomes that of all.
+    """
+    listed = list(records)
+    first = listed[0].offset if base_offset is None else base_offset
+    last = listed[-1].offset if last_offset is None else last_offset
+    base_timestamp = listed[0].timestamp if listed else NO_TIMESTAMP
+    body = b"".join(_encode_record(record, first, base_timestamp) for record in listed)
+    attributes = codec | timestamp_type << 3
+    attributes |= TRANSACTIONAL_FLAG if is_transactional else 0
+    attributes |= CONTROL_FLAG if is_control else 0
+    header = BatchHeader(
+        base_offset=first,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=last - first,
+        base_timestamp=base_timestamp,
+        max_timestamp=max((r.timestamp for r in listed), default=NO_TIMESTAMP),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(listed),
+    )
+    return seal(header, compress(codec, body) if listed else b"")
+
+
+def empty_batch(
+    base_offset: int,
+    last_offset: int,
+    leader_epoch: int,
+    *,
+    timestamp: int = NO_TIMESTAMP,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytes:
+    """A batch that holds no record and carries a reader's position over its offsets.
+
+    Compaction leaves such batches behind too, for the sake of a producer's last sequence.
+    """
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=last_offset - base_offset,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=0,
+    )
+    return seal(header, b"")
+
+
+def end_transaction_marker(
+    control: ControlType,
+    *,
+    offset: int = 0,
+    timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """The control batch that ends a producer's transaction on a partition."""
+    key = _CONTROL_KEY.pack(0, control)
+    value = _END_MARKER.pack(0, coordinator_epoch)
+    return build_batch(
+        [Record(offset, timestamp, key, value)],
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def control_type(record: Record) -> int:
+    """What a control record says: a ControlType, or a number that later versions may define."""
+    if record.key is None or len(record.key) < _CONTROL_KEY.size:
+        raise CorruptRecord("a control record without its key")
+    control: int = _CONTROL_KEY.unpack_from(record.key)[1]
+    return control
+
+
+def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
+    parts = [
+        b"\x00",
+        varint(_wrap(record.timestamp - base_timestamp)),
+        varint(record.offset - base_offset),
+        *_encode_bytes(record.key),
+        *_encode_bytes(record.value),
+        varint(len(record.headers)),
+    ]
+    for key, value in record.headers:
+        parts += _encode_bytes(key)
+        parts += _encode_bytes(value)
+    body = b"".join(parts)
+    return varint(len(body)) + body
+
+
+def _encode_bytes(data: bytes | None) -> tuple[bytes, bytes]:
+    return (varint(-1), b"") if data is None else (varint(len(data)), data)
+
+
+def varint(number: int) -> bytes:
+    """A zigzag varint of a number of up to 64 bits."""
+    rest = (number << 1 ^ number >> 63) & _UINT64
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def read_records(
+    buffer: Buffer,
+    position: int = 0,
+    header: BatchHeader | None = None,
+    *,
+    limit_bytes: int | None = None,
+) -> list[Record]:
+    """The records of one batch, one by one; CorruptRecord for whatever breaks a rule."""
+    known = read_header(buffer, position) if header is None else header
+    end = position + known.size_in_bytes
+    if end > len(buffer):
+        raise CorruptRecord("a batch is cut short")
+    payload: Buffer = memoryview(buffer)[position + HEADER_BYTES : end]
+    if known.codec != Codec.NONE and known.record_count:
+        payload = decompress(known.codec, payload, limit_bytes=limit_bytes)
+    if not 0 <= known.record_count <= len(payload) // RECORD_BYTES_MIN:
+        raise CorruptRecord(f"{known.record_count} records in {len(payload)} bytes")
+    reader = _Reader(payload)
+    records = []
+    previous_delta = -1
+    for _ in range(known.record_count):
+        delta, record = _read_record(reader, known)
+        if not previous_delta < delta <= known.last_offset_delta:
+            raise CorruptRecord(f"offset delta {delta} after {previous_delta}")
+        previous_delta = delta
+        records.append(record)
+    if reader.position != len(payload):
+        raise CorruptRecord("bytes after the last record")
+    return records
+
+
+def _read_record(reader: _Reader, header: BatchHeader) -> tuple[int, Record]:
+    end = reader.length(nullable=False) + reader.position
+    reader.skip(1)  # attributes: no bit of them is in use
+    timestamp_delta = reader.varint(64)
+    delta = reader.varint(32)
+    key = reader.bytes_or_none()
+    value = reader.bytes_or_none()
+    headers = []
+    for _ in range(reader.length(nullable=False)):
+        header_key = reader.bytes_or_none()
+        if header_key is None:
+            raise CorruptRecord("a header without a key")
+        headers.append((header_key, reader.bytes_or_none()))
+    if reader.position != end:
+        raise CorruptRecord("a record's length and its fields differ")
+    if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+        timestamp = header.max_timestamp
+    else:
+        timestamp = _wrap(header.base_timestamp + timestamp_delta)
+    return delta, Record(header.base_offset + delta, timestamp, key, value, tuple(headers))
+
+
+def _wrap(number: int) -> int:
+    """As a signed number of 64 bits, as Java adds."""
+    return ((number + (1 << 63)) & _UINT64) - (1 << 63)
+
+
+class _Reader:
+    """A cursor that never leaves its buffer."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = memoryview(buffer)
+        self.position = 0
+
+    def varint(self, bits: int) -> int:
+        """A zigzag varint of as many bytes as so many bits may take; higher bits are dropped."""
+        number = 0
+        for shift in range(0, bits, 7):
+            if self.position >= len(self._buffer):
+                raise CorruptRecord("a varint is cut short")
+            byte = self._buffer[self.position]
+            self.position += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                number &= (1 << bits) - 1
+                return number >> 1 ^ -(number & 1)
+        raise CorruptRecord("a varint is too long")
+
+    def length(self, *, nullable: bool) -> int:
+        """A length or count: no more than bytes are left, -1 only for null."""
+        length = self.varint(32)
+        if length < (-1 if nullable else 0) or length > len(self._buffer) - self.position:
+            raise CorruptRecord(f"length {length}")
+        return length
+
+    def bytes_or_none(self) -> bytes | None:
+        length = self.length(nullable=True)
+        if length < 0:
+            return None
+        start = self.position
+        self.position += length
+        return bytes(self._buffer[start : self.position])
+
+    def skip(self, count: int) -> None:
+        if count > len(self._buffer) - self.position:
+            raise CorruptRecord("a record is cut short")
+        self.position += count

@@ -1,0 +1,102 @@
+"""Pure: what a batch's records unpack to, in pieces, for those who look at them once and keep none.
+
+Rules of this file:
+- However much a batch unpacks to, no more than a piece of it is in memory. So the limit is far above what Kafka's
+  producers make, who fill batches by their compressed size: it is there for a thread's time (`unpacked_bytes_max`).
+  A block of raw snappy cannot be divided; its format lets it hold 22 times its size.
+- Pieces may be empty: blocks may be, too, and a batch may have a hundred thousand of them. So whoever counts pieces
+  knows what a batch costs.
+- What is wrong with the bytes is CorruptRecord, as where they are unpacked as a whole (`kafka_ds.records.compression`),
+  also behind the last record's bytes: the pieces end where the input does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kafka_ds.records import compression
+from kafka_ds.records.compression import DECOMPRESSED_BYTES_MAX, Codec, CorruptRecord
+
+__all__ = ["PIECE_BYTES", "pieces", "unpacked_bytes_max"]
+
+# It stays in the processor's cache from the codec to who looks at it.
+PIECE_BYTES = 256 << 10
+# A MiB of zstd may hold 32 GiB, with which a thread is busy for seconds. Of Java's producer 436 times its size was seen
+# in a batch, and a record of zeros may be as large as its setting max.request.size allows.
+UNPACKED_BYTES_MAX = 1 << 30
+UNPACKED_RATIO_MAX = 1024
+# A copy of three bytes makes 64.
+SNAPPY_RATIO_MAX = 22
+# lz4 copies what it was given and has not read yet, with each piece.
+_LZ4_GIVEN_BYTES = 64 << 10
+
+
+def pieces(codec: int, data: memoryview) -> Iterator[bytes]:
+    """The bytes that `data` was compressed from, one after the other; CorruptRecord where they go wrong."""
+    if codec not in _DECODERS:
+        raise CorruptRecord(f"unknown codec {codec}")
+    return _DECODERS[codec](data.toreadonly())
+
+
+def unpacked_bytes_max(packed_bytes: int) -> int:
+    """What so many bytes may unpack to before it is taken for an attack."""
+    return max(UNPACKED_BYTES_MAX, packed_bytes * UNPACKED_RATIO_MAX)
+
+
+def _gzip(data: memoryview) -> Iterator[bytes]:
+    return compression.gzip_pieces(data, PIECE_BYTES)
+
+
+def _snappy(data: memoryview) -> Iterator[bytes]:
+    for block in compression.snappy_blocks(data):
+        limit = min(SNAPPY_RATIO_MAX * len(block), DECOMPRESSED_BYTES_MAX)
+        yield compression.snappy_block(block, limit)
+
+
+def _lz4(data: memoryview) -> Iterator[bytes]:
+    import lz4.frame
+
+    for step in compression.lz4_steps(data, DECOMPRESSED_BYTES_MAX):
+        if step is None:
+            yield b""
+            continue
+        frame, _ = step
+        context = lz4.frame.LZ4FrameDecompressor()
+        position = 0
+        try:
+            while not context.eof:
+                given: Any = b""
+                if context.needs_input:
+                    given = frame[position : position + _LZ4_GIVEN_BYTES]
+                    position += len(given)
+                    if not given:
+                        raise CorruptRecord("LZ4 data ends within a frame")
+                yield context.decompress(given, max_length=PIECE_BYTES)
+        except (RuntimeError, EOFError, MemoryError) as error:
+            raise CorruptRecord(f"LZ4: {error}") from None
+        if context.unused_data or position < len(frame):
+            raise CorruptRecord("LZ4: a frame is longer than its blocks")
+
+
+def _zstd(data: memoryview) -> Iterator[bytes]:
+    with compression.zstd_decompressor() as context:
+        for step in compression.zstd_steps(data):
+            if step is None:
+                yield b""
+                continue
+            frame, _, bytes_max = step
+            if bytes_max <= PIECE_BYTES:
+                yield context.decompressobj().decompress(frame)
+                continue
+            with context.stream_reader(frame, closefd=False) as reader:
+                while piece := reader.read(PIECE_BYTES):
+                    yield piece
+
+
+_DECODERS: dict[int, Callable[[memoryview], Iterator[bytes]]] = {
+    Codec.GZIP: _gzip,
+    Codec.SNAPPY: _snappy,
+    Codec.LZ4: _lz4,
+    Codec.ZSTD: _zstd,
+}

@@ -1,0 +1,49 @@
+"""Shell: Spark's limits for a micro-batch, and what stands for them in PySpark 4.1, which has none.
+
+Rules of this file: 4.1 tells a stream's source neither where a micro-batch begins nor how much it may be. What stands
+for the limits there is never made by Spark; the source takes every question for one about all there is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "HAS_LIMITS", "ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxRows", "ReadMinRows",
+    "SupportsTriggerAvailableNow",
+]  # fmt: skip
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    _found = True
+except ImportError:
+    _found = False
+
+    class ReadLimit:  # type: ignore[no-redef]
+        """Any."""
+
+    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+        """The only one that is ever made."""
+
+    class ReadMaxBytes(ReadLimit):  # type: ignore[no-redef]
+        """Never made."""
+
+    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        """Never made."""
+
+    class ReadMinRows(ReadLimit):  # type: ignore[no-redef]
+        """Never made."""
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Spark 4.1 bounds such a query by itself."""
+
+
+HAS_LIMITS: Final = _found

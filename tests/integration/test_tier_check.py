@@ -1,0 +1,162 @@
+"""Files of a table that are gone from the store: who begins to lead misses them, and the local log has the records."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.crash_points import CHECK_POINTS, REPAIR_POINTS
+from tests.integration.test_tier_crashes import crash_environment, crashed
+from tests.integration.tier_broker import (
+    Feeder,
+    assert_table_holds,
+    broker_process,
+    consume,
+    create_topic,
+    finished_end,
+    rows,
+    tiered_end,
+)
+from tests.processes import BrokerProcess, wait_until
+
+TOPIC = "orders"
+RECORDS = 4_000  # of 1000 bytes: three segments of 1 MiB are closed
+LONG = {"lake.local.grace.ms": 3_600_000}
+
+
+def segments(broker: BrokerProcess) -> list[int]:
+    """The base offsets of the local segments."""
+    return sorted(int(each.stem) for each in (broker.data / f"{TOPIC}-0").glob("*.log"))
+
+
+def data_files(broker: BrokerProcess) -> list[Path]:
+    return sorted((broker.lake / "topics" / TOPIC / "partition=0").glob("*.parquet"))
+
+
+def residue_files(broker: BrokerProcess) -> list[Path]:
+    folder = broker.lake / "topics" / TOPIC / "_residue"
+    return sorted(each for each in folder.rglob("*") if each.is_file())
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Iterator[tuple[BrokerProcess, Feeder]]:
+    """A stopped broker whose closed segments are in the table and on the disk."""
+    broker = broker_process(tmp_path, LONG).start()
+    try:
+        create_topic(broker, TOPIC, 1, local_retention_bytes=1)
+        feeder = Feeder(broker.bootstrap, TOPIC)
+        feeder.send(rows(RECORDS))
+        feeder.flush()
+        wait_until(
+            "all to be tiered",
+            lambda: tiered_end(broker.lake, TOPIC, 0) == segments(broker)[-1] - 1,
+        )
+        assert segments(broker)[0] == 0
+        yield broker, feeder
+    finally:
+        broker.stop()
+
+
+def begin_again(
+    broker: BrokerProcess, environment: dict[str, str] | None = None, **settings: object
+) -> BrokerProcess:
+    """A broker over the same folders, whose local segments may go."""
+    broker.stop()
+    return broker_process(broker.folder, {"lake.local.grace.ms": 300, **settings}, environment)
+
+
+def all_are_there(broker: BrokerProcess, feeder: Feeder) -> None:
+    """Segments go, so the look is done; what they held is in the table again."""
+    wait_until("local segments to go", lambda: segments(broker)[0] > 0)
+    found = consume(broker.bootstrap, TOPIC, 0, end=RECORDS)
+    assert found == feeder.acknowledged.partition(0)
+    assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+    log = broker.log_file.read_text()
+    assert "were missing in the store" not in log
+    assert "Traceback" not in log
+
+
+def test_a_file_that_is_missing_after_a_clean_restart_is_written_again(
+    filled: tuple[BrokerProcess, Feeder],
+) -> None:
+    before, feeder = filled
+    before.stop()
+    lost = data_files(before)[0]
+    lost.unlink()
+    broker = begin_again(before).start()
+    try:
+        all_are_there(broker, feeder)
+        assert not lost.exists(), "the commit that replaces it names another"
+        said = re.findall(
+            r"orders-0: offsets .* are written again from the local log: .*",
+            broker.log_file.read_text(),
+        )
+        assert len(said) == 1
+    finally:
+        broker.stop()
+
+
+def lose_all(broker: BrokerProcess) -> None:
+    for path in (*data_files(broker), *residue_files(broker)):
+        path.unlink()
+
+
+def test_the_worker_dies_at_every_step_of_a_repair(
+    filled: tuple[BrokerProcess, Feeder],
+) -> None:
+    before, feeder = filled
+    before.stop()
+    lose_all(before)
+    broker = begin_again(before, crash_environment(before.folder, REPAIR_POINTS)).start()
+    try:
+        wait_until("its deaths", lambda: crashed(before.folder) == set(REPAIR_POINTS))
+        all_are_there(broker, feeder)
+        assert len(residue_files(broker)) >= 1
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("points", [CHECK_POINTS, REPAIR_POINTS])
+def test_the_broker_dies_at_every_step_of_a_look_and_of_a_repair(
+    filled: tuple[BrokerProcess, Feeder], points: tuple[str, ...]
+) -> None:
+    before, feeder = filled
+    before.stop()
+    lose_all(before)
+    who = "self" if points is CHECK_POINTS else "parent"
+    broker = begin_again(before, crash_environment(before.folder, points, who)).start()
+    try:
+        for _ in points:
+            wait_until("a death", lambda: not broker.running())
+            broker.kill()
+            broker.start()
+        assert crashed(before.folder) == set(points)
+        all_are_there(broker, feeder)
+    finally:
+        broker.stop()
+
+
+def test_a_file_that_is_lost_between_its_commit_and_finished_is_written_again(
+    tmp_path: Path,
+) -> None:
+    """The broker dies there, and the next one finds a commit without a file."""
+    environment = crash_environment(tmp_path, ("after_commit",), "parent")
+    broker = broker_process(tmp_path, {}, environment).start()
+    try:
+        create_topic(broker, TOPIC, 1, local_retention_bytes=1)
+        feeder = Feeder(broker.bootstrap, TOPIC)
+        feeder.send(rows(RECORDS))
+        wait_until("its death", lambda: not broker.running())
+        broker.kill()
+        for path in data_files(broker):
+            path.unlink()
+        broker.start()
+        feeder.flush()
+        all_are_there(broker, feeder)
+        end = tiered_end(broker.lake, TOPIC, 0)
+        wait_until(
+            "the segments to be told finished", lambda: finished_end(broker.lake, TOPIC, 0) == end
+        )
+    finally:
+        broker.stop()

@@ -1,0 +1,306 @@
+"""What is found to be missing in the store, what is written again from the local log, and what is left as it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.crash_points import REPAIR_POINTS
+from broker.worker.delta.check import Look
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.rpc import FINISHED, CopyRange
+from broker.worker.settings import TierSettings
+from broker.worker.spi import StorageError
+from kafka_ds.lake.actions import encode_actions
+from kafka_ds.lake.log.log import DeltaLog
+from kafka_ds.lake.log.snapshot import TopicSnapshot
+from kafka_ds.lake.names import commit_file
+from kafka_ds.records.batch import build_batch
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
+from tests.integration.test_tier_recovery import Died, DiesAt, die_copying, optimize_and_vacuum
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    copy_range,
+    records,
+    segment,
+    write_segment,
+)
+
+Source = Callable[..., CopyRange]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(FakeLogClock())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    def made(start: int, end: int) -> CopyRange:
+        path = segment(tmp_path / f"{start}-{end}.log", start, end - start + 1)
+        return copy_range(path, start, end)
+
+    return made
+
+
+def look(worker: Worker, start: int = 0) -> Look:
+    worker.copier.recover()
+    worker.storage.check.forget(TOPIC)
+    segments = worker.metadata.list_segments(TOPIC_ID, 0)
+    return worker.storage.check.look(TOPIC, TOPIC_ID, 0, start, segments)
+
+
+def repair(worker: Worker, *sources: CopyRange, epoch: int = 3, start: int = 0) -> Look:
+    """As the leader does; what is missing after that."""
+    found = look(worker, start)
+    given = {(each.read_from, each.read_to): sources for each in found.missing}
+    worker.storage.check.repair(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, look=found, sources=given)
+    return look(worker, start)
+
+
+def spans(found: Look) -> list[tuple[int, int]]:
+    return [(each.start_offset, each.end_offset) for each in found.missing]
+
+
+def residue_files(store: MemoryStore) -> list[str]:
+    return sorted(each for each in store.objects if each.endswith(".residue"))
+
+
+def operations(store: MemoryStore) -> list[str]:
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    versions = [log.read_version(each) or [] for each in range(log.latest_version() + 1)]
+    return [
+        next(a["commitInfo"]["operation"] for a in each if "commitInfo" in a) for each in versions
+    ]
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "short"])
+def test_a_missing_file_is_written_again(store: MemoryStore, source: Source, damage: str) -> None:
+    Worker(store).copy(source(0, 9), source(10, 19))
+    (path,) = data_files(store)
+    if damage == "gone":
+        del store.objects[path]
+    else:
+        store.objects[path] = b"" if damage == "empty" else store.objects[path][:-1]
+    worker = Worker(store, node_id=2)
+    (found,) = look(worker).missing
+    assert (found.start_offset, found.end_offset, found.what) == (0, 19, path)
+    assert repair(worker, source(0, 9), source(10, 19)).missing == []
+    for each in (worker, Worker(store)):
+        assert each.offsets() == list(range(20))
+    actions = DeltaLog(store, TABLE, clock=store.clock).read_version(2)
+    assert actions is not None
+    changes = [
+        each[kind]["dataChange"] for each in actions for kind in ("add", "remove") if kind in each
+    ]
+    assert changes == [False, False], "readers that follow the table see no row twice"
+    assert worker.copy(source(20, 29))[0].outcome == FINISHED
+
+
+def test_what_lies_below_the_local_log_is_not_looked_for(
+    store: MemoryStore, source: Source
+) -> None:
+    worker = Worker(store)
+    for start in (0, 10, 20):
+        worker.copy(source(start, start + 9))
+    for path in data_files(store)[:2]:
+        del store.objects[path]
+    assert spans(look(worker)) == [(0, 9), (10, 19)]
+    assert spans(look(worker, 10)) == [(10, 19)]
+    assert spans(look(worker, 20)) == []
+    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=10)
+    assert spans(look(worker)) == [(10, 19)]
+
+
+def test_files_that_others_replaced_are_not_missing(store: MemoryStore, source: Source) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    optimize_and_vacuum(store)
+    assert look(worker).missing == []
+    # Their file counts as ours do.
+    (path,) = data_files(store)
+    body = store.objects.pop(path)
+    assert [each.what for each in look(worker).missing] == [path]
+    assert repair(worker, source(0, 9)).missing == []
+    assert worker.offsets() == list(range(10))
+    store.objects[path] = body
+    assert look(worker).missing == []
+
+
+def erase(store: MemoryStore, gone: range) -> None:
+    """Another engine's DELETE: a file with the rows that are left, and the old one vacuumed."""
+    (path,) = data_files(store)
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    actions = log.read_version(log.latest_version())
+    assert actions is not None
+    (add,) = [each["add"] for each in actions if "add" in each]
+    from kafka_ds.lake.files.parquet import FileReader, write_rows
+
+    table = FileReader(store).open(path).read()
+    kept = table.filter([each not in gone for each in table.column("offset").to_pylist()])
+    remove = {name: add[name] for name in ("path", "partitionValues", "size")}
+    actions = [
+        {"commitInfo": {"operation": "DELETE"}},
+        {"remove": {**remove, "dataChange": True, "deletionTimestamp": 0}},
+    ]
+    if kept.num_rows:
+        written = write_rows(store, f"{TABLE}/partition=0/part-0.parquet", kept.to_batches())
+        assert written is not None
+        actions.append(written.add(TABLE, 0, now_ms=0))
+    put_version(store, *actions)
+    del store.objects[path]
+
+
+def test_erased_rows_do_not_come_back(
+    store: MemoryStore, source: Source, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    erase(store, range(3, 5))
+    assert look(worker).missing == []
+    (path,) = data_files(store)
+    body = store.objects.pop(path)
+    before = set(store.objects)
+    assert spans(repair(worker, source(0, 9))) == [(0, 9)]
+    assert set(store.objects) == before, "nothing is written"
+    assert "offsets 0-9 cannot be written again: the local log has 10 of its 8 rows" in caplog.text
+    store.objects[path] = body
+    assert look(worker).missing == []
+    assert worker.offsets() == [0, 1, 2, *range(5, 10)]
+
+
+def test_a_range_of_which_everything_was_erased_is_not_missing(
+    store: MemoryStore, source: Source
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    erase(store, range(10))
+    assert look(worker).missing == []
+
+
+def test_what_the_local_log_has_no_more_is_left_missing(store: MemoryStore, source: Source) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9), source(10, 19))
+    (path,) = data_files(store)
+    del store.objects[path]
+    assert spans(repair(worker, source(10, 19))) == [(0, 19)]
+    assert spans(repair(worker)) == [(0, 19)]
+    gone = source(0, 9)
+    Path(gone.path).unlink()
+    assert spans(repair(worker, gone, source(10, 19))) == [(0, 19)]
+    assert data_files(store) == []
+
+
+def test_of_a_file_that_begins_below_the_log_start_the_rest_is_written(
+    store: MemoryStore, source: Source
+) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9), source(10, 19))
+    (path,) = data_files(store)
+    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
+    del store.objects[path]
+    assert spans(look(worker, 12)) == [(12, 19)]
+    assert repair(worker, source(10, 19), start=12).missing == []
+    assert TopicSnapshot.load(store, TOPIC).index.find(0, 0, 99)[0].min_offset == 12
+
+
+def test_a_file_may_end_within_a_batch(store: MemoryStore, tmp_path: Path) -> None:
+    """A large copy is cut into files by rows."""
+    path = write_segment(
+        tmp_path / "0.log", [build_batch(records(0, 100, size=50_000), leader_epoch=3)]
+    )
+    whole = copy_range(path, 0, 99)
+    worker = Worker(store)
+    settings = TierSettings(node_id=1, lake_file_bytes=1)
+    worker.storage._settings = settings
+    worker.copy(whole)
+    files = data_files(store)
+    for lost in files:
+        body = store.objects.pop(lost)
+        assert repair(worker, whole).missing == []
+        assert worker.offsets() == list(range(100))
+        store.objects[lost] = body
+
+
+def test_a_missing_residue_file_is_written_again_under_its_name(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    batches = [
+        build_batch(records(0, 5), leader_epoch=3),
+        build_batch(
+            records(5, 5), leader_epoch=3, producer_id=7, producer_epoch=0, is_transactional=True
+        ),
+    ]
+    path = write_segment(tmp_path / "0.log", batches)
+    whole = copy_range(path, 0, 9, aborted=[(7, 5, 9)])
+    Worker(store).copy(whole)
+    (name,) = residue_files(store)
+    body = store.objects.pop(name)
+    worker = Worker(store, node_id=2)
+    (found,) = look(worker).missing
+    assert (found.start_offset, found.end_offset, found.what) == (0, 9, name)
+    assert spans(repair(worker)) == [(0, 9)], "of which the local log has nothing"
+    assert repair(worker, whole).missing == []
+    assert store.objects[name] == body
+
+
+def test_the_residue_of_a_dead_leader_s_last_range_is_looked_for(
+    store: MemoryStore, source: Source
+) -> None:
+    """It was committed, and nobody has said that it is FINISHED."""
+    die_copying(Worker(store), "after_commit", source(0, 9))
+    (name,) = residue_files(store)
+    del store.objects[name]
+    worker = Worker(store, node_id=2)
+    assert [each.what for each in look(worker).missing] == [name]
+    assert repair(worker, source(0, 9)).missing == []
+
+
+def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: Source) -> None:
+    """Its version was renamed over only when the next range was there."""
+    worker = Worker(store)
+    for start in (0, 10, 20):
+        worker.copy(source(start, start + 9))
+    path = f"{TABLE}/{commit_file(2)}"
+    store.objects[path] = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
+    later = Worker(store, node_id=2)
+    assert Worker(store).offsets() == [*range(10), *range(20, 30)]
+    assert spans(look(later)) == [(10, 19)]
+    assert repair(later, source(10, 19)).missing == []
+    for each in (later, Worker(store)):
+        assert each.offsets() == list(range(30))
+        assert each.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 29
+    assert operations(store)[-1] == "REPAIR"
+
+
+def test_a_leader_that_was_overtaken_repairs_nothing(store: MemoryStore, source: Source) -> None:
+    worker = Worker(store)
+    worker.copy(source(0, 9))
+    (path,) = data_files(store)
+    del store.objects[path]
+    Worker(store, node_id=2).storage.fence(TOPIC, TOPIC_ID, {0: 9})
+    with pytest.raises(StorageError, match="leader epoch 9 wrote"):
+        repair(worker, source(0, 9))
+    assert data_files(store) == []
+    assert repair(worker, source(0, 9), epoch=9).missing == []
+
+
+@pytest.mark.parametrize("point", REPAIR_POINTS)
+def test_a_worker_that_dies_while_it_repairs_leaves_it_to_the_next(
+    store: MemoryStore, source: Source, point: str
+) -> None:
+    Worker(store).copy(source(0, 9))
+    for path in (*data_files(store), *residue_files(store)):
+        del store.objects[path]
+    dying = Worker(store, node_id=2)
+    dying.storage = DeltaStorage(store, TierSettings(node_id=2), DiesAt(point), clock=store.clock)
+    with pytest.raises(Died):
+        repair(dying, source(0, 9))
+    later = Worker(store, node_id=3)
+    assert repair(later, source(0, 9)).missing == []
+    for each in (later, Worker(store)):
+        assert each.offsets() == list(range(10))
+    known = TopicSnapshot.load(store, TOPIC).files
+    assert len(known) == 1

@@ -1,0 +1,122 @@
+"""RESTORE of a topic's table as consumers of old offsets meet it: SQL's rows, or an error, never a silent gap."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.spi import StorageError
+from kafka_ds.lake.tables.restoring import add_back, give_up
+from tests.integration.test_tier_layout import fill, lay_out, storage_of
+from tests.integration.test_tier_spi import Lake
+from tests.integration.tier_segments import TOPIC, TOPIC_ID, all_records, records
+
+END = 40
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Ten offsets in each of versions 1 to 4."""
+    made = Lake("delta", tmp_path)
+    for start in range(0, END, 10):
+        fill(made, start)
+    yield made
+
+
+def table(lake: Lake) -> deltalake.DeltaTable:
+    return deltalake.DeltaTable(lake.root / "lake" / "topics" / TOPIC)
+
+
+def by_sql(lake: Lake) -> list[int]:
+    rows = table(lake).to_pyarrow_table(columns=["offset"])
+    return sorted(rows["offset"].to_pylist())
+
+
+def consumed(storage: DeltaStorage, offset: int = 0) -> list[int]:
+    """By a consumer that reads on from where it came to."""
+    found: list[int] = []
+    while True:
+        read = storage.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
+        found += [each.offset for each in all_records(read.chunks)]
+        offset = read.next_offset
+        if offset > read.tiered_end:
+            return found
+
+
+@pytest.mark.parametrize("erased", [range(10), range(4, 16), range(10, 20), range(30, 40)])
+def test_a_mistaken_delete_is_undone_for_consumers_as_well(lake: Lake, erased: range) -> None:
+    """Also for one that had read over the gap: what was prepared for it is not the answer any more."""
+    storage = storage_of(lake)
+    table(lake).delete(f'"offset" >= {erased.start} AND "offset" < {erased.stop}')
+    left = [each for each in range(END) if each not in erased]
+    lay_out(storage)  # Follows the table at once.
+    assert consumed(storage) == by_sql(lake) == left
+    table(lake).restore(4)
+    lay_out(storage)
+    assert consumed(storage) == by_sql(lake) == list(range(END))
+    assert storage.complaints() == 0
+
+
+def test_a_consumer_gets_an_error_where_a_restore_took_records_away(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = storage_of(lake)
+    assert consumed(storage) == list(range(END))
+    table(lake).restore(2)
+    fill(lake, END)
+    caplog.clear()  # Its own worker has told.
+    assert lay_out(storage).missing_offsets == 20
+    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert said.startswith(
+        f"{TOPIC}-0: version 5 of the table (RESTORE) took 20 tiered offsets out: 20 to 39;"
+    )
+    for offset in (20, 29, 39):
+        with pytest.raises(StorageError, match="took offsets 20 to 39 out of the table"):
+            storage.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
+    position = 0
+    with pytest.raises(StorageError, match="took offsets 20 to 39"):
+        while True:
+            read = storage.read(TOPIC, TOPIC_ID, 0, position, max_bytes=300, committed_only=True)
+            position = read.next_offset
+    assert position == 20, "nobody is led over them"
+    assert consumed(storage, END) == list(range(END, END + 10))
+    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == END + 9, "no offset is used twice"
+
+
+Settle = Callable[[str, str], object]
+
+
+@pytest.mark.parametrize(("settle", "there"), [(add_back, range(50)), (give_up, None)])
+@pytest.mark.parametrize("noted", [False, True])
+def test_somebody_decides_what_becomes_of_them(
+    lake: Lake, settle: Settle, there: range | None, noted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    storage = storage_of(lake)
+    table(lake).restore(2)
+    lay_out(storage)
+    if noted:
+        storage.maintain(TOPIC)
+        table(lake).create_checkpoint()
+        storage = storage_of(lake)
+        assert lay_out(storage).missing_offsets == 20
+    fill(lake, END)
+    settle(str(lake.root / "lake"), TOPIC)
+    assert lay_out(storage).missing_offsets == 0
+    wanted = list(there) if there else [*range(20), *range(END, END + 10)]
+    assert consumed(storage) == consumed(storage_of(lake)) == by_sql(lake) == wanted
+    assert "no tiered offsets are missing any more" in caplog.text
+    assert len(lake.records()) == len(wanted) and lake.records()[:20] == records(0, 20)
+
+
+def test_a_leader_keeps_what_a_restore_took_out_until_somebody_decides(lake: Lake) -> None:
+    """It stands for missing data: no local segment of these offsets goes."""
+    storage = storage_of(lake)
+    table(lake).restore(2)
+    look = storage.check.look(TOPIC, TOPIC_ID, 0, 25, [])
+    assert [(each.start_offset, each.end_offset) for each in look.missing] == [(25, 39)]
+    storage.check.repair(TOPIC, TOPIC_ID, 0, leader_epoch=3, look=look, sources={})
+    assert by_sql(lake) == list(range(20))
+    add_back(str(lake.root / "lake"), TOPIC)
+    assert storage.check.look(TOPIC, TOPIC_ID, 0, 25, []).missing == []

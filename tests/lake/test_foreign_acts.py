@@ -1,0 +1,34 @@
+"""Spark at a topic's table while brokers of the simulation write it: deletion vectors, RESTORE, VACUUM of 0 hours."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.lake.test_spark import spark  # noqa: F401
+from tests.model_runs import examples
+from tests.sim.shapes import foreign
+from tests.sim.spark_engine import SparkEngine
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(min(4, examples(2))))
+def test_spark_erases_restores_and_vacuums(seed: int, spark: Any) -> None:  # noqa: F811
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    scenario = foreign(seed, engine=partial(SparkEngine, spark=spark))
+    try:
+        scenario.run()
+    finally:
+        print("\n".join(each for each in scenario.world.lines if "engine:" in each))

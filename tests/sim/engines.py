@@ -1,0 +1,257 @@
+"""Other engines at the tables of a run: what `deltalake` may do to a topic's table while brokers write and read it.
+
+An act happens at one moment of virtual time, so workers stand between any two of their calls to the store. At times
+the engine has read the table some moments before, as an engine does whose query takes long. What the engine itself
+refuses (a conflict, a table that may only grow) is no failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from deltalake import DeltaTable, TableFeatures
+from deltalake.exceptions import DeltaError
+from deltalake.schema import Field, PrimitiveType
+
+from kafka_ds.lake.actions import encode_actions
+from kafka_ds.lake.log.attempt import Conflict
+from kafka_ds.lake.tables.restoring import add_back, give_up
+from tests.sim.tier_lake import LOG, TOPICS, FolderStore, TableWatch
+
+REST_SECONDS_MAX = 1.2
+# How long an engine may have read the table before it writes to it.
+STALE_SECONDS_MAX = 0.6
+STALE = 0.3
+RESTORED_VERSIONS_MAX = 8
+PARTITION = "partition"
+# Retention in hours: none, an hour, a week; and whether files go that no version refers to.
+VACUUMS = ((0, False), (0, True), (1, True), (168, True))
+HARMLESS: dict[str, str] = {
+    "delta.dataSkippingNumIndexedCols": "3",
+    "delta.checkpointInterval": "7",
+    "delta.deletedFileRetentionDuration": "interval 8 days",
+}
+OBSTACLES: dict[str, str] = {
+    "delta.appendOnly": "true",
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.setTransactionRetentionDuration": "interval 1 days",
+    "delta.enableChangeDataFeed": "true",
+    "delta.enableDeletionVectors": "true",
+    "delta.enableInCommitTimestamps": "true",
+    "delta.columnMapping.mode": "name",
+    "delta.deletedFileRetentionDuration": "interval 10 minutes",
+}
+# What Rust raises where delta-rs finds a mistake of its own.
+PANIC = "PanicException"
+CONSTRAINT = "positive"
+FEATURES = (
+    TableFeatures.ChangeDataFeed,
+    TableFeatures.DeletionVectors,
+    TableFeatures.CheckConstraints,
+    TableFeatures.GeneratedColumns,
+    TableFeatures.RowTracking,
+    TableFeatures.V2Checkpoint,
+)
+PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+
+
+class Engine:
+    """One table's other engine."""
+
+    def __init__(
+        self,
+        lake: FolderStore,
+        tables: TableWatch,
+        random: Random,
+        log: Callable[[str], None],
+        *,
+        topic: str,
+    ) -> None:
+        self._topic = topic
+        self._lake = lake
+        self._tables = tables
+        self._random = random
+        self._log = log
+        self.done: Counter[str] = Counter()
+        """How often each act was carried out."""
+        self.columns = 0
+        self._restored_from: int | None = None
+        """The version before the last RESTORE that was not undone."""
+        self.acts: dict[str, Callable[[DeltaTable], Any]] = {
+            "optimize": lambda table: table.optimize.compact(),
+            "z_order": self._z_order,
+            "delete": self._delete,
+            "checkpoint": lambda table: table.create_checkpoint(),
+            "clean_up": self._clean_up,
+            "vacuum": self._vacuum,
+            "add_column": self._add_column,
+            "set_harmless": self._set_harmless,
+            "set_obstacle": self._set_obstacle,
+            "add_constraint": self._add_constraint,
+            "add_feature": self._add_feature,
+            "restore": self._restore,
+            "restore_back": self._restore_back,
+            "add_back": lambda table: add_back(lake.root, topic),
+            "give_up": lambda table: give_up(lake.root, topic),
+            "take_obstacles_away": lambda table: self.take_obstacles_away(),
+        }
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Do something to the table now and then, until `is_over`; then whatever stops copies or consumers goes."""
+        while not is_over():
+            await asyncio.sleep(self._random.random() * REST_SECONDS_MAX)
+            if self._topic not in self._tables.tables:
+                continue
+            name = self._random.choice(list(self.acts))
+            table = DeltaTable(self._uri())
+            if self._random.random() < STALE:
+                await asyncio.sleep(self._random.random() * STALE_SECONDS_MAX)
+            self.act(name, table)
+        if self._topic in self._tables.tables:
+            self.take_obstacles_away()
+            self.decide()
+
+    def act(self, name: str, table: DeltaTable) -> None:
+        """One act on a table as the engine has read it."""
+        try:
+            told = self.acts[name](table)
+        except (DeltaError, Conflict, OSError, ValueError) as error:
+            self._log(f"engine: {name} is refused: {str(error)[:200]}")
+        except BaseException as error:
+            if type(error).__name__ != PANIC:
+                raise
+            self._log(f"engine: {name} fails: {str(error)[:200]}")
+        else:
+            self.done[name] += 1
+            self._log(f"engine: {name}: {told}")
+        self._tables.catch_up(self._topic)
+
+    def _uri(self) -> str:
+        return self._lake.uri(f"{TOPICS}{self._topic}")
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    def _z_order(self, table: DeltaTable) -> Any:
+        return table.optimize.z_order([self._random.choice(("key", "value", "timestamp"))])
+
+    def _delete(self, table: DeltaTable) -> Any:
+        """Erase a few offsets, as an erasure of a key does."""
+        offsets = [offset for _, offset in self._tables.tables[self._topic].live] or [0]
+        first = self._random.choice(offsets)
+        predicate = self._random.choice(
+            (
+                f'"offset" = {first}',
+                f'"offset" BETWEEN {first} AND {first + self._random.randint(1, 12)}',
+                f'"offset" % 17 = {first % 17}',
+            )
+        )
+        return predicate, table.delete(predicate)
+
+    def _vacuum(self, table: DeltaTable) -> Any:
+        hours, is_full = self._random.choice(VACUUMS)
+        # One that has read the table before takes what was committed since for left over, if it is old enough.
+        table.update_incremental()
+        self._let_files_age()
+        gone = table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=is_full)
+        return hours, is_full, gone
+
+    def _clean_up(self, table: DeltaTable) -> Any:
+        self._let_files_age()
+        return table.cleanup_metadata()
+
+    def _let_files_age(self) -> None:
+        """Give each file of the table the age that it has in virtual time."""
+        now_ms = self._lake.now_ms()
+        for entry in self._lake.list(f"{TOPICS}{self._topic}/"):
+            at = time.time() - (now_ms - entry.modified_ms) / 1000
+            os.utime(Path(self._lake.root) / entry.path, (at, at))
+
+    # -- what the table is ---------------------------------------------------------------------------
+
+    def _add_column(self, table: DeltaTable) -> Any:
+        self.columns += 1
+        table.alter.add_columns([Field(f"note{self.columns}", PrimitiveType("string"))])
+
+    def _set(self, table: DeltaTable, properties: dict[str, str]) -> Any:
+        name = self._random.choice(list(properties))
+        table.alter.set_table_properties({name: properties[name]}, raise_if_not_exists=False)
+        return name
+
+    def _set_harmless(self, table: DeltaTable) -> Any:
+        return self._set(table, HARMLESS)
+
+    def _set_obstacle(self, table: DeltaTable) -> Any:
+        return self._set(table, OBSTACLES)
+
+    def _add_constraint(self, table: DeltaTable) -> Any:
+        table.alter.add_constraint({CONSTRAINT: '"offset" >= 0'})
+
+    def _add_feature(self, table: DeltaTable) -> Any:
+        feature = self._random.choice(FEATURES)
+        table.alter.add_feature(feature, allow_protocol_versions_increase=True)
+        return feature
+
+    def take_obstacles_away(self) -> list[str]:
+        """As UNSET TBLPROPERTIES, DROP CONSTRAINT and DROP FEATURE … TRUNCATE HISTORY: one commit for all of them."""
+        self._tables.catch_up(self._topic)
+        there = self._tables.tables[self._topic]
+        metadata = json.loads(json.dumps(there.metadata))
+        configuration = metadata["configuration"]
+        names = {*OBSTACLES, f"delta.constraints.{CONSTRAINT}"}
+        found = sorted(names & configuration.keys())
+        for name in found:
+            del configuration[name]
+        actions: list[dict[str, Any]] = [{"metaData": metadata}] if found else []
+        if there.protocol != PROTOCOL:
+            found.append(str(there.protocol))
+            actions.append({"protocol": PROTOCOL})
+        if actions:
+            self._commit("UNSET TBLPROPERTIES", actions)
+        return found
+
+    # -- versions ------------------------------------------------------------------------------------
+
+    def _restore(self, table: DeltaTable) -> Any:
+        newest = table.version()
+        oldest = max(1, newest - RESTORED_VERSIONS_MAX, self._checkpointed())
+        target = self._random.randint(min(oldest, newest), newest)
+        told = table.restore(target, protocol_downgrade_allowed=True)
+        if self._restored_from is None:
+            self._restored_from = newest
+        return target, told
+
+    def _restore_back(self, table: DeltaTable) -> Any:
+        """The last RESTORE was a mistake."""
+        if self._restored_from is None:
+            return "nothing to undo"
+        target, self._restored_from = self._restored_from, None
+        if target < self._checkpointed():
+            return "too late"
+        return target, table.restore(target, protocol_downgrade_allowed=True)
+
+    def _checkpointed(self) -> int:
+        """The newest checkpoint: what went before may be forgotten, as our times are long past to it."""
+        folder = Path(self._lake.root) / f"{TOPICS}{self._topic}{LOG}"
+        return max(
+            (int(each.name[:20]) for each in folder.glob("*.checkpoint*.parquet")), default=0
+        )
+
+    def decide(self) -> None:
+        """A person decides about what a RESTORE took out and nobody has brought back."""
+        if self._random.random() < 0.5:
+            self.act("add_back", DeltaTable(self._uri()))
+        self.act("give_up", DeltaTable(self._uri()))
+
+    def _commit(self, operation: str, actions: list[dict[str, Any]]) -> None:
+        info = {"commitInfo": {"timestamp": self._lake.now_ms(), "operation": operation}}
+        version = self._tables.tables[self._topic].version + 1
+        path = f"{TOPICS}{self._topic}{LOG}{version:020d}.json"
+        assert self._lake.put_if_absent(path, encode_actions([info, *actions]))

@@ -1,0 +1,31 @@
+"""A port that cannot be had is named by the setting that asks for it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from broker.config.settings import ConfigError
+from broker.server.metrics import Metrics
+from broker.server.metrics_server import MetricsServer
+from broker.server.server import cannot_listen
+from broker.system import SystemNetwork
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        yield held.getsockname()[1]
+
+
+def test_the_port_of_metrics(taken: int) -> None:
+    server = MetricsServer(Metrics())
+    with pytest.raises(ConfigError, match=rf"^metrics\.port={taken}: the port is in use$"):
+        server.bind(SystemNetwork(), "127.0.0.1", taken)
+
+
+def test_a_name_that_nobody_knows() -> None:
+    told = cannot_listen("listeners=A://b:1", socket.gaierror(-2, "Name or service not known"))
+    assert str(told) == "listeners=A://b:1: name or service not known"
