@@ -34,13 +34,9 @@ from broker.transactions.markers import (
     OffsetsMarked,
 )
 from broker.transactions.shard import NeedsProducerId, TransactionShard
-from broker.transactions.values import (
-    ProducerIdAndEpoch,
-    TopicPartition,
-    Transaction,
-    TransactionSettings,
-)
+from broker.transactions.values import ProducerIdAndEpoch, Transaction, TransactionSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 TOPIC = TRANSACTION_STATE
 

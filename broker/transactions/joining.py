@@ -33,7 +33,6 @@ from broker.transactions.sequences import FirstSequences
 from broker.transactions.values import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
-    TopicPartition,
     TransactionSettings,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -42,6 +41,7 @@ from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from broker.coordinator.runtime import CoordinatorRuntime

@@ -17,8 +17,9 @@ from broker.coordinator.runtime import CoordinatorContext
 from broker.crash_points import CrashPoints
 from broker.transactions.markers import FENCED, Marker, MarkerSender, is_settled
 from broker.transactions.shard import TransactionShard
-from broker.transactions.values import TopicPartition, Transaction, WriteMarkers
+from broker.transactions.values import Transaction, WriteMarkers
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 

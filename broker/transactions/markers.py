@@ -26,14 +26,11 @@ from broker.coordinator.runtime import Partitions
 from broker.log.values import AppendOrigin
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
-from broker.transactions.values import (
-    TRANSACTION_VERSION_2,
-    TopicPartition,
-    Transaction,
-)
+from broker.transactions.values import TRANSACTION_VERSION_2, Transaction
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import ControlType, end_transaction_marker
 
 # A newer epoch of the producer has been there: this transaction is over.

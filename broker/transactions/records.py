@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from broker.transactions.states import BY_NUMBER, TransactionState
-from broker.transactions.values import TopicPartition, Transaction
+from broker.transactions.values import Transaction
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_transactions import (
     PartitionsSchema,
@@ -20,6 +20,7 @@ from kafka_ds.protocol.messages.persisted_transactions import (
     encode_key,
     encode_value,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 VALUE_VERSION = 1
 

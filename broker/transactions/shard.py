@@ -33,7 +33,6 @@ from broker.transactions.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
-    TopicPartition,
     Transaction,
     TransactionRecord,
     TransactionSettings,
@@ -41,6 +40,7 @@ from broker.transactions.values import (
     is_epoch_exhausted,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import BatchHeader, read_records
 
 

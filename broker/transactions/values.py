@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from broker.transactions.states import VALID_PREVIOUS, TransactionState
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -19,13 +20,6 @@ EPOCH_MAX = 2**15 - 1
 # The first and last transaction protocols (KIP-890): the second raises the epoch with every end.
 TRANSACTION_VERSION_0 = 0
 TRANSACTION_VERSION_2 = 2
-
-
-class TopicPartition(NamedTuple):
-    """A partition by name."""
-
-    topic: str
-    partition: int
 
 
 class ProducerIdAndEpoch(NamedTuple):

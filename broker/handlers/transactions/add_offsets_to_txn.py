@@ -16,9 +16,10 @@ from broker.coordinator.placement import TOPIC
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves
-from broker.transactions.values import ProducerIdAndEpoch, TopicPartition
+from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 FIRST_VERSION_WITH_FENCING = 2
 

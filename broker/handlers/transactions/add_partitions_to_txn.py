@@ -22,7 +22,6 @@ from broker.transactions.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
-    TopicPartition,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
@@ -33,6 +32,7 @@ from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 FIRST_VERSION_WITH_FENCING = 2
 FIRST_VERSION_FOR_BROKERS = 4

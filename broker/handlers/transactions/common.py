@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.transactions.values import TopicPartition
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 
 def told(code: ErrorCode, *, knows_fencing: bool) -> ErrorCode:

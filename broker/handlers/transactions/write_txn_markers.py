@@ -17,7 +17,6 @@ from collections.abc import Awaitable
 
 from broker.registry import RequestContext, serves
 from broker.transactions.markers import Marker
-from broker.transactions.values import TopicPartition
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka_ds.protocol.messages.transactions import (
@@ -26,6 +25,7 @@ from kafka_ds.protocol.messages.transactions import (
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 Outcome = ErrorCode | Awaitable[ErrorCode]
 

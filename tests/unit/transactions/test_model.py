@@ -21,12 +21,12 @@ from broker.transactions.shard import TransactionShard
 from broker.transactions.states import TransactionState
 from broker.transactions.values import (
     ProducerIdAndEpoch,
-    TopicPartition,
     Transaction,
     TransactionSettings,
     WriteMarkers,
 )
 from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
     BatchHeader,
     ControlType,

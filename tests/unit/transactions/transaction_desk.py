@@ -9,12 +9,7 @@ import pytest
 from broker.coordinator.result import CoordinatorResult
 from broker.transactions.shard import TransactionShard
 from broker.transactions.states import TransactionState
-from broker.transactions.values import (
-    ProducerIdAndEpoch,
-    TopicPartition,
-    Transaction,
-    TransactionSettings,
-)
+from broker.transactions.values import ProducerIdAndEpoch, Transaction, TransactionSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
@@ -22,6 +17,7 @@ from kafka_ds.protocol.messages import (
     InitProducerIdRequest,
 )
 from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.in_process import InProcess
 
 S = TransactionState
