@@ -19,7 +19,7 @@ from kafka_ds.source.options.options import OPTIONS, parse_options
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FINDING_CHARACTERS_MAX = 1_000
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 CODE = [
     path
     for top in ("broker", "kafka_ds", "spark_conf", "tests")
