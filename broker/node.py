@@ -37,9 +37,11 @@ from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
-from broker.groups.coordinator import GroupCoordinator
-from broker.groups.lake.noting import OffsetNotes
-from broker.groups.settings import group_settings
+from broker.coordinator.group.coordinator import GroupCoordinator
+from broker.coordinator.group.lake.noting import OffsetNotes
+from broker.coordinator.group.settings import group_settings
+from broker.coordinator.transaction.coordinator import TransactionCoordinator
+from broker.coordinator.transaction.settings import transaction_settings
 from broker.ipc.channel import AskWorker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
@@ -63,8 +65,6 @@ from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
 from broker.system import ThreadBackground, halt, new_uuid
-from broker.transactions.coordinator import TransactionCoordinator
-from broker.transactions.settings import transaction_settings
 from broker.transport.secure_network import between_brokers
 from broker.worker.settings import TierSettings
 from kafka_ds.lake.log.log import DeltaLog, LogClock

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from broker.cluster.producer_ids import ProducerIds
     from broker.compaction.manager import LogCleaner
     from broker.config.loading import BrokerConfig
-    from broker.groups.coordinator import GroupCoordinator
+    from broker.coordinator.group.coordinator import GroupCoordinator
+    from broker.coordinator.transaction.coordinator import TransactionCoordinator
     from broker.log.directories.manager import LogManager
     from broker.remote.manager import TierManager
     from broker.replica.leader.alter_partition import IsrProposals
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from broker.seams import Clock, Disk, Network
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.wiring import Security
-    from broker.transactions.coordinator import TransactionCoordinator
 
 
 class Parts:

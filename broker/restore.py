@@ -25,10 +25,10 @@ from broker.cluster.metadata.log import MetadataLog
 from broker.cluster.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError
+from broker.coordinator.group.lake.restored import RestoredGroups, restored_groups
+from broker.coordinator.group.records import encode_record
+from broker.coordinator.group.values import CoordinatorRecord
 from broker.coordinator.placement import TOPIC
-from broker.groups.lake.restored import RestoredGroups, restored_groups
-from broker.groups.records import encode_record
-from broker.groups.values import CoordinatorRecord
 from broker.lake_store import reason, store_of
 from broker.log.values import AppendOrigin
 from broker.node import Node

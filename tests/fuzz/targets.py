@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 import broker.handlers  # noqa: F401 - registers what is served
+from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.values import GroupSettings
 from broker.coordinator.result import Instant
-from broker.groups.shard import GroupShard
-from broker.groups.values import GroupSettings
+from broker.coordinator.transaction.records import decode_record
 from broker.log.config import LogConfig
 from broker.log.validation import prepare
 from broker.registry import REGISTRY
-from broker.transactions.records import decode_record
 from kafka_ds.lake.actions import CorruptLog
 from kafka_ds.lake.batches.convert import decode_hot
 from kafka_ds.lake.batches.residue import ResidueBatch

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import broker.handlers  # noqa: F401 - registers what is served
+from broker.coordinator.group.offsets import CommittedOffset
+from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.values import GroupSettings
 from broker.coordinator.result import Instant
-from broker.groups.offsets import CommittedOffset
-from broker.groups.shard import GroupShard
-from broker.groups.values import GroupSettings
 from broker.registry import REGISTRY
 from kafka_ds.protocol.messages import (
     AlterUserScramCredentialsRequest,

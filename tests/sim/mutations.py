@@ -15,9 +15,9 @@ from broker.cluster.controller import brokers
 from broker.cluster.controller import isr as cluster_isr
 from broker.cluster.metadata import log as metadata_log
 from broker.cluster.partition_change import Election, PartitionChange
+from broker.coordinator.group.committing import Committing
+from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.runtime import CoordinatorContext
-from broker.groups.committing import Committing
-from broker.groups.offsets import Offsets
 from broker.handlers.records import fetch
 from broker.log.producers import Producers
 from broker.replica.follower.partition import FollowerPartition, Verdict

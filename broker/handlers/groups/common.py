@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from broker.cluster.image import MetadataImage
-from broker.groups.values import Client, sees_all
+from broker.coordinator.group.values import Client, sees_all
 from broker.registry import RequestContext
 from broker.security.authorization.asking import authorizer_of, sees
 from kafka_ds.protocol.errors import ErrorCode

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from broker.cluster.acls import Operation, ResourceType
 from broker.cluster.image import MetadataImage
-from broker.groups.offsets import NO_OFFSET
-from broker.groups.shard import FetchOffsets
+from broker.coordinator.group.offsets import NO_OFFSET
+from broker.coordinator.group.shard import FetchOffsets
 from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of, topic_of
 from broker.registry import RequestContext, serves

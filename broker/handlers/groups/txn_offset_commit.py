@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.coordinator.placement import TOPIC
+from broker.coordinator.transaction.joining import Asking, support_of
+from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.answers import answered
 from broker.handlers.groups.commit_answers import Answers, merge
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from broker.transactions.joining import Asking, support_of
-from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from kafka_ds.protocol.messages.transactions import (

@@ -36,6 +36,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from broker.cluster.topic_names import INTERNAL_TOPICS
+from broker.coordinator.transaction.joining import Asking, support_of
+from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.validation import TakesLong
 from broker.log.values import AppendInfo
@@ -43,8 +45,6 @@ from broker.registry import RequestContext, serves
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.preparing import BatchPreparer
 from broker.replica.manager import ReplicaManager
-from broker.transactions.joining import Asking, support_of
-from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_ds.protocol.messages.data import (

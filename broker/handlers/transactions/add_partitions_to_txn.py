@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable
 
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import INTERNAL_TOPICS
-from broker.handlers.answers import answered
-from broker.handlers.transactions.common import partitions_of, told
-from broker.registry import RequestContext, serves
-from broker.transactions.values import (
+from broker.coordinator.transaction.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
 )
+from broker.handlers.answers import answered
+from broker.handlers.transactions.common import partitions_of, told
+from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kafka_ds.protocol.messages.transactions import (

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.handlers.answers import answered
-from broker.handlers.transactions.common import told
-from broker.registry import RequestContext, serves
-from broker.transactions.values import (
+from broker.coordinator.transaction.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
 )
+from broker.handlers.answers import answered
+from broker.handlers.transactions.common import told
+from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import EndTxnRequest, EndTxnResponse
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.cluster.producer_ids import ProducerIds
+from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves
-from broker.transactions.values import ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 

@@ -11,9 +11,9 @@ Versions: 1 the duration (KIP-994); 2 the expression (KIP-1152), in RE2's syntax
 
 from __future__ import annotations
 
+from broker.coordinator.transaction.states import BY_NAME
 from broker.patterns import matcher
 from broker.registry import RequestContext, serves
-from broker.transactions.states import BY_NAME
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
 from kafka_ds.protocol.messages.transaction_admin import ListTransactionsTransactionState

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
+from broker.coordinator.transaction.markers import Marker
 from broker.registry import RequestContext, serves
-from broker.transactions.markers import Marker
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka_ds.protocol.messages.transactions import (

@@ -249,7 +249,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "SyncGroup": _MEMBER,
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
-    # Expressions are looked up with the member's rights (broker.groups.consumer.changing).
+    # Expressions are looked up with the member's rights (broker.coordinator.group.consumer.changing).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(Operation.DESCRIBE, _subscribed_topics)),
     "OffsetCommit": (*_MEMBER, Parts(Operation.READ, "topics", "topics", _topic)),
     "OffsetFetch": (

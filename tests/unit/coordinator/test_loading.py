@@ -11,8 +11,8 @@ import pytest
 
 from broker.coordinator import runtime
 from broker.coordinator.loads import WINDOW_MS, LoadMetrics, Loads, State
+from broker.coordinator.transaction.metrics import LATE, LATE_AFTER_MS, late_samples
 from broker.log.replay import replay_log
-from broker.transactions.metrics import LATE, LATE_AFTER_MS, late_samples
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     FindCoordinatorRequest,

@@ -10,8 +10,8 @@ from typing import Any
 import polars
 import pytest
 
-from broker.groups.lake import noting
-from broker.groups.lake.noting import OffsetNotes
+from broker.coordinator.group.lake import noting
+from broker.coordinator.group.lake.noting import OffsetNotes
 from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.lake.actions import add_action, remove_action
 from kafka_ds.lake.log.attempt import PlainChange

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from broker.coordinator.transaction.joining import Writer
 from broker.log.packing import PACKED_AT_ONCE_BYTES_MAX
 from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, WALKED_AT_ONCE_BYTES_MAX
 from broker.replica.leader import preparing
 from broker.replica.leader.hosted import HostedPartition
 from broker.server.dispatch import Unanswerable, Waiting
-from broker.transactions.joining import Writer
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DeleteTopicsRequest,

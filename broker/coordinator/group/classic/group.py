@@ -1,0 +1,305 @@
+"""Pure: one group of the classic protocol as it is now, with its members.
+
+Rules of this file:
+- A group is what the coordinator remembers between requests: the members, and who waits for which answer. The part that
+  survives a restart is written as a record when a generation becomes stable or empty, and not before.
+- A member that waits for an answer is in `joining` or `syncing`, by member id, and nowhere else.
+- Members are kept in the order in which they came, so that every choice among them (leader, votes) can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from broker.coordinator.group.classic.states import PREDECESSORS, GroupState
+from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
+from broker.coordinator.group.values import EMPTY_ASSIGNMENT, Protocols
+from broker.coordinator.result import Ticket
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.persisted import GroupMetadataValue
+
+
+class Member:
+    """One member: its protocols, and its assignment."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        *,
+        group_instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+        assignment: bytes = EMPTY_ASSIGNMENT,
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        # Until its first rebalance is over it has no id to send heartbeats under.
+        self.is_new = False
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it keeps its place over restarts (KIP-345)."""
+        return self.group_instance_id is not None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """What it said about this protocol."""
+        return next(metadata for name, metadata in self.protocols if name == protocol_name)
+
+    def vote(self, candidates: Iterable[str]) -> str:
+        """The first of its protocols that all members have."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+
+class Group:
+    """One group."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.DEAD
+        # None where nobody knows: groups of offsets alone, and records of old versions.
+        self.state_changed_ms: int | None = None
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.generation_id = 0
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_ids: dict[str, str] = {}  # instance id -> member id
+        # Ids that were given out and have not come back (KIP-394).
+        self.pending: set[str] = set()
+        # Members of this generation that have not asked for their assignment yet.
+        self.unsynced: set[str] = set()
+        self.joining: dict[str, Ticket] = {}
+        self.syncing: dict[str, Ticket] = {}
+        # None: it is not known what the members subscribe to.
+        self.subscribed_topics: frozenset[str] | None = None
+        # While a group's first members come together: (this delay, what is left after it), and whether one came.
+        self.initial_delay_ms = (0, 0)
+        self.new_member_added = False
+        self._supporters: Counter[str] = Counter()
+
+    @classmethod
+    def loaded(cls, group_id: str, value: GroupMetadataValue) -> Group:
+        """The group that a record describes."""
+        group = cls(group_id)
+        for each in value.members:
+            has_own_timeout = each.rebalance_timeout != -1
+            group.add(
+                Member(
+                    each.member_id,
+                    group_instance_id=each.group_instance_id,
+                    client_id=each.client_id,
+                    client_host=each.client_host,
+                    rebalance_timeout_ms=each.rebalance_timeout
+                    if has_own_timeout
+                    else each.session_timeout,
+                    session_timeout_ms=each.session_timeout,
+                    protocols=((value.protocol or "", each.subscription),),
+                    assignment=each.assignment,
+                ),
+                value.protocol_type,
+            )
+        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+        timestamp = value.current_state_timestamp
+        group.state_changed_ms = None if timestamp == -1 else timestamp
+        group.protocol_type = value.protocol_type or None
+        group.protocol_name = value.protocol
+        group.generation_id = value.generation
+        group.leader_id = value.leader
+        group.learn_subscriptions()
+        return group
+
+    # -- state --------------------------------------------------------------------------------------
+
+    def transition_to(self, state: GroupState, now_ms: int) -> None:
+        """Enter another state."""
+        assert self.state in PREDECESSORS[state], f"{self.group_id}: {self.state} -> {state}"
+        self.previous_state, self.state = self.state, state
+        self.state_changed_ms = now_ms
+
+    @property
+    def is_forming(self) -> bool:
+        """Whether its first members come together, and more are given time to follow (KIP-134)."""
+        return (
+            self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
+        )
+
+    @property
+    def has_all_joined(self) -> bool:
+        """Whether every member has joined, so that the next generation may begin."""
+        return len(self.joining) == len(self.members) and not self.pending
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """What the slowest member asks for."""
+        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """Whether its members speak the protocol of consumers."""
+        return self.protocol_type == CONSUMER_PROTOCOL
+
+    def begin_generation(self, now_ms: int) -> None:
+        """All expected members have joined: the generation goes up by one."""
+        self.generation_id += 1
+        self.protocol_name = self.select_protocol() if self.members else None
+        self.learn_subscriptions()
+        self.unsynced.clear()
+        state = GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY
+        self.transition_to(state, now_ms)
+
+    # -- members ------------------------------------------------------------------------------------
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """Add a member; the first one decides the protocol type, and leads."""
+        assert member.member_id not in self.members
+        if member.group_instance_id is not None:
+            assert member.group_instance_id not in self.static_ids
+            self.static_ids[member.group_instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = protocol_type
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self.members[member.member_id] = member
+        self._supporters.update(name for name, _ in member.protocols)
+        self.pending.discard(member.member_id)
+
+    def remove(self, member_id: str) -> None:
+        """Forget a member, or an id that never came back; the next member becomes the leader."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._supporters.subtract(name for name, _ in member.protocols)
+            if member.group_instance_id is not None:
+                del self.static_ids[member.group_instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        self.pending.discard(member_id)
+        self.unsynced.discard(member_id)
+        assert member_id not in self.joining and member_id not in self.syncing, "nobody is dropped"
+
+    def update(
+        self,
+        member: Member,
+        protocols: Protocols,
+        *,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """A member that joins again may say something else."""
+        self._supporters.subtract(name for name, _ in member.protocols)
+        member.protocols = protocols
+        self._supporters.update(name for name, _ in protocols)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def rename_static(self, group_instance_id: str, member_id: str) -> Member:
+        """Let a static member go on under another member id; the old id is fenced."""
+        old_id = self.static_ids[group_instance_id]
+        assert old_id not in self.joining and old_id not in self.syncing, "nobody is dropped"
+        old = self.members.pop(old_id)
+        member = Member(
+            member_id,
+            group_instance_id=group_instance_id,
+            client_id=old.client_id,
+            client_host=old.client_host,
+            rebalance_timeout_ms=old.rebalance_timeout_ms,
+            session_timeout_ms=old.session_timeout_ms,
+            protocols=old.protocols,
+            assignment=old.assignment,
+        )
+        self.members[member_id] = member
+        self.static_ids[group_instance_id] = member_id
+        if self.leader_id == old_id:
+            self.leader_id = member_id
+        self.unsynced.discard(old_id)
+        return member
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> None:
+        """Refuse a client that is no member, or was replaced by another one with the same instance id."""
+        if group_instance_id is not None:
+            known = self.static_ids.get(group_instance_id)
+            if known is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if known != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        if member_id not in self.members:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def is_known(self, member_id: str, group_instance_id: str | None) -> bool:
+        """Whether this is a member, or an id that was given out."""
+        if member_id in self.pending:
+            return True
+        try:
+            self.check_member(member_id, group_instance_id)
+        except KafkaError:
+            return False
+        return True
+
+    def elect_joined_leader(self) -> bool:
+        """Make a member that has joined the leader; False if none has."""
+        if self.leader_id in self.joining:
+            return True
+        joined = next((m for m in self.members if m in self.joining), None)
+        if joined is not None:
+            self.leader_id = joined
+        return joined is not None
+
+    # -- protocols ----------------------------------------------------------------------------------
+
+    def supports(self, protocol_type: str, names: Sequence[str]) -> bool:
+        """Whether a member with these protocols fits: all members have one of them."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type and names)
+        return self.protocol_type == protocol_type and any(
+            self._supporters[name] == len(self.members) for name in names
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol that most members would choose among those that all have."""
+        everybody = len(self.members)
+        candidates = {name for name, count in self._supporters.items() if count == everybody}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def learn_subscriptions(self) -> None:
+        """Find out what the members of this generation subscribe to."""
+        self.subscribed_topics = self._subscriptions()
+
+    def _subscriptions(self) -> frozenset[str] | None:
+        if not self.is_consumer_group or (self.members and self.protocol_name is None):
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            own = subscribed_topics(member.metadata(self.protocol_name))
+            if own is None:
+                return None
+            topics |= own
+        return frozenset(topics)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether the offsets of this topic are in use; if that is unknown, they are."""
+        if self.subscribed_topics is None:
+            return self.is_consumer_group
+        return topic in self.subscribed_topics

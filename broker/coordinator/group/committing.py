@@ -1,0 +1,416 @@
+"""Pure: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and the expiration of offsets.
+
+Rules of this file:
+- A commit names its generation and counts only in that one: a member that was left behind must not move the offsets of
+  the new owner of its partitions. A commit without a generation (-1) is from a "simple" consumer or an operator, and is
+  accepted only for groups without members.
+- A commit keeps a member's session alive.
+- Offsets are kept for offsets.retention.minutes. For a group with a protocol this time counts from when it became
+  empty, otherwise from the commit. A consumer group with members keeps the offsets of its subscribed topics (KIP-211).
+  If a commit sets a retention of its own (OffsetCommit 2-4), that holds.
+- An offset that an open transaction may change is not stable: a fetch that requires stable offsets gets an error
+  (KIP-447).
+- An offset belongs to the topic's id if both ids are known: a topic that is created again begins without offsets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from broker.coordinator.group.classic.group import Group
+from broker.coordinator.group.classic.rebalance import Rebalancing
+from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.consumer.group import ConsumerGroup
+from broker.coordinator.group.consumer.offset_checks import check_commit, check_fetch
+from broker.coordinator.group.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
+from broker.coordinator.group.records import group_tombstone, offset_tombstone
+from broker.coordinator.group.state import Count, ShardState
+from broker.coordinator.group.values import (
+    NO_MEMBER_ID,
+    Client,
+    CoordinatorRecord,
+    RemovingGroups,
+    Step,
+)
+from broker.coordinator.result import Instant, Producer
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
+from kafka_ds.protocol.messages.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
+from kafka_ds.protocol.messages.transactions import (
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from kafka_ds.protocol.types import MAX_I64, NO_UUID, same_topic
+
+FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 9
+DEFAULT_RETENTION = -1
+# How much is expired, or deleted with its topic, in one event; others get their turn in between.
+EXPIRED_RECORDS_MAX = 500
+
+
+class Committing:
+    """The offsets of all groups of a shard."""
+
+    def __init__(self, state: ShardState, rebalancing: Rebalancing) -> None:
+        self._state = state
+        self._rebalancing = rebalancing
+        self._to_expire: list[str] = []
+        # Group, topic and partition of what is to be deleted with its topic, and what was there then, pending or not.
+        self._to_delete: deque[tuple[str, str, int, list[CommittedOffset]]] = deque()
+
+    # -- OffsetCommit -------------------------------------------------------------------------------
+
+    def commit(
+        self, request: OffsetCommitRequest, client: Client, now: Instant, step: Step
+    ) -> OffsetCommitResponse:
+        """Store offsets; raises KafkaError if none of them may be committed."""
+        generation_id = request.generation_id_or_member_epoch
+        group = None
+        consumers = self._state.consumers.get(request.group_id)
+        if consumers is not None:
+            check_commit(consumers, request, self._state.topology, client.api_version)
+        else:
+            group = self._state.find(request.group_id)
+        if group is None and consumers is None and generation_id >= 0:
+            if client.api_version >= FIRST_VERSION_THAT_NAMES_MISSING_GROUPS:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group is not None:
+            self._check_commit(group, request, generation_id)
+            if group.state is GroupState.COMPLETING_REBALANCE:
+                # Its id and generation are right: it has joined already and should sync first.
+                raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+            member = group.members.get(request.member_id)
+            if member is not None:
+                self._rebalancing.begin_session(group, member, now)
+        expires = NO_TIMESTAMP
+        if request.retention_time_ms != DEFAULT_RETENTION:
+            expires = min(now.now_ms + request.retention_time_ms, MAX_I64)
+        topics = []
+        for topic in request.topics:
+            codes = self._write(request.group_id, topic, topic.topic_id, now, expires, step)
+            results = [
+                OffsetCommitResponsePartition(partition_index=index, error_code=code)
+                for index, code in codes
+            ]
+            topics.append(
+                OffsetCommitResponseTopic(
+                    name=topic.name, topic_id=topic.topic_id, partitions=results
+                )
+            )
+        return OffsetCommitResponse(topics=topics)
+
+    def commit_in_transaction(
+        self, request: TxnOffsetCommitRequest, client: Client, now: Instant, step: Step
+    ) -> TxnOffsetCommitResponse:
+        """Store offsets for the transaction's commit; raises KafkaError if none of them may be committed."""
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        consumers = self._state.consumers.get(request.group_id)
+        group = self._state.find(request.group_id)
+        if consumers is not None:
+            check_commit(consumers, request, self._state.topology, client.api_version)
+        elif group is None and request.generation_id >= 0:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group is not None:
+            self._check_commit(group, request, request.generation_id)
+        step.producer = Producer(request.producer_id, request.producer_epoch)
+        topics = []
+        for topic in request.topics:
+            codes = self._write(request.group_id, topic, NO_UUID, now, NO_TIMESTAMP, step)
+            results = [
+                TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
+                for index, code in codes
+            ]
+            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+        return TxnOffsetCommitResponse(topics=topics)
+
+    def _write(
+        self,
+        group_id: str,
+        topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+        topic_id: bytes,
+        now: Instant,
+        expires_ms: int,
+        step: Step,
+    ) -> list[tuple[int, ErrorCode]]:
+        """A record for each offset that may be stored; returns the result of each partition."""
+        codes: list[tuple[int, ErrorCode]] = []
+        for partition in topic.partitions:
+            code = self._check_metadata(partition.committed_metadata)
+            codes.append((partition.partition_index, code))
+            if code is ErrorCode.NONE:
+                record = _commit_record(group_id, topic.name, topic_id, partition, now, expires_ms)
+                step.records.append(record)
+                self._state.counts[Count.OFFSET_COMMITS] += 1
+        return codes
+
+    def _check_commit(
+        self,
+        group: Group,
+        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        generation_id: int,
+    ) -> None:
+        """Refuse a member that is not in the present generation."""
+        if generation_id < 0 and group.state is GroupState.EMPTY:
+            return
+        instance_id = request.group_instance_id
+        if generation_id >= 0 or request.member_id != NO_MEMBER_ID or instance_id is not None:
+            group.check_member(request.member_id, instance_id)
+            if generation_id != group.generation_id:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        elif isinstance(request, OffsetCommitRequest):
+            # Producers before KIP-447 do not know their generation; everybody else does.
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def _check_metadata(self, metadata: str | None) -> ErrorCode:
+        """Kafka counts UTF-16 units here, although the setting says bytes."""
+        limit = self._state.settings.offset_metadata_max_bytes
+        if metadata is None or len(metadata) * 2 <= limit:
+            return ErrorCode.NONE
+        too_large = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 > limit
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
+
+    # -- OffsetFetch --------------------------------------------------------------------------------
+
+    def fetch(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        """The group's offsets for the requested partitions, or all; raises KafkaError."""
+        group_id = request.group_id
+        consumers = self._state.consumers.get(group_id)
+        if consumers is not None:
+            check_fetch(consumers, request)
+        offsets = self._state.offsets
+        if request.topics is None:
+            wanted = [
+                (topic, NO_UUID, list(partitions))
+                for topic, partitions in offsets.of_group(group_id).items()
+            ]
+        else:
+            wanted = [(t.name, t.topic_id, t.partition_indexes) for t in request.topics]
+        topics = []
+        for name, topic_id, partitions in wanted:
+            results = []
+            for partition in partitions:
+                if require_stable and offsets.is_pending(group_id, name, partition):
+                    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                    results.append(_no_offset(partition, code))
+                    continue
+                found = offsets.get(group_id, name, partition)
+                if found is None or _is_of_another_topic(found, topic_id):
+                    results.append(_no_offset(partition))
+                else:
+                    results.append(_fetched(partition, found))
+            topics.append(
+                OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=results)
+            )
+        return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
+
+    # -- OffsetDelete -------------------------------------------------------------------------------
+
+    def delete(self, request: OffsetDeleteRequest, step: Step) -> OffsetDeleteResponse:
+        """Delete offsets of topics to which no member of the group subscribes."""
+        if not request.group_id:
+            return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
+        classic = self._state.find(request.group_id)
+        group = self._state.consumers.get(request.group_id, classic)
+        if group is None:
+            return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
+        if (
+            classic is not None
+            and classic.state is not GroupState.EMPTY
+            and not classic.is_consumer_group
+        ):
+            return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP, topics=[])
+        offsets = self._state.offsets
+        topics = []
+        for topic in request.topics:
+            subscribed = group.is_subscribed_to(topic.name)
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
+            results = []
+            for each in topic.partitions:
+                index = each.partition_index
+                results.append(
+                    OffsetDeleteResponsePartition(partition_index=index, error_code=code)
+                )
+                known = offsets.get(group.group_id, topic.name, index) is not None
+                known = known or offsets.is_pending(group.group_id, topic.name, index)
+                if known and not subscribed:
+                    step.records.append(offset_tombstone(group.group_id, topic.name, index))
+            topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
+        self._state.counts[Count.OFFSET_DELETIONS] += len(step.records)
+        return OffsetDeleteResponse(topics=topics)
+
+    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: Step) -> bool:
+        """Delete some of all groups' offsets of deleted topics (name, id); returns whether there are more."""
+        gone: dict[str, list[bytes]] = {}
+        for name, topic_id in topics:
+            gone.setdefault(name, []).append(topic_id)
+        offsets = self._state.offsets
+        for group_id in sorted(offsets.group_ids()):
+            for topic, partition in offsets.partitions_of(group_id, gone.keys()):
+                found = offsets.get(group_id, topic, partition)
+                if found is None or not all(
+                    _is_of_another_topic(found, id_) for id_ in gone[topic]
+                ):
+                    before = offsets.all_of(group_id, topic, partition)
+                    self._to_delete.append((group_id, topic, partition, before))
+        return self.delete_more(step)
+
+    def delete_more(self, step: Step) -> bool:
+        """Delete some more of these; returns whether there are still more."""
+        while self._to_delete and len(step.records) < EXPIRED_RECORDS_MAX:
+            group_id, topic, partition, before = self._to_delete.popleft()
+            # What came since is of the topic that has this name now.
+            left = self._state.offsets.all_of(group_id, topic, partition)
+            if left and all(each in before for each in left):
+                step.records.append(offset_tombstone(group_id, topic, partition))
+        return bool(self._to_delete)
+
+    # -- the end of offsets -------------------------------------------------------------------------
+
+    def expire(self, now: Instant, step: Step) -> bool:
+        """Delete some expired offsets and groups without anything left; returns whether there is more to check."""
+        state = self._state
+        if not self._to_expire:
+            self._to_expire = [group.group_id for group in state.all_groups()]
+            self._to_expire += state.consumers
+        removed = []
+        while self._to_expire and len(step.records) < EXPIRED_RECORDS_MAX:
+            group_id = self._to_expire.pop()
+            consumers = state.consumers.get(group_id)
+            if consumers is not None:
+                if self._expire_group(consumers, now, step):
+                    step.records.extend(consumers.tombstones())
+                    removed.append(group_id)
+                continue
+            group = state.find(group_id)
+            if group is None or not self._expire_group(group, now, step):
+                continue
+            if group.group_id in state.metadata:
+                step.records.append(group_tombstone(group.group_id))
+                removed.append(group.group_id)
+            elif state.offsets.has_group(group.group_id):
+                removed.append(group.group_id)
+            else:
+                state.forget_if_void(group)
+        if removed:
+            step.store(RemovingGroups(group_ids=tuple(removed)))
+        return bool(self._to_expire)
+
+    def _expire_group(self, group: Group | ConsumerGroup, now: Instant, step: Step) -> bool:
+        """Delete a group's expired offsets; returns whether nothing is left of the group."""
+        offsets = self._state.offsets
+        kept = offsets.has_open_transaction(group.group_id)
+        for topic, partition, offset in self._offsets_of(group):
+            if self._is_expired(group, topic, partition, offset, now):
+                step.records.append(offset_tombstone(group.group_id, topic, partition))
+                self._state.counts[Count.OFFSET_EXPIRATIONS] += 1
+            else:
+                kept = True
+        if isinstance(group, ConsumerGroup):
+            return not group.members and not kept
+        return group.state is GroupState.EMPTY and not group.pending and not kept
+
+    def _offsets_of(
+        self, group: Group | ConsumerGroup
+    ) -> Iterator[tuple[str, int, CommittedOffset]]:
+        for topic, partitions in self._state.offsets.of_group(group.group_id).items():
+            for partition, offset in partitions.items():
+                yield topic, partition, offset
+
+    def _is_expired(
+        self,
+        group: Group | ConsumerGroup,
+        topic: str,
+        partition: int,
+        offset: CommittedOffset,
+        now: Instant,
+    ) -> bool:
+        if group.is_subscribed_to(topic):
+            return False
+        if self._state.offsets.is_pending(group.group_id, topic, partition):
+            return False
+        since_ms = _unused_since_ms(group, offset)
+        if since_ms is None:
+            return False
+        if offset.expire_timestamp_ms != NO_TIMESTAMP:
+            return now.now_ms >= offset.expire_timestamp_ms
+        return now.now_ms - since_ms >= self._state.settings.offsets_retention_ms
+
+
+def _unused_since_ms(group: Group | ConsumerGroup, offset: CommittedOffset) -> int | None:
+    """The time since which an offset counts as unused; None while it is in use."""
+    if isinstance(group, ConsumerGroup) or group.protocol_type is None:
+        return offset.commit_timestamp_ms
+    if group.state is GroupState.EMPTY:
+        changed_ms = group.state_changed_ms
+        return offset.commit_timestamp_ms if changed_ms is None else changed_ms
+    if group.state is GroupState.STABLE and group.subscribed_topics is not None:
+        return offset.commit_timestamp_ms
+    return None
+
+
+def _commit_record(
+    group_id: str,
+    topic: str,
+    topic_id: bytes,
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now: Instant,
+    expire_timestamp_ms: int,
+) -> CoordinatorRecord:
+    key = OffsetCommitKey(group=group_id, topic=topic, partition=partition.partition_index)
+    value = OffsetCommitValue(
+        offset=partition.committed_offset,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=now.now_ms,
+        expire_timestamp=expire_timestamp_ms,
+    )
+    if expire_timestamp_ms == NO_TIMESTAMP:
+        # The record that says when it expires has no room for these, and what it does not say we must not know.
+        value.leader_epoch = partition.committed_leader_epoch
+        value.topic_id = topic_id
+    return CoordinatorRecord(key, value)
+
+
+def _is_of_another_topic(offset: CommittedOffset, topic_id: bytes) -> bool:
+    """Whether the offset was committed for an earlier topic of this name."""
+    return not same_topic(offset.topic_id, topic_id)
+
+
+def _no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition, committed_offset=NO_OFFSET, metadata="", error_code=code
+    )
+
+
+def _fetched(partition: int, found: CommittedOffset) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )

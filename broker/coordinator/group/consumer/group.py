@@ -1,0 +1,274 @@
+"""Pure: one group of the consumer protocol (KIP-848), as the records of `__consumer_offsets` describe it.
+
+Rules of this file:
+- Only `replay` changes it: everything in it is replicated, except `checked`, which saves work.
+- Three epochs follow each other. The group's goes up when members, subscriptions or topics change. The target's follows
+  when an assignment is made for it. Each member's follows when it has given back what others are to get.
+- Records may come in any order that compaction leaves: whatever a record names is created by it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+from broker.coordinator.group.consumer.member import (
+    NOTHING,
+    ConsumerMember,
+    MemberState,
+    Partition,
+    Partitions,
+)
+from broker.coordinator.group.consumer.records import (
+    group_tombstones,
+    target_of,
+    with_current,
+    with_metadata,
+)
+from broker.coordinator.group.values import CoordinatorRecord
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
+from kafka_ds.protocol.messages.persisted_consumer_groups import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupPartitionMetadataValue,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+
+
+class ConsumerGroupState(Enum):
+    """Where a group is; the names are shown to users.
+
+    Empty        no members; perhaps offsets
+    Assigning    the target is behind the group
+    Reconciling  members are on their way to the target
+    Stable       each member has what the target says
+    Dead         the group is gone; nobody is told so but by this name
+    """
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class ConsumerGroup:
+    """One group."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.target_epoch = 0
+        self.target_made_ms = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.targets: dict[str, Partitions] = {}
+        # Expression -> the topics that it matched.
+        self.regexes: dict[str, frozenset[str]] = {}
+        # What follows from the members: instance id -> member id, and whose each partition is.
+        self.static_ids: dict[str, str] = {}
+        self.owners: dict[Partition, str] = {}
+        # Kafka before 4.1 has left a record that goes with the group.
+        self.has_old_metadata = False
+        # (version of the topology, group epoch) at which the topics were last looked at.
+        self.checked = (-1, -1)
+
+    def copy(self) -> ConsumerGroup:
+        """The same group, to be changed without changing this one."""
+        twin = ConsumerGroup(self.group_id)
+        twin.epoch, twin.metadata_hash = self.epoch, self.metadata_hash
+        twin.target_epoch, twin.target_made_ms = self.target_epoch, self.target_made_ms
+        twin.members, twin.targets = dict(self.members), dict(self.targets)
+        twin.regexes, twin.static_ids = dict(self.regexes), dict(self.static_ids)
+        twin.owners = dict(self.owners)
+        twin.has_old_metadata, twin.checked = self.has_old_metadata, self.checked
+        return twin
+
+    def facts(self) -> tuple[object, ...]:
+        """The replicated state, for comparisons."""
+        return (
+            self.epoch,
+            self.metadata_hash,
+            self.target_epoch,
+            self.target_made_ms,
+            self.members,
+            self.targets,
+            self.regexes,
+            self.static_ids,
+            self.owners,
+        )
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+        """Apply one record, except the one that ends the whole group."""
+        if isinstance(
+            key, ConsumerGroupMemberMetadataKey | ConsumerGroupCurrentMemberAssignmentKey
+        ):
+            self._replay_member(key, value)
+            return
+        match value:
+            case ConsumerGroupMetadataValue():
+                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            case ConsumerGroupTargetAssignmentMetadataValue():
+                self.target_epoch = value.assignment_epoch
+                self.target_made_ms = value.assignment_timestamp
+            case ConsumerGroupTargetAssignmentMemberValue():
+                assert isinstance(key, ConsumerGroupTargetAssignmentMemberKey)
+                self.targets[key.member_id] = target_of(value)
+            case ConsumerGroupRegularExpressionValue():
+                assert isinstance(key, ConsumerGroupRegularExpressionKey)
+                self.regexes[key.regular_expression] = frozenset(value.topics)
+            case ConsumerGroupPartitionMetadataValue():
+                self.has_old_metadata = True
+            case _:
+                self._replay_tombstone(key)
+
+    def _replay_tombstone(self, key: ConsumerGroupKey) -> None:
+        if isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
+            self.target_epoch = self.target_made_ms = 0
+        elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
+            self.targets.pop(key.member_id, None)
+        elif isinstance(key, ConsumerGroupRegularExpressionKey):
+            self.regexes.pop(key.regular_expression, None)
+        elif isinstance(key, ConsumerGroupPartitionMetadataKey):
+            self.has_old_metadata = False
+
+    def _replay_member(
+        self,
+        key: ConsumerGroupMemberMetadataKey | ConsumerGroupCurrentMemberAssignmentKey,
+        value: ConsumerGroupValue | None,
+    ) -> None:
+        known = self.members.get(key.member_id)
+        member: ConsumerMember | None = known or ConsumerMember(member_id=key.member_id)
+        assert member is not None
+        if isinstance(value, ConsumerGroupMemberMetadataValue):
+            member = with_metadata(member, value)
+        elif isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
+            member = with_current(member, value)
+        elif isinstance(key, ConsumerGroupMemberMetadataKey):
+            member = None
+        elif known is None:
+            return
+        else:
+            # What it wants stays for a moment: the tombstone of that follows.
+            member = with_current(
+                member,
+                ConsumerGroupCurrentMemberAssignmentValue(
+                    member_epoch=0,
+                    previous_member_epoch=-1,
+                    state=MemberState.STABLE,
+                    assigned_partitions=[],
+                    partitions_pending_revocation=[],
+                ),
+            )
+        self._put(known, member)
+
+    def _put(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
+        if old is not None:
+            for partition in old.owned:
+                if self.owners.get(partition) == old.member_id:
+                    del self.owners[partition]
+            if old.instance_id and self.static_ids.get(old.instance_id) == old.member_id:
+                del self.static_ids[old.instance_id]
+            if new is None:
+                del self.members[old.member_id]
+        if new is not None:
+            self.members[new.member_id] = new
+            for partition in new.owned:
+                self.owners[partition] = new.member_id
+            if new.instance_id is not None:
+                self.static_ids[new.instance_id] = new.member_id
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """The tombstones that delete the group."""
+        return group_tombstones(
+            self.group_id, self.members, self.regexes, has_old_metadata=self.has_old_metadata
+        )
+
+    # -- what is to be seen -------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        """Where the group is."""
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(m.is_reconciled_to(self.target_epoch) for m in self.members.values()):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """What a member subscribes to, by names and by expression."""
+        return member.topics | self.regexes.get(member.regex, frozenset())
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """What the members subscribe to."""
+        return frozenset().union(*(self.topics_of(m) for m in self.members.values()))
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Whether a member subscribes to this topic."""
+        return any(topic in self.topics_of(m) for m in self.members.values())
+
+    def target_for(self, member_id: str) -> Partitions:
+        """A member's target."""
+        return self.targets.get(member_id, NOTHING)
+
+    def preferred_assignor(self) -> str | None:
+        """The assignor that most members ask for, if any does."""
+        votes = Counter(m.server_assignor for m in self.members.values() if m.server_assignor)
+        return max(votes, key=lambda name: (votes[name], name), default=None)
+
+    def classic_members(self) -> list[ConsumerMember]:
+        """The members that speak the classic protocol."""
+        return [m for m in self.members.values() if m.classic is not None]
+
+    def supports_classic(self, names: list[str]) -> bool:
+        """Whether one of these protocols is known to all who speak the classic protocol."""
+        known = [
+            {name for name, _ in m.classic.protocols} for m in self.classic_members() if m.classic
+        ]
+        return any(all(name in each for each in known) for name in names)
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Whether another member still owns a part of this member's target."""
+        return any(
+            partition not in member.assigned
+            and self.owners.get(partition, member.member_id) != member.member_id
+            for partition in self.target_for(member.member_id)
+        )
+
+    # -- who may --------------------------------------------------------------------------------------
+
+    def member(self, member_id: str) -> ConsumerMember:
+        """The member of this id; raises KafkaError."""
+        found = self.members.get(member_id)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"Member {member_id} is not a member of group {self.group_id}.",
+            )
+        return found
+
+    def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
+        """The member of this instance id, which must have this member id; raises KafkaError."""
+        known = self.static_ids.get(instance_id)
+        if known is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if known != member_id:
+            raise KafkaError(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {known}.",
+            )
+        return self.members[known]

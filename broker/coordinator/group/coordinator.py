@@ -1,0 +1,127 @@
+"""Shell: the groups of this broker: which partition holds a group, and which broker coordinates it.
+
+Rules of this file: `broker.coordinator.runtime` finds the coordinator of a request. When a topic is deleted, all
+coordinators are told, because of its offsets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+from broker.cluster.events import Event, PartitionChanged, TopicDeleted
+from broker.cluster.image import MetadataImage
+from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
+from broker.coordinator.group.consumer.topology import ImageTopology
+from broker.coordinator.group.shard import GroupShard, Request, TopicsDeleted
+from broker.coordinator.group.state import Count
+from broker.coordinator.group.values import Client, GroupSettings
+from broker.coordinator.loads import Loads, State
+from broker.coordinator.placement import TOPIC
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
+from broker.replica.leader.hosted import HostedPartition
+from broker.seams import Clock
+
+_LOGGER = logging.getLogger(__name__)
+_OURSELVES = Client("", "", 0)
+
+
+class GroupCoordinator:
+    """The coordinators of all partitions of `__consumer_offsets` that this broker leads."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        *,
+        partitions: Partitions,
+        image: MetadataImage,
+        clock: Clock,
+        create_topics: CreateTopics,
+        new_id: Callable[[], str] = lambda: str(uuid4()),
+    ) -> None:
+        """`image` is the published one; `new_id` gives the part of a member id that nobody had before."""
+        self.loads = Loads()
+        # Of all leads: what was counted must not become less when a partition moves.
+        self.counts: Counter[Count] = Counter()
+        self._topology = ImageTopology(image)
+
+        def begin(partition: HostedPartition) -> CoordinatorContext[GroupShard]:
+            return CoordinatorContext(
+                partition,
+                GroupShard(settings, new_id, self._topology, self.counts),
+                clock=clock,
+                loads=self.loads,
+                load_bytes=settings.offsets_load_buffer_size,
+                commit_timeout_ms=settings.offsets_commit_timeout_ms,
+            )
+
+        self.topic = CoordinatorRuntime(
+            InternalTopicSettings(
+                name=TOPIC,
+                num_partitions=settings.offsets_topic_num_partitions,
+                replication_factor=settings.offsets_topic_replication_factor,
+                segment_bytes=settings.offsets_topic_segment_bytes,
+                is_factor_set=settings.is_replication_factor_set,
+            ),
+            partitions=partitions,
+            image=image,
+            create_topics=create_topics,
+            begin=begin,
+        )
+
+    def start(self) -> None:
+        """Begin to read what this broker leads; requests are refused per partition until that is done."""
+        self.topic.start()
+
+    def stop(self) -> None:
+        """Take nothing more, and tell all who wait."""
+        self.topic.stop()
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Start loading partitions that are led here now; delete the offsets of deleted topics."""
+        self._topology.changed(events)
+        if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
+            self.start()
+        deleted = tuple(
+            (event.topic, event.topic_id) for event in events if isinstance(event, TopicDeleted)
+        )
+        if deleted:
+            for context in self.topic.led_here():
+                error = context.run(TopicsDeleted(topics=deleted), _OURSELVES)
+                if error is not None:
+                    names = ", ".join(topic for topic, _ in deleted)
+                    _LOGGER.warning("Offsets of deleted topics %s stay: %s", names, error)
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def submit(self, group_id: str, request: Request, client: Client) -> Any:
+        """The response of the group's coordinator, or a future that will have it; raises KafkaError."""
+        return self.topic.context_of(group_id).submit(request, client)
+
+    def submit_to_all(self, request: Request, client: Client) -> list[Any]:
+        """The same request to every coordinator of this broker; raises KafkaError for what the first refuses."""
+        return [context.submit(request, client) for context in self.topic.led_here()]
+
+    def end_transaction(self, index: int, producer_id: int, *, committed: bool) -> None:
+        """A marker was appended to this partition of `__consumer_offsets`."""
+        context = self.topic.context(index)
+        if (
+            context is not None and context.is_active
+        ):  # While the log is being read, reading will find it.
+            context.appended_by_others()
+            context.shard.replay_end_of_transaction(producer_id, committed=committed)
+
+    # -- what is to be seen -------------------------------------------------------------------------
+
+    def shards(self) -> Iterator[GroupShard]:
+        """The machines of all partitions whose log has been read."""
+        for context in self.topic.begun():
+            if context.is_active:
+                yield context.shard
+
+    def states(self) -> Iterator[State]:
+        """How far the coordinator of each partition is."""
+        return (context.state for context in self.topic.begun())

@@ -1,0 +1,141 @@
+"""Shell: what this broker writes to the lake from time to time: the positions of its partitions, and its groups.
+
+Rules of this file:
+- It writes every `lake.offsets.interval.ms`, and only if something has moved: a broker at rest writes nothing, a busy
+  one makes one commit in that time. What came after the last one is lost with all disks (`python -m broker restore`).
+- A broker that is stopped writes once more, for PUBLISH_SECONDS at most. If it has not written before, it leaves out
+  coordinators without a group: it may have begun on empty disks by mistake.
+- A partition of `__consumer_offsets` is written together with its groups, of one leader epoch, or not at all. While its
+  log is being read, or until another broker that leads it has written, the table keeps what was written before.
+- One pass over partitions and groups is spread over turns of the event loop, so that others wait only for a part of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from broker.coordinator.group.lake.notes import ShardPlace, partition_note, shard_note
+from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.placement import TOPIC
+from broker.coordinator.runtime import CoordinatorContext
+from broker.ipc.channel import AskWorker
+from broker.ipc.child import WorkerFailed, WorkerLost
+from broker.replica.leader.hosted import HostedPartition
+
+log = logging.getLogger(__name__)
+
+# Partitions that are looked at before others get their turn.
+PARTITIONS_AT_ONCE = 200
+# Of a partition's note all but the bytes on disk, which move with local retention, too.
+_SIGNIFICANT = 9
+# A stop waits no longer for a store that is away.
+PUBLISH_SECONDS = 5.0
+
+
+LedPartitions: TypeAlias = Callable[[], Iterable[HostedPartition]]
+Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupShard]]]
+
+
+class OffsetNotes:
+    """Keeps the lake told."""
+
+    def __init__(
+        self,
+        ask: AskWorker,
+        led: LedPartitions,
+        coordinators: Coordinators,
+        interval_ms: int,
+    ) -> None:
+        """`ask` has the worker carry out a request; `led` and `coordinators` are those of the moment."""
+        self._ask = ask
+        self._led = led
+        self._coordinators = coordinators
+        self._interval_ms = interval_ms
+        self._told: Any = None
+        self._shards: dict[int, tuple[ShardPlace, str]] = {}
+        self._writing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Note, and note again."""
+        while self._interval_ms >= 0:
+            await asyncio.sleep(max(self._interval_ms, 1) / 1000)
+            try:
+                await self.note()
+            except (WorkerLost, WorkerFailed) as error:
+                log.warning("offsets are not noted in the lake, tried again: %s", error)
+            except Exception:  # the root of a task: nobody else would hear of it
+                log.exception("offsets are not noted in the lake")
+
+    async def publish(self) -> bool:
+        """Write what has moved, before this broker stops; what cannot be written in time is told, and False."""
+        if self._interval_ms < 0:
+            return True
+        try:
+            async with asyncio.timeout(PUBLISH_SECONDS):
+                await self.note(begins=False)
+            return True
+        except (TimeoutError, WorkerLost, WorkerFailed) as error:
+            why = str(error) or f"the lake did not answer for {PUBLISH_SECONDS:g} s"
+            log.warning(
+                "the last committed offsets of groups are not published to the lake: %s", why
+            )
+        except Exception:
+            log.exception("the last committed offsets of groups are not published to the lake")
+        return False
+
+    async def note(self, *, begins: bool = True) -> None:
+        """Note what has moved since the last time, if anything has; `begins`: also that there are no groups."""
+        async with self._writing:
+            await self._note(begins)
+
+    async def _note(self, begins: bool) -> None:
+        partitions = await self._partitions()
+        await self._encode_shards()
+        if not begins and self._told is None:
+            for index, each in self._active().items():
+                if not each.shard.has_groups:
+                    self._shards.pop(index, None)
+        epochs = {place.partition: place.leader_epoch for place, _ in self._shards.values()}
+        partitions = [
+            each for each in partitions if each[0] != TOPIC or epochs.get(each[2]) == each[3]
+        ]
+        spoken = {each[2] for each in partitions if each[0] == TOPIC}
+        shards = [shard for index, shard in self._shards.items() if index in spoken]
+        told = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
+        if told == self._told or not partitions:
+            return
+        await self._ask(
+            {
+                "op": "note_offsets",
+                "partitions": partitions,
+                "shards": [text for _, text in shards],
+            }
+        )
+        self._told = told
+
+    async def _partitions(self) -> list[list[Any]]:
+        found: list[list[Any]] = []
+        for number, partition in enumerate(tuple(self._led())):
+            if not partition.leader.is_recovering and not partition.is_lost:
+                found.append(partition_note(partition))
+            if number % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        return found
+
+    def _active(self) -> dict[int, CoordinatorContext[GroupShard]]:
+        return {each.partition.index: each for each in self._coordinators() if each.is_active}
+
+    async def _encode_shards(self) -> None:
+        """Encode what has changed; drop what is led elsewhere, or unknown."""
+        active = self._active()
+        for index in self._shards.keys() - active.keys():
+            del self._shards[index]
+        for index, each in active.items():
+            place = ShardPlace(index, each.partition.leader.leader_epoch, each.last_written_offset)
+            known = self._shards.get(index)
+            if known is None or known[0] != place:
+                self._shards[index] = place, shard_note(place, each.shard)
+                await asyncio.sleep(0)

@@ -1,0 +1,117 @@
+"""Pure: groups from the lake (`__offsets`) as records of `__consumer_offsets` again, after all disks were lost.
+
+Rules of this file:
+- A group comes back empty, in its last generation; its members join anew.
+- An offset above the end of the restored partition is set back to that end: new records will get those offsets, and a
+  group that continued at the old one would never see them.
+- Offsets of topics that no longer exist are not restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.coordinator.group.offsets import NO_TIMESTAMP
+from broker.coordinator.group.values import CoordinatorRecord
+from kafka_ds.protocol.messages.persisted import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from kafka_ds.protocol.types import NO_UUID, uuid_from_text
+
+Row = Mapping[str, Any]
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetBack:
+    """An offset that a group had committed beyond what came back."""
+
+    group_id: str
+    topic: str
+    partition: int
+    committed_offset: int
+    end_offset: int
+
+
+@dataclass(slots=True)
+class RestoredGroups:
+    """The records to append to one partition of `__consumer_offsets`, and a summary."""
+
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    groups: set[str] = field(default_factory=set)
+    offsets: int = 0
+    set_back: list[SetBack] = field(default_factory=list)
+    noted_ms: int = -1
+
+
+def restored_groups(
+    rows: Iterable[Row],
+    coordinator_partition: int,
+    *,
+    end_of: Callable[[str, int], int | None],
+    now_ms: int,
+) -> RestoredGroups:
+    """The groups of one coordinator, out of the present rows of `__offsets`.
+
+    `end_of` tells the end of a topic's partition as far as that bounds what groups may have committed; None: it is not
+    there. A partition of a living leader has no such bound: its end is the largest offset that there can be.
+    """
+    found = RestoredGroups()
+    mine = [row for row in rows if row.get("coordinator_partition") == coordinator_partition]
+    for row in mine:
+        if row["kind"] == "group":
+            found.groups.add(row["group_id"])
+            found.records.append(_group_record(row, now_ms))
+    for row in mine:
+        end = end_of(row["topic"], row["partition"]) if row["kind"] == "offset" else None
+        if end is None:
+            continue
+        found.groups.add(row["group_id"])
+        found.offsets += 1
+        found.noted_ms = max(found.noted_ms, row["event_time"])
+        if row["committed_offset"] > end:
+            found.set_back.append(
+                SetBack(
+                    group_id=row["group_id"],
+                    topic=row["topic"],
+                    partition=row["partition"],
+                    committed_offset=row["committed_offset"],
+                    end_offset=end,
+                )
+            )
+        found.records.append(_offset_record(row, end))
+    return found
+
+
+def _group_record(row: Row, now_ms: int) -> CoordinatorRecord:
+    value = GroupMetadataValue(
+        protocol_type=row["protocol_type"] or "",
+        generation=row["generation"] or 0,
+        protocol=None,
+        leader=None,
+        # Its offsets expire so long after it became empty.
+        current_state_timestamp=now_ms,
+        members=[],
+    )
+    return CoordinatorRecord(GroupMetadataKey(group=row["group_id"]), value)
+
+
+def _offset_record(row: Row, end: int) -> CoordinatorRecord:
+    is_set_back = row["committed_offset"] > end
+    commit_time, expires = row["commit_time"], row["expire_timestamp"]
+    value = OffsetCommitValue(
+        offset=min(row["committed_offset"], end),
+        # The epoch of a record that is gone says nothing of the one that will be there.
+        leader_epoch=NO_EPOCH if is_set_back else row["committed_leader_epoch"],
+        metadata=row["metadata"] or "",
+        commit_timestamp=NO_TIMESTAMP if commit_time is None else commit_time,
+        expire_timestamp=NO_TIMESTAMP if expires is None else expires,
+        topic_id=uuid_from_text(row["topic_id"]) if row["topic_id"] else NO_UUID,
+    )
+    key = OffsetCommitKey(group=row["group_id"], topic=row["topic"], partition=row["partition"])
+    return CoordinatorRecord(key, value)

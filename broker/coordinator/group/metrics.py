@@ -1,0 +1,69 @@
+"""Pure: what is to be seen of groups, under Kafka's names.
+
+Rules of this file: it reads state and changes none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.consumer.group import ConsumerGroupState
+from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.state import Count
+from broker.coordinator.loads import LoadMetrics
+from broker.metrics.names import Sample, attribute, gauge
+
+_OF_GROUPS = "kafka.coordinator.group:type=GroupMetadataManager,name="
+_COUNTERS = "kafka.server:type=group-coordinator-metrics"
+
+LOADS = LoadMetrics(_COUNTERS, "groups", states_are_ours=False)
+OFFSETS = gauge(f"{_OF_GROUPS}NumOffsets", "Committed offsets of all groups.")
+GROUPS = gauge(f"{_OF_GROUPS}NumGroups", "Groups that this broker coordinates.")
+_BY_STATE = {
+    state: gauge(f"{_OF_GROUPS}NumGroups{state.value}", f"Groups that are {state.value}.")
+    for state in GroupState
+}
+_SAYS = {
+    Count.OFFSET_COMMITS: "Offsets committed.",
+    Count.OFFSET_DELETIONS: "Offsets deleted by OffsetDelete.",
+    Count.OFFSET_EXPIRATIONS: "Offsets that were kept for offsets.retention.minutes.",
+    Count.COMPLETED_REBALANCES: "Rebalances that have ended with all members joined.",
+    Count.CONSUMER_REBALANCES: "Epochs of groups of the consumer protocol that have begun.",
+}
+_BY_COUNT = {
+    count: attribute(_COUNTERS, count.value.replace("_", "-"), says)
+    for count, says in _SAYS.items()
+}
+BY_PROTOCOL = attribute(
+    _COUNTERS, "group-count", "Groups by protocol: classic, consumer.", "protocol"
+)
+BY_CONSUMER_STATE = attribute(
+    _COUNTERS,
+    "consumer-group-count",
+    "Groups of the consumer protocol by state.",
+    "state",
+)
+assert set(_BY_COUNT) == set(Count), "each count is shown"
+
+
+def group_samples(shards: Iterable[GroupShard], counts: Mapping[Count, int]) -> Iterator[Sample]:
+    """Groups by state, offsets, and what has happened to them since the broker started."""
+    states: Counter[GroupState] = Counter()
+    consumers: Counter[ConsumerGroupState] = Counter()
+    offsets = 0
+    for shard in shards:
+        states.update(shard.count_by_state())
+        consumers.update(shard.count_consumer_groups())
+        offsets += len(shard.state.offsets)
+    yield OFFSETS, (), offsets
+    yield GROUPS, (), states.total()
+    yield BY_PROTOCOL, ("classic",), states.total()
+    yield BY_PROTOCOL, ("consumer",), consumers.total()
+    for each in ConsumerGroupState:
+        yield BY_CONSUMER_STATE, (each.value.lower(),), consumers[each]
+    for state, metric in _BY_STATE.items():
+        yield metric, (), states[state]
+    for count, metric in _BY_COUNT.items():
+        yield metric, (), counts.get(count, 0)

@@ -1,0 +1,454 @@
+"""Pure: the coordinator of all groups in one partition of `__consumer_offsets`.
+
+Rules of this file:
+- There is one event at a time, from `handle` (or `tick`) to the end of `stored` or `not_stored`: the caller appends the
+  result's records together, replays each, and reports. Only the wait until they are committed may overlap with other
+  events, and no answer goes out before it is over.
+- Replicated state (`metadata`, `offsets`) is what a restart would find, and changes only in `replay`. So a record that
+  could not be written has changed none of it.
+- Other state (who waits, whose session ends when) changes with events. If an event writes something that members will
+  act upon, the change waits for `stored`; `not_stored` takes back what cannot stay.
+- Clock and chance (`new_id`) come from the caller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, assert_never
+
+from broker.coordinator.group.classic.group import Group
+from broker.coordinator.group.classic.joining import Joining
+from broker.coordinator.group.classic.membership import Membership
+from broker.coordinator.group.classic.rebalance import Rebalancing, refused_join
+from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.committing import Committing
+from broker.coordinator.group.consumer.consumers import ConsumerGroups
+from broker.coordinator.group.consumer.group import ConsumerGroupState
+from broker.coordinator.group.consumer.topology import Topology
+from broker.coordinator.group.listing import Listing
+from broker.coordinator.group.records import encode_record
+from broker.coordinator.group.state import Count, ShardState
+from broker.coordinator.group.timers import TimerKey, TimerKind
+from broker.coordinator.group.values import (
+    NO_PRODUCER_ID,
+    Client,
+    CoordinatorRecord,
+    Downgrading,
+    GroupSettings,
+    JoiningClassic,
+    RemovingGroups,
+    ReplacingStatic,
+    Step,
+    StoringAssignment,
+    Upgrading,
+)
+from broker.coordinator.result import CoordinatorResult, Instant, Reply, Ticket
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+)
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.persisted import (
+    ConsumerGroupValue,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    Key,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    Value,
+    decode_key,
+    decode_value,
+)
+from kafka_ds.records.batch import BatchHeader, ControlType, Record, control_type, read_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOffsets:
+    """The part of an OffsetFetch that concerns one group."""
+
+    group: OffsetFetchRequestGroup
+    require_stable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsDeleted:
+    """These topics, as (name, id), are gone: nobody needs their offsets."""
+
+    topics: tuple[tuple[str, bytes], ...]
+
+
+Request: TypeAlias = (
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | OffsetCommitRequest
+    | TxnOffsetCommitRequest
+    | FetchOffsets
+    | OffsetDeleteRequest
+    | DeleteGroupsRequest
+    | ListGroupsRequest
+    | DescribeGroupsRequest
+    | ConsumerGroupHeartbeatRequest
+    | ConsumerGroupDescribeRequest
+    | TopicsDeleted
+)
+_EXPIRE = TimerKey(TimerKind.EXPIRE)
+_DELETE = TimerKey(TimerKind.DELETE)
+
+
+class GroupShard:
+    """The groups of one partition."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        topology: Topology | None = None,
+        counts: Counter[Count] | None = None,
+    ) -> None:
+        self.state = ShardState(settings, new_id, topology, counts)
+        self._settings = settings
+        self._rebalancing = Rebalancing(self.state)
+        self._joining = Joining(self.state, self._rebalancing)
+        self._membership = Membership(self.state, self._rebalancing)
+        self._committing = Committing(self.state, self._rebalancing)
+        self._listing = Listing(self.state)
+        self._consumers = ConsumerGroups(self.state, self._rebalancing)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether there is a group, or an offset of one."""
+        state = self.state
+        return bool(state.metadata or state.consumers or state.offsets.committed)
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
+        """Replay a batch of the log; how many records it had. Raises CorruptRecord or MalformedFrame.
+
+        A value that cannot be understood (of a later Kafka, say) is an error, because the offsets loaded without it
+        might be old. A key that cannot be understood concerns nothing that this version knows, and is skipped.
+        """
+        records = read_records(data, position, header)
+        if header.is_control:
+            for record in records:
+                control = control_type(record)
+                if control in (ControlType.COMMIT, ControlType.ABORT):
+                    committed = control == ControlType.COMMIT
+                    self.replay_end_of_transaction(header.producer_id, committed=committed)
+        else:
+            producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
+            for record in records:
+                self._replay_record(record, producer_id)
+        return len(records)
+
+    def _replay_record(self, record: Record, producer_id: int) -> None:
+        try:
+            key = decode_key(record.key or b"")
+        except MalformedFrame:
+            return
+        if key is not None:
+            value = None if record.value is None else decode_value(key, record.value)
+            if isinstance(value, GroupMetadataValue):
+                _check_members(value)
+            self.replay(key, value, record_offset=record.offset, producer_id=producer_id)
+
+    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        """Key and value of a record."""
+        return encode_record(record)
+
+    def replay(
+        self,
+        key: Key,
+        value: Value | None,
+        *,
+        record_offset: int,
+        producer_id: int = NO_PRODUCER_ID,
+    ) -> None:
+        """Take one record of the log in."""
+        if isinstance(key, GroupMetadataKey):
+            if value is None:
+                self.state.metadata.pop(key.group, None)
+            else:
+                assert isinstance(value, GroupMetadataValue)
+                self.state.metadata[key.group] = value
+        elif not isinstance(key, OffsetCommitKey):
+            assert value is None or isinstance(value, ConsumerGroupValue)
+            self._consumers.replay(key, value)
+        else:
+            assert value is None or isinstance(value, OffsetCommitValue)
+            self.state.offsets.replay(
+                key, value, record_offset=record_offset, producer_id=producer_id
+            )
+
+    def replay_end_of_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Take the marker in that ends a producer's transaction."""
+        self.state.offsets.replay_end_of_transaction(producer_id, committed=committed)
+
+    def loaded(self, now: Instant) -> CoordinatorResult:
+        """The whole log has been replayed: the groups continue, and every session restarts."""
+        step = Step()
+        for group_id, value in self.state.metadata.items():
+            group = self.state.groups[group_id] = Group.loaded(group_id, value)
+            for member in group.members.values():
+                self._rebalancing.begin_session(group, member, now)
+            if len(group.members) > self._settings.group_max_size:
+                # The limit was lowered: let all join again, and drop those that come last.
+                self._rebalancing.prepare(group, now, step)
+        self._consumers.loaded(now)
+        self._expect_expiry(now)
+        return step.result()
+
+    def written(
+        self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
+    ) -> CoordinatorResult | None:
+        """The records are in the log and were replayed, or (with a code) could not be appended: what follows."""
+        if result.storing is None:
+            return None
+        return self.stored(result, now) if code is None else self.not_stored(result, code, now)
+
+    def stored(self, result: CoordinatorResult, now: Instant) -> CoordinatorResult:
+        """The records of a result are in the log and have been replayed."""
+        step = Step()
+        match result.storing:
+            case None:
+                pass
+            case StoringAssignment() as storing:
+                group = self.state.groups[storing.group_id]
+                self._membership.assignment_stored(group, storing, now, step)
+            case ReplacingStatic() as storing:
+                self._joining.static_replaced(self.state.groups[storing.group_id], storing, step)
+            case RemovingGroups() as storing:
+                for group_id in storing.group_ids:
+                    self.state.forget(group_id)
+            case Upgrading() as storing:
+                self._consumers.migrating.upgraded(storing, now, step)
+            case Downgrading() as storing:
+                self._consumers.migrating.downgraded(storing, now, step)
+            case JoiningClassic() as storing:
+                self._joining.join(storing.request, storing.client, storing.ticket, now, step)
+            case unreachable:
+                assert_never(unreachable)
+        return step.result()
+
+    def not_stored(
+        self, result: CoordinatorResult, code: ErrorCode, now: Instant
+    ) -> CoordinatorResult:
+        """The records of a result could not be appended; `code` is for those who wait."""
+        step = Step()
+        match result.storing:
+            case None | RemovingGroups() | Upgrading() | Downgrading():
+                pass
+            case JoiningClassic() as storing:
+                step.reply(storing.ticket, refused_join(code, storing.request.member_id))
+            case StoringAssignment() as storing:
+                group = self.state.groups[storing.group_id]
+                self._membership.assignment_not_stored(group, code, now, step)
+            case ReplacingStatic() as storing:
+                group = self.state.groups[storing.group_id]
+                self._joining.static_not_replaced(group, storing, code, now, step)
+            case unreachable:
+                assert_never(unreachable)
+        return step.result()
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def handle(
+        self, request: Request, client: Client, ticket: Ticket, now: Instant
+    ) -> CoordinatorResult:
+        """Decide what a request comes to."""
+        # The request may be an operator's, who may not describe the topics that the others' expressions match.
+        self.state.sees = None if isinstance(request, LeaveGroupRequest) else client.sees
+        try:
+            return self._handle(request, client, ticket, now)
+        finally:
+            self.state.sees = None
+
+    def _handle(
+        self, request: Request, client: Client, ticket: Ticket, now: Instant
+    ) -> CoordinatorResult:
+        step = Step()
+        if isinstance(request, JoinGroupRequest | SyncGroupRequest):
+            self._let_in(request, client, ticket, now, step)
+        else:
+            try:
+                response = self._respond(request, client, now, step)
+            except KafkaError as error:
+                return CoordinatorResult(replies=(Reply(ticket, error),))
+            step.reply(ticket, response)
+        return step.result()
+
+    def _let_in(
+        self,
+        request: JoinGroupRequest | SyncGroupRequest,
+        client: Client,
+        ticket: Ticket,
+        now: Instant,
+        step: Step,
+    ) -> None:
+        group = self.state.consumers.get(request.group_id)
+        if isinstance(request, JoinGroupRequest):
+            if group is None:
+                self._joining.join(request, client, ticket, now, step)
+            else:
+                self._consumers.join(group, request, client, ticket, now, step)
+        elif group is None:
+            self._membership.sync(request, ticket, step)
+        else:
+            step.reply(ticket, self._consumers.sync(group, request, now))
+
+    def _respond(
+        self,
+        request: HeartbeatRequest
+        | ConsumerGroupHeartbeatRequest
+        | ConsumerGroupDescribeRequest
+        | LeaveGroupRequest
+        | OffsetCommitRequest
+        | TxnOffsetCommitRequest
+        | FetchOffsets
+        | OffsetDeleteRequest
+        | DeleteGroupsRequest
+        | ListGroupsRequest
+        | DescribeGroupsRequest
+        | TopicsDeleted,
+        client: Client,
+        now: Instant,
+        step: Step,
+    ) -> Any:
+        """The response to a request that never waits for other members; raises KafkaError before any change."""
+        match request:
+            case ConsumerGroupHeartbeatRequest():
+                return self._consumers.heartbeats.heartbeat(request, client, now, step)
+            case HeartbeatRequest() | LeaveGroupRequest():
+                return self._respond_to_member(request, now, step)
+            case OffsetCommitRequest():
+                return self._committing.commit(request, client, now, step)
+            case FetchOffsets():
+                return self._committing.fetch(request.group, require_stable=request.require_stable)
+            case TxnOffsetCommitRequest():
+                return self._committing.commit_in_transaction(request, client, now, step)
+            case OffsetDeleteRequest():
+                return self._committing.delete(request, step)
+            case TopicsDeleted():
+                more = self._committing.topics_deleted(request.topics, step)
+                self._expect_deletion(now, more=more)
+                return None
+            case _:
+                return self._respond_to_operator(request, client, step)
+
+    def _respond_to_member(
+        self, request: HeartbeatRequest | LeaveGroupRequest, now: Instant, step: Step
+    ) -> Any:
+        group = self.state.consumers.get(request.group_id)
+        if isinstance(request, HeartbeatRequest):
+            if group is None:
+                return self._membership.heartbeat(request, now)
+            return self._consumers.heartbeat(group, request, now)
+        if group is None:
+            return self._membership.leave(request, now, step)
+        return self._consumers.leave(group, request, now, step)
+
+    def _respond_to_operator(
+        self,
+        request: DeleteGroupsRequest
+        | ListGroupsRequest
+        | DescribeGroupsRequest
+        | ConsumerGroupDescribeRequest,
+        client: Client,
+        step: Step,
+    ) -> Any:
+        match request:
+            case ListGroupsRequest():
+                groups = self._listing.listed(request.states_filter, request.types_filter)
+                return ListGroupsResponse(groups=groups)
+            case DescribeGroupsRequest():
+                version = client.api_version
+                described = [self._listing.described(g, version) for g in request.groups]
+                return DescribeGroupsResponse(groups=described)
+            case ConsumerGroupDescribeRequest():
+                return self._consumers.described(request)
+            case DeleteGroupsRequest():
+                results = self._listing.delete(request.groups_names, step)
+                return DeleteGroupsResponse(results=results)
+            case unreachable:
+                assert_never(unreachable)
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> int | None:
+        """When, by the monotonic clock, `tick` has something to do."""
+        return self.state.timers.next_due_ms()
+
+    def tick(self, now: Instant) -> CoordinatorResult | None:
+        """Do the first thing that is due; None if nothing is."""
+        key = self.state.timers.pop_due(now.monotonic_ms)
+        if key is None:
+            return None
+        step = Step()
+        if key.kind is TimerKind.EXPIRE:
+            more = self._committing.expire(now, step)
+            self._expect_expiry(now, at_once=more)
+            return step.result()
+        if key.kind is TimerKind.DELETE:
+            self._expect_deletion(now, more=self._committing.delete_more(step))
+            return step.result()
+        consumer = self.state.consumers.get(key.group_id)
+        if consumer is not None:
+            self._consumers.tick(consumer, key, now, step)
+            return step.result()
+        group = self.state.groups.get(key.group_id)
+        if group is None or (key.member_id and key.kind is not TimerKind.SESSION):
+            return step.result()  # it was of a group that is gone, or of the other protocol
+        if key.kind is TimerKind.SESSION:
+            self._rebalancing.session_is_over(group, key.member_id, now, step)
+        elif key.kind is TimerKind.JOIN:
+            self._rebalancing.join_time_is_up(group, now, step)
+        else:
+            self._rebalancing.sync_time_is_up(group, now, step)
+        return step.result()
+
+    def _expect_expiry(self, now: Instant, *, at_once: bool = False) -> None:
+        interval_ms = 0 if at_once else self._settings.offsets_retention_check_interval_ms
+        self.state.timers.set(_EXPIRE, now.monotonic_ms + interval_ms)
+
+    def _expect_deletion(self, now: Instant, *, more: bool) -> None:
+        if more:
+            self.state.timers.set(_DELETE, now.monotonic_ms)
+
+    # -- monitoring ---------------------------------------------------------------------------------
+
+    def count_by_state(self) -> dict[GroupState, int]:
+        """How many groups of the classic protocol there are in each state."""
+        counts = dict.fromkeys(GroupState, 0)
+        for group in self.state.all_groups():
+            counts[group.state] += 1
+        return counts
+
+    def count_consumer_groups(self) -> Counter[ConsumerGroupState]:
+        """How many groups of the consumer protocol there are in each state."""
+        return Counter(group.state for group in self.state.consumers.values())
+
+
+def _check_members(value: GroupMetadataValue) -> None:
+    """No member, and no instance, is in a group twice: what says so was not written by a coordinator."""
+    names = [member.member_id for member in value.members]
+    instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
+    if len({*names}) < len(names) or len({*instances}) < len(instances):
+        raise MalformedFrame("a group has a member twice")

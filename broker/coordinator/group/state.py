@@ -1,0 +1,128 @@
+"""Pure: the state of one partition's coordinator, which its parts share.
+
+Rules of this file:
+- Replicated, and changed only by `replay`: `metadata`, `consumers` and `offsets`. They are what the log says.
+- A group is of the classic protocol (`metadata`, and its present state in `groups`) or of the consumer protocol
+  (`consumers`).
+- Not replicated: the timers, and the present state in `groups` (who waits for what, who has joined since). They start
+  anew when the log has been loaded: sessions count from then on.
+- A group that only has offsets (a "simple" one) has no members and no protocol; it is created when a request names it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from broker.coordinator.group.classic.group import Group
+from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.consumer.group import ConsumerGroup
+from broker.coordinator.group.consumer.topology import Matches, NoTopics, Topology
+from broker.coordinator.group.offsets import Offsets
+from broker.coordinator.group.timers import TimerKey, TimerKind, Timers
+from broker.coordinator.group.values import GroupSettings
+from kafka_ds.protocol.messages.persisted import GroupMetadataValue
+
+
+class Count(Enum):
+    """Counters for the metrics, by Kafka's names."""
+
+    OFFSET_COMMITS = "offset_commit_count"
+    OFFSET_DELETIONS = "offset_deletion_count"
+    OFFSET_EXPIRATIONS = "offset_expiration_count"
+    COMPLETED_REBALANCES = "group_completed_rebalance_count"
+    CONSUMER_REBALANCES = "consumer_group_rebalance_count"
+
+
+class ShardState:
+    """The state of one partition's coordinator."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        topology: Topology | None = None,
+        counts: Counter[Count] | None = None,
+    ) -> None:
+        """`new_id` gives a text that nobody had before, for member ids; `topology` tells of topics.
+
+        `counts`: where this shard counts, together with others; it stays when the shard goes.
+        """
+        self.settings = settings
+        self.new_id = new_id
+        self.topology: Topology = NoTopics() if topology is None else topology
+        self.matches = Matches(self.topology)
+        self.metadata: dict[str, GroupMetadataValue] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.offsets = Offsets()
+        self.groups: dict[str, Group] = {}
+        self.timers = Timers()
+        self.counts: Counter[Count] = Counter() if counts is None else counts
+        # Which topics the asking client may describe; None while there is no request, only time.
+        self.sees: Callable[[str], bool] | None = None
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """The heartbeat interval of this group's members (consumer protocol)."""
+        settings = self.settings
+        return self._of_group(
+            group_id,
+            "consumer.heartbeat.interval.ms",
+            settings.group_consumer_heartbeat_interval_ms,
+            settings.group_consumer_min_heartbeat_interval_ms,
+            settings.group_consumer_max_heartbeat_interval_ms,
+        )
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """How long members of this group of the consumer protocol may be silent."""
+        settings = self.settings
+        return self._of_group(
+            group_id,
+            "consumer.session.timeout.ms",
+            settings.group_consumer_session_timeout_ms,
+            settings.group_consumer_min_session_timeout_ms,
+            settings.group_consumer_max_session_timeout_ms,
+        )
+
+    def _of_group(self, group_id: str, name: str, default: int, least: int, most: int) -> int:
+        own = self.topology.settings_of(group_id).get(name)
+        # The broker's file may have other bounds than when it was set, or than the controller's.
+        return default if own is None else min(max(int(own), least), most)
+
+    def find(self, group_id: str) -> Group | None:
+        """The group of this id, if there is one and it is not of the consumer protocol."""
+        group = self.groups.get(group_id)
+        if group is None and group_id not in self.consumers and self.offsets.has_group(group_id):
+            group = self.create(group_id)
+        return group
+
+    def create(self, group_id: str) -> Group:
+        """A group that was not there; without members it is Empty."""
+        assert group_id not in self.groups
+        group = self.groups[group_id] = Group(group_id)
+        return group
+
+    def all_groups(self) -> Iterator[Group]:
+        """Every group of the classic protocol, also those that only have offsets."""
+        for group_id in self.offsets.group_ids() - self.groups.keys() - self.consumers.keys():
+            self.create(group_id)
+        yield from tuple(self.groups.values())
+
+    def forget_if_void(self, group: Group) -> None:
+        """Forget a group without members and without records in the log."""
+        if group.state is not GroupState.EMPTY or group.members or group.pending:
+            return
+        if group.group_id in self.metadata or self.offsets.has_group(group.group_id):
+            return
+        self.forget(group.group_id)
+
+    def forget(self, group_id: str) -> None:
+        """The group is gone, with everything that waits in it."""
+        group = self.groups.pop(group_id, None)
+        if group is None:
+            return
+        assert not group.joining and not group.syncing, "nobody is dropped"
+        for member_id in (*group.members, *group.pending):
+            self.timers.cancel(TimerKey(TimerKind.SESSION, group_id, member_id))
+        self.timers.cancel(TimerKey(TimerKind.JOIN, group_id))
+        self.timers.cancel(TimerKey(TimerKind.SYNC, group_id))

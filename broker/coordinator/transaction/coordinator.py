@@ -1,0 +1,221 @@
+"""Shell: the transactions of this broker: which partition holds a transactional id, and which broker coordinates it.
+
+Rules of this file:
+- `broker.coordinator.runtime` finds the coordinator of a request. A partition is read as soon as this broker leads it,
+  because decided transactions must be completed even if no client asks.
+- The partitions of a transaction may have any leader. Their markers, and questions whether a write belongs to a
+  transaction of another coordinator, go through one queue per broker (`broker.coordinator.request_sender`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from broker.cluster.events import Event, PartitionChanged
+from broker.cluster.image import MetadataImage
+from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
+from broker.cluster.others import OtherBrokers
+from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.topic_names import TRANSACTION_STATE
+from broker.coordinator.loads import Loads, State
+from broker.coordinator.request_sender import RequestSender
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
+from broker.coordinator.transaction.joining import JoiningQuestions, Joins
+from broker.coordinator.transaction.marker_channel import TransactionMarkerChannel
+from broker.coordinator.transaction.markers import (
+    MarkerQuestions,
+    MarkerSender,
+    MarkerWriter,
+    OffsetsMarked,
+)
+from broker.coordinator.transaction.shard import NeedsProducerId, TransactionShard
+from broker.coordinator.transaction.values import (
+    ProducerIdAndEpoch,
+    Transaction,
+    TransactionSettings,
+)
+from broker.crash_points import TRANSACTION_POINTS, armed_from_environment
+from broker.replica.leader.hosted import HostedPartition
+from broker.seams import Clock
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
+
+TOPIC = TRANSACTION_STATE
+
+
+class TransactionCoordinator:
+    """The coordinators of all partitions of `__transaction_state` that this broker leads."""
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        *,
+        partitions: Partitions,
+        image: MetadataImage,
+        clock: Clock,
+        create_topics: CreateTopics,
+        producer_ids: ProducerIds,
+        offsets_marked: OffsetsMarked,
+        others: OtherBrokers,
+    ) -> None:
+        """`image` is the published one; `offsets_marked` hears of markers in `__consumer_offsets`."""
+        self._producer_ids = producer_ids
+        self.loads = Loads()
+        self._marker_sender = RequestSender(others, MarkerQuestions())
+        self._join_sender = RequestSender(others, JoiningQuestions())
+        self.joins = Joins(self, self._join_sender, others.node_id, settings)
+        self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
+        markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
+        self.marker_channel = TransactionMarkerChannel(
+            markers, armed_from_environment(TRANSACTION_POINTS)
+        )
+
+        def begin(partition: HostedPartition) -> CoordinatorContext[TransactionShard]:
+            return CoordinatorContext(
+                partition,
+                TransactionShard(settings),
+                clock=clock,
+                loads=self.loads,
+                load_bytes=settings.transaction_state_log_load_buffer_size,
+                commit_timeout_ms=others.timeout_ms,
+                perform=self.marker_channel.perform,
+            )
+
+        self.topic = CoordinatorRuntime(
+            InternalTopicSettings(
+                name=TOPIC,
+                num_partitions=settings.transaction_state_log_num_partitions,
+                replication_factor=settings.transaction_state_log_replication_factor,
+                segment_bytes=settings.transaction_state_log_segment_bytes,
+                is_factor_set=settings.is_replication_factor_set,
+                more=(("min.insync.replicas", str(settings.transaction_state_log_min_isr)),),
+            ),
+            partitions=partitions,
+            image=image,
+            create_topics=create_topics,
+            begin=begin,
+        )
+
+    # -- beginning and ending -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to read what this broker leads; requests are refused per partition until that is done."""
+        self.topic.start()
+
+    def stop(self) -> None:
+        """Take nothing more."""
+        self.topic.stop()
+        self._marker_sender.stop()
+        self._join_sender.stop()
+        self.marker_channel.stop()
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Begin to read the partitions that are led here now; stop waiting for brokers that are gone."""
+        self._marker_sender.apply(events)
+        self._join_sender.apply(events)
+        if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
+            self.topic.start()
+
+    # -- requests: each gives the answer or a future of it, or raises KafkaError ------------------------
+
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
+    ) -> Any:
+        """The next producer of the transactional id: ProducerIdAndEpoch."""
+        context = self.topic.context_of(transactional_id)
+
+        def ask(spare_producer_id: int | None) -> Any:
+            return context.submit(
+                lambda shard, now_ms: shard.init_producer_id(
+                    transactional_id,
+                    timeout_ms,
+                    expected,
+                    now_ms=now_ms,
+                    spare_producer_id=spare_producer_id,
+                )
+            )
+
+        return self._with_producer_id(ask)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int = 0,
+    ) -> Any:
+        """Take partitions into the transaction: None."""
+        listed = tuple(partitions)
+
+        return self.topic.context_of(transactional_id).submit(
+            lambda shard, now_ms: shard.add_partitions(
+                transactional_id, producer, listed, now_ms=now_ms, client_version=client_version
+            )
+        )
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
+    ) -> None:
+        """Refuse a write to a partition that does not belong to the open transaction."""
+        self.topic.context_of(transactional_id).check().verify(
+            transactional_id, producer, partition
+        )
+
+    def end(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        *,
+        committed: bool,
+        client_version: int,
+    ) -> Any:
+        """Decide the transaction; who goes on afterwards: ProducerIdAndEpoch."""
+        context = self.topic.context_of(transactional_id)
+
+        def ask(spare_producer_id: int | None) -> Any:
+            return context.submit(
+                lambda shard, now_ms: shard.end(
+                    transactional_id,
+                    producer,
+                    committed=committed,
+                    client_version=client_version,
+                    now_ms=now_ms,
+                    spare_producer_id=spare_producer_id,
+                )
+            )
+
+        return self._with_producer_id(ask)
+
+    def _with_producer_id(self, ask: Callable[[int | None], Any]) -> Any:
+        """Ask, and again with a producer id where one is needed."""
+        try:
+            return ask(None)
+        except NeedsProducerId:
+            taken = self._producer_ids.take()
+        return self._when_there_are_ids(ask) if taken is None else ask(taken)
+
+    async def _when_there_are_ids(self, ask: Callable[[int | None], Any]) -> Any:
+        try:
+            taken = await self._producer_ids.next()
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+        answer = ask(taken)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    # -- what is to be seen -------------------------------------------------------------------------
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """What is known of a transactional id; raises KafkaError where that is not here."""
+        return self.topic.context_of(transactional_id).check().find(transactional_id)
+
+    def all(self) -> Iterator[Transaction]:
+        """Everything that is coordinated here; raises COORDINATOR_LOAD_IN_PROGRESS while not all is known."""
+        for context in self.topic.led_here():
+            yield from context.check()
+
+    def states(self) -> Iterator[State]:
+        """How far the coordinator of each partition is."""
+        return (context.state for context in self.topic.begun())

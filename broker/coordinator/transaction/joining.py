@@ -1,0 +1,400 @@
+"""Shell: checks before an append that a transactional write belongs to an open transaction (KIP-890).
+
+Rules of this file:
+- If the producer's transaction is already open in the log, nothing is asked. Otherwise the transactional id's
+  coordinator is asked: if it is here, in the same turn of the event loop; if not, by AddPartitionsToTxn.
+- No write may arrive after the marker that ends its transaction, or it would stay open for ever. So if a marker comes
+  to the partition while the coordinator is being asked, the write is refused (Kafka's verification guard).
+- A former coordinator must not say yes either: if the log has a marker of a newer coordinator, this broker knows less
+  than the log, and asks nobody before it knows more.
+- Writes of the same producer that come meanwhile wait behind the first, and are appended in order.
+- Newer clients join a transaction by writing. Their writes wait until the record of that is committed. While the
+  producer's transaction before is not complete, the coordinator is asked again for a short time (KAFKA-18575): a
+  refused write comes again only after the client's own backoff, and in each transaction. A marker that comes meanwhile
+  may be that transaction's, so it makes nobody give up: the coordinator is asked once more, and knows. If there is no
+  time for that, the client writes again (CONCURRENT_TRANSACTIONS; Kafka Streams ends on TRANSACTION_ABORTABLE).
+- The coordinator's answer becomes an error on which the client's version retries or gives up, as appropriate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from broker.cluster.events import NO_LEADER
+from broker.coordinator.request_sender import RequestSender, found_in
+from broker.coordinator.transaction.sequences import FirstSequences
+from broker.coordinator.transaction.values import (
+    TRANSACTION_VERSION_2,
+    ProducerIdAndEpoch,
+    TransactionSettings,
+)
+from broker.replica.leader.hosted import HostedPartition
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from kafka_ds.protocol.messages.transactions import (
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from kafka_ds.protocol.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from broker.coordinator.runtime import CoordinatorRuntime
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Support(IntEnum):
+    """What a client's version knows of KIP-890."""
+
+    NOTHING = 0
+    ABORTABLE = 1
+    """The error TRANSACTION_ABORTABLE."""
+    JOINS = 2
+    """That a write joins the transaction."""
+
+
+def support_of(version: int, first_that_joins: int) -> Support:
+    """What a version knows; the one before the first that joins knows the error."""
+    if version >= first_that_joins:
+        return Support.JOINS
+    return Support.ABORTABLE if version == first_that_joins - 1 else Support.NOTHING
+
+
+# The coordinator cannot answer now, or does not know yet what this broker knows: a write that is retried.
+_NOT_NOW = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+    }
+)
+# How many writes may wait for one answer; a producer has five under way.
+WAITING_MAX = 1_000
+
+
+class Writer(NamedTuple):
+    """Who writes: a transactional id's producer, whose client knows so much of KIP-890."""
+
+    transactional_id: str
+    producer: ProducerIdAndEpoch
+    support: Support
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The question whether a partition belongs to a writer's transaction, to another broker."""
+
+    writer: Writer
+    where: TopicPartition
+
+    @property
+    def group(self) -> Hashable:
+        """Responses name transactions by their transactional id."""
+        return self.writer.transactional_id
+
+    @property
+    def content(self) -> Hashable:
+        """Whose transaction, and whether the partition is to be added."""
+        return self.writer.producer, self.writer.support is Support.JOINS
+
+
+class JoiningQuestions:
+    """AddPartitionsToTxn between brokers, of many transactions at once."""
+
+    def request(self, items: Sequence[Joining]) -> AddPartitionsToTxnRequest:
+        """Each transaction with its partitions."""
+        by_writer: dict[str, tuple[Writer, dict[str, list[int]]]] = {}
+        for item in items:
+            writer, where = item.writer, item.where
+            _, topics = by_writer.setdefault(writer.transactional_id, (writer, {}))
+            topics.setdefault(where.topic, []).append(where.partition)
+        return AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=writer.transactional_id,
+                    producer_id=writer.producer.producer_id,
+                    producer_epoch=writer.producer.producer_epoch,
+                    verify_only=writer.support is not Support.JOINS,
+                    topics=[
+                        AddPartitionsToTxnTopic(name=name, partitions=indexes)
+                        for name, indexes in topics.items()
+                    ],
+                )
+                for writer, topics in by_writer.values()
+            ]
+        )
+
+    def answers(
+        self, items: Sequence[Joining], response: AddPartitionsToTxnResponse
+    ) -> Iterable[ErrorCode]:
+        """What the coordinator says of each."""
+        codes: dict[Hashable, int] = {
+            (each.transactional_id, topic.name, partition.partition_index): (
+                partition.partition_error_code
+            )
+            for each in response.results_by_transaction
+            for topic in each.topic_results
+            for partition in topic.results_by_partition
+        }
+        # What is not answered may be asked again.
+        otherwise = response.error_code or ErrorCode.NETWORK_EXCEPTION
+        wanted = ((each.writer.transactional_id, *each.where) for each in items)
+        return found_in(codes, wanted, otherwise=otherwise)
+
+
+class Asking:
+    """A question whose answer writes wait for."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Callable[[], None], Callable[[KafkaError], None]]] = []
+        # Whether a marker came to the partition meanwhile.
+        self.is_over = False
+
+    def then(self, passed: Callable[[], None], refused: Callable[[KafkaError], None]) -> None:
+        """Call one of these when the answer is there, after those that came before."""
+        if len(self._waiting) >= WAITING_MAX:
+            message = "too many writes wait for a coordinator"
+            refused(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message))
+        else:
+            self._waiting.append((passed, refused))
+
+    async def before(self, do: Callable[[], Any]) -> Any:
+        """What `do` gives when it may be done, which it is in the turn of the answer; raises KafkaError."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def passed() -> None:
+            try:
+                given = do()
+            except KafkaError as error:
+                refused(error)
+            else:
+                if not answer.done():
+                    answer.set_result(given)
+
+        def refused(error: KafkaError) -> None:
+            if not answer.done():
+                answer.set_exception(error)
+
+        self.then(passed, refused)
+        given = await answer
+        return await given if isinstance(given, Awaitable) else given
+
+    def answered(self, error: KafkaError | None) -> None:
+        """Let all pass, or none."""
+        for passed, refused in self._waiting:
+            if error is not None:
+                refused(error)
+                continue
+            try:
+                passed()
+            except Exception:  # The others have to hear of it all the same, or they wait for ever.
+                _LOGGER.exception("a mistake of ours with a write that has waited")
+                refused(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+
+class Coordinating(Protocol):
+    """This broker's transactions, as far as they are asked here (`broker.coordinator.transaction.coordinator`)."""
+
+    topic: CoordinatorRuntime[Any]
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
+    ) -> None:
+        """Refuse a write to a partition that does not belong to the open transaction."""
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: Iterable[TopicPartition],
+        *,
+        client_version: int = 0,
+    ) -> Any:
+        """Take partitions into the transaction: None, or what waits for it."""
+
+
+class Joins:
+    """Asks coordinators, here and elsewhere, what belongs to transactions."""
+
+    def __init__(
+        self,
+        transactions: Coordinating,
+        sender: RequestSender[Joining],
+        node_id: int,
+        settings: TransactionSettings,
+    ) -> None:
+        self._transactions = transactions
+        self._sender = sender
+        self._node_id = node_id
+        self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
+        self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
+        self._asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], Asking] = {}
+        self.first_sequences = FirstSequences()
+
+    def join(
+        self,
+        partition: HostedPartition,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        support: Support,
+    ) -> Asking | None:
+        """Let a write pass that belongs to its producer's open transaction: now (None), or when it is known.
+
+        Raises KafkaError for others.
+        """
+        asking = self._asking.get((partition, producer)) if self._asking else None
+        if asking is not None:
+            return asking
+        if partition.log.producers.is_in_transaction(*producer):
+            return None
+        writer = Writer(transactional_id, producer, support)
+        try:
+            answer = self._ask(partition, writer)
+        except KafkaError as error:
+            raise KafkaError(_told(error.code, support), error.message) from None
+        if answer is None:
+            return None
+        asking = self._asking[partition, producer] = Asking()
+        if support is Support.JOINS:
+            answer = self._patiently(partition, writer, asking, answer)
+        task = asyncio.ensure_future(answer)
+        task.add_done_callback(partial(self._answered, partition, writer, asking))
+        return asking
+
+    async def _patiently(
+        self,
+        partition: HostedPartition,
+        writer: Writer,
+        asking: Asking,
+        answer: Awaitable[object],
+    ) -> ErrorCode:
+        """The coordinator's answer, the last one if it is asked again; raises KafkaError for others."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience_s
+        while True:
+            code = await _code_in(answer)
+            is_ending = code is ErrorCode.CONCURRENT_TRANSACTIONS
+            is_in_doubt = code is ErrorCode.NONE and asking.is_over
+            if not (is_ending or is_in_doubt) or partition.is_lost or loop.time() >= until:
+                return code
+            if is_ending:
+                await asyncio.sleep(self._backoff_s)
+            asking.is_over = False
+            again = self._ask(partition, writer)
+            if again is None:
+                return ErrorCode.NONE
+            answer = again
+
+    def marked(self, where: HostedPartition, producer_id: int) -> None:
+        """A marker ends the producer's transaction there."""
+        for (partition, producer), asking in self._asking.items():
+            if partition is where and producer.producer_id == producer_id:
+                asking.is_over = True
+
+    def _check_epoch(self, partition: HostedPartition, writer: Writer) -> None:
+        found = partition.log.producers.get(writer.producer.producer_id)
+        if found is None:
+            return
+        epoch = self._transactions.topic.leader_epoch_of(writer.transactional_id)
+        if epoch < found.coordinator_epoch:
+            message = "another broker coordinates the transaction by now"
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
+
+    def _ask(self, partition: HostedPartition, writer: Writer) -> Awaitable[object] | None:
+        """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
+        self._check_epoch(partition, writer)
+        where = TopicPartition(partition.topic, partition.index)
+        leader = self._transactions.topic.leader_of(writer.transactional_id)
+        if leader not in (self._node_id, NO_LEADER):
+            return self._sender.send(leader, Joining(writer, where))
+        if writer.support is not Support.JOINS:
+            self._transactions.verify(writer.transactional_id, writer.producer, where)
+            return None
+        try:
+            answer = self._transactions.add_partitions(
+                writer.transactional_id,
+                writer.producer,
+                [where],
+                client_version=TRANSACTION_VERSION_2,
+            )
+        except KafkaError as error:
+            if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+                raise
+            return _at_once(error.code)
+        return answer if isinstance(answer, Awaitable) else None
+
+    def _answered(
+        self,
+        partition: HostedPartition,
+        writer: Writer,
+        asking: Asking,
+        answer: asyncio.Future[object],
+    ) -> None:
+        del self._asking[partition, writer.producer]
+        asking.answered(self._judge(partition, writer, asking, answer))
+
+    def _judge(
+        self,
+        partition: HostedPartition,
+        writer: Writer,
+        asking: Asking,
+        answer: asyncio.Future[object],
+    ) -> KafkaError | None:
+        error = KafkaError(ErrorCode.NETWORK_EXCEPTION)
+        if not answer.cancelled():
+            raised = answer.exception()
+            if isinstance(raised, KafkaError):
+                error = raised
+            elif raised is None:
+                error = KafkaError(_code(answer.result()))
+            else:
+                _LOGGER.error("a mistake of ours: nobody knows what to join", exc_info=raised)
+        if error.code is not ErrorCode.NONE:
+            return KafkaError(_told(error.code, writer.support), error.message)
+        if partition.is_lost:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if asking.is_over and writer.support is Support.JOINS:
+            message = "a transaction has ended meanwhile, this one or the one before"
+            return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
+        if asking.is_over:
+            message = "the transaction has ended meanwhile"
+            return KafkaError(_told(ErrorCode.TRANSACTION_ABORTABLE, writer.support), message)
+        return None
+
+
+def _code(answer: object) -> ErrorCode:
+    return answer if isinstance(answer, ErrorCode) else ErrorCode.NONE
+
+
+async def _code_in(answer: Awaitable[object]) -> ErrorCode:
+    try:
+        return _code(await answer)
+    except KafkaError as error:
+        if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise
+        return error.code
+
+
+async def _at_once(code: ErrorCode) -> ErrorCode:
+    return code
+
+
+def _told(code: ErrorCode, support: Support) -> ErrorCode:
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and support is Support.NOTHING:
+        return ErrorCode.INVALID_TXN_STATE
+    if code in _NOT_NOW:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and support is not Support.JOINS:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    return code

@@ -1,0 +1,219 @@
+"""Shell: the ends of transactions in their partitions, here and on other brokers: control batches (markers).
+
+Rules of this file:
+- A marker counts as written when it is below the high watermark; until then the transaction is not complete.
+- A partition that no longer exists needs no marker. One that cannot take it now is asked again, at its leader of that
+  time, as often as necessary: a decision is never given up.
+- A fenced marker is dropped: either the producer has a newer epoch, and so another transaction, or there is a newer
+  coordinator, which completes what this one has decided.
+- A marker of the second protocol (KIP-890) raises the epoch. So if it finds an open transaction of its own epoch, it is
+  late and would end the next transaction: INVALID_PRODUCER_EPOCH (KIP-1228). Otherwise writing one twice does no harm.
+- The groups hear of a marker in `__consumer_offsets` at once: the transaction's offsets count from then on. Writes of
+  the same producer that wait for their append hear of it, too: they were verified for a transaction that is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from broker.cluster.events import NO_LEADER
+from broker.cluster.image import MetadataImage
+from broker.coordinator.placement import TOPIC as OFFSETS_TOPIC
+from broker.coordinator.request_sender import RequestSender, found_in
+from broker.coordinator.runtime import Partitions
+from broker.coordinator.transaction.values import TRANSACTION_VERSION_2, Transaction
+from broker.log.values import AppendOrigin
+from broker.replica.leader.hosted import HostedPartition
+from broker.seams import Clock
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.records.batch import ControlType, end_transaction_marker
+
+# A newer epoch of the producer has been there: this transaction is over.
+FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+
+OffsetsMarked = Callable[[int, int, bool], None]
+Marked = Callable[[HostedPartition, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What is written into each partition of a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+    transaction_version: int
+
+    @staticmethod
+    def of(decided: Transaction, coordinator_epoch: int) -> Marker:
+        """The marker of a decided transaction."""
+        return Marker(
+            producer_id=decided.producer_id,
+            producer_epoch=decided.producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            committed=decided.is_commit,
+            transaction_version=decided.client_version,
+        )
+
+
+class MarkerWriter:
+    """Writes markers into partitions that are led here."""
+
+    def __init__(
+        self, partitions: Partitions, clock: Clock, offsets_marked: OffsetsMarked, marked: Marked
+    ) -> None:
+        """`offsets_marked` is called with partition, producer id and whether it commits; `marked` for every marker."""
+        self._partitions = partitions
+        self._clock = clock
+        self._offsets_marked = offsets_marked
+        self._marked = marked
+
+    def write(self, marker: Marker, where: TopicPartition) -> ErrorCode | Awaitable[ErrorCode]:
+        """Append a marker; what came of it, once that is committed."""
+        try:
+            partition = self._partitions.get(where.topic, where.partition)
+            _check_late(marker, partition)
+            batch = end_transaction_marker(
+                ControlType.COMMIT if marker.committed else ControlType.ABORT,
+                timestamp=self._clock.now_ms(),
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+            )
+            info = partition.append(
+                memoryview(bytearray(batch)),
+                acks=-1,
+                now_ms=self._clock.now_ms(),
+                origin=AppendOrigin.COORDINATOR,
+            )
+        except KafkaError as error:
+            return error.code
+        except OSError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        self._marked(partition, marker.producer_id)
+        if where.topic == OFFSETS_TOPIC:
+            self._offsets_marked(where.partition, marker.producer_id, marker.committed)
+        if partition.is_acknowledged(info.last_offset, -1):
+            return ErrorCode.NONE
+        return _outcome(partition.acknowledgement(info.last_offset, -1))
+
+
+def _check_late(marker: Marker, partition: HostedPartition) -> None:
+    if marker.transaction_version < TRANSACTION_VERSION_2:
+        return
+    if partition.log.producers.is_in_transaction(marker.producer_id, marker.producer_epoch):
+        message = f"producer {marker.producer_id} has begun another transaction since"
+        raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, message)
+
+
+async def _outcome(acknowledged: asyncio.Future[None]) -> ErrorCode:
+    try:
+        await acknowledged
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerFor:
+    """A marker for a partition that another broker leads."""
+
+    marker: Marker
+    where: TopicPartition
+
+    @property
+    def group(self) -> Hashable:
+        """Responses name markers by their producer."""
+        return self.marker.producer_id
+
+    @property
+    def content(self) -> Hashable:
+        """Which marker it is."""
+        return self.marker
+
+
+class MarkerQuestions:
+    """WriteTxnMarkers to one broker, of many transactions at once."""
+
+    def request(self, items: Sequence[MarkerFor]) -> WriteTxnMarkersRequest:
+        """Each marker with its partitions."""
+        by_marker: dict[Marker, dict[str, list[int]]] = {}
+        for item in items:
+            indexes = by_marker.setdefault(item.marker, {}).setdefault(item.where.topic, [])
+            indexes.append(item.where.partition)
+        return WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=marker.producer_id,
+                    producer_epoch=marker.producer_epoch,
+                    transaction_result=marker.committed,
+                    coordinator_epoch=marker.coordinator_epoch,
+                    transaction_version=marker.transaction_version,
+                    topics=[
+                        WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+                        for name, indexes in topics.items()
+                    ],
+                )
+                for marker, topics in by_marker.items()
+            ]
+        )
+
+    def answers(
+        self, items: Sequence[MarkerFor], response: WriteTxnMarkersResponse
+    ) -> Iterable[ErrorCode]:
+        """What came of each; what is not answered is not known, and asked again."""
+        codes: dict[Hashable, int] = {
+            (marker.producer_id, topic.name, partition.partition_index): partition.error_code
+            for marker in response.markers
+            for topic in marker.topics
+            for partition in topic.partitions
+        }
+        wanted = ((each.marker.producer_id, *each.where) for each in items)
+        return found_in(codes, wanted, otherwise=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+class MarkerSender:
+    """Writes markers wherever their partitions are led now."""
+
+    def __init__(
+        self,
+        here: MarkerWriter,
+        sender: RequestSender[MarkerFor],
+        image: MetadataImage,
+        node_id: int,
+    ) -> None:
+        """`image` is the published one."""
+        self._here = here
+        self._sender = sender
+        self._image = image
+        self._node_id = node_id
+
+    def write(self, marker: Marker, where: TopicPartition) -> ErrorCode | Awaitable[ErrorCode]:
+        """Have a marker written; what came of it, once that is committed."""
+        partition = self._image.partition(where.topic, where.partition)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if partition.leader == self._node_id:
+            return self._here.write(marker, where)
+        if partition.leader == NO_LEADER:
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        return self._written_elsewhere(
+            self._sender.send(partition.leader, MarkerFor(marker, where))
+        )
+
+    async def _written_elsewhere(self, answer: Awaitable[ErrorCode]) -> ErrorCode:
+        code = await answer
+        # Whether the partition exists is for this broker's metadata to say: those of the other one may be older.
+        is_unknown = code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if is_unknown else code
+
+
+def is_settled(code: ErrorCode) -> bool:
+    """Whether the partition needs no further try."""
+    return code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,0 +1,68 @@
+"""Groups out of the lake's notes: what comes back, and how far."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.coordinator.group.lake.restored import SetBack, restored_groups
+from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.values import GroupSettings
+from broker.restore import record_batches
+from kafka_ds.records.batch import read_header
+
+ENDS = {("orders", 0): 50, ("orders", 1): 10}
+
+
+def group(name: str, coordinator: int = 3) -> dict[str, Any]:
+    return {
+        "kind": "group", "coordinator_partition": coordinator, "group_id": name, "topic": None, "partition": None,
+        "protocol_type": "consumer", "generation": 7, "event_time": 99,
+    }  # fmt: skip
+
+
+def offset(name: str, topic: str, index: int, at: int, coordinator: int = 3) -> dict[str, Any]:
+    return {
+        "kind": "offset", "coordinator_partition": coordinator, "group_id": name, "topic": topic, "partition": index,
+        "topic_id": None, "committed_offset": at, "committed_leader_epoch": 2, "metadata": "m", "commit_time": 5,
+        "expire_timestamp": None, "event_time": 100,
+    }  # fmt: skip
+
+
+ROWS = [
+    group("billing"), offset("billing", "orders", 0, 50), offset("billing", "orders", 1, 11),
+    offset("billing", "gone", 0, 5), offset("simple", "orders", 0, 1),
+    group("elsewhere", 4), offset("elsewhere", "orders", 0, 1, 4),
+    {"kind": "partition", "topic": "orders", "partition": 0, "event_time": 1},
+]  # fmt: skip
+
+
+def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None:
+    found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    assert (found.groups, found.offsets, found.noted_ms) == ({"billing", "simple"}, 3, 100)
+    shard = GroupShard(GroupSettings(), lambda: "id")
+    for batch in record_batches(found.records, 1000):
+        shard.replay_batch(batch, 0, read_header(batch))
+    offsets = shard.state.offsets
+    at_end = offsets.get("billing", "orders", 0)
+    assert at_end is not None
+    assert (at_end.offset, at_end.leader_epoch, at_end.metadata) == (50, 2, "m")
+    assert (at_end.commit_timestamp_ms, at_end.expire_timestamp_ms) == (5, -1)
+    assert offsets.get("billing", "gone", 0) is None
+    assert offsets.group_ids() == {"billing", "simple"}
+    kept = shard.state.metadata["billing"]
+    assert (kept.generation, kept.protocol_type, kept.members) == (7, "consumer", [])
+
+
+def test_no_group_goes_on_beyond_what_came_back() -> None:
+    found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    assert found.set_back == [
+        SetBack(group_id="billing", topic="orders", partition=1, committed_offset=11, end_offset=10)
+    ]
+    (record,) = (each for each in found.records if getattr(each.key, "partition", None) == 1)
+    assert record.value is not None
+    assert (record.value.offset, record.value.leader_epoch) == (10, -1)
+
+
+def test_what_was_not_noted_is_not_made_up() -> None:
+    found = restored_groups(ROWS, 0, end_of=lambda *key: ENDS.get(key), now_ms=1000)
+    assert (found.records, found.groups, found.set_back) == ([], set(), [])
