@@ -12,9 +12,9 @@ from kafka_ds.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from kafka_ds.source.datasource import KafkaDataSource, register
-    from kafka_ds.source.progress import offsets_behind_latest
     from kafka_ds.source.report import scan_report
     from kafka_ds.source.scan import scan
+    from kafka_ds.source.stream_offset import offsets_behind_latest
 
 __all__ = [
     "KafkaDataSource",
@@ -25,7 +25,7 @@ __all__ = [
     "scan_report",
 ]
 _MODULES = {
-    "offsets_behind_latest": "kafka_ds.source.progress",
+    "offsets_behind_latest": "kafka_ds.source.stream_offset",
     "scan": "kafka_ds.source.scan",
     "scan_report": "kafka_ds.source.report",
 }

@@ -1,10 +1,8 @@
 """Shell: a task's rows, turned into sealed batches for the producer, some megabytes at a time.
 
-Rules of this file (besides the producer, compiled loops and the random start for rows without keys are impure):
-- Rows are collected until there are enough for full batches; then they get their partitions, are sorted by them, and
-  are encoded. No step handles single rows in Python. A batch holds rows of one partition in the order in which they
-  came.
-- A record larger than `max.request.size` is an error that names its row, as in the Java client.
+Rows are collected until there are enough for full batches; then they get their partitions, are sorted by them, and are
+encoded. No step handles single rows in Python. A batch holds rows of one partition in the order in which they came. A
+record larger than `max.request.size` is an error that names its row, as in the Java client.
 """
 
 from __future__ import annotations

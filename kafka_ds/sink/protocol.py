@@ -1,30 +1,9 @@
-"""Pure: how a micro-batch of a stream is written exactly once: the steps of its protocol, in their order.
+"""Pure: how a micro-batch of a stream is written exactly once: the effects of its protocol, in their order.
 
-Each task attempt of a micro-batch writes into a transaction of its own. The driver alone knows the batch's number: it
-decides which attempts count, and decides before it commits the first one:
-
-    Lock       fence the driver that decided for this prefix before (InitProducerId of the driver's transactional id)
-    ReadLast   read the last decision, after that fence
-    Decide     one record in a transaction of the lock's: the batch and its attempts (the linearisation point)
-    End        commit each attempt; committing one again changes nothing
-    Finish     note that nothing of this batch is left to do
-    Fence      abort what is still open under this prefix: attempts that lost, failed or were forgotten
-
-Rules of this file:
-- A decision is always finished, by whichever driver: a replay of the batch aborts its own attempts and finishes the
-  decided ones, however differently its rows were spread over tasks.
-- Only the lock's holder decides. Between its fence and its decision nobody else can have decided: their lock is fenced,
-  and a fenced transaction does not commit. So of two drivers one decides each batch.
-- A decided attempt can still be aborted: it timed out while there was no driver, or a task that was believed dead used
-  its id. Its records are in the log, aborted. They are written again from there, in one of the lock's transactions,
-  together with the note that the batch is finished: all of that happens once or not at all.
-- An attempt whose end is refused has already ended; the log says how (`WasAborted`).
-- Each start of a query is a run of its own. One that writes, if only a batch again, has taken over from all before it.
-  So a run that goes on after that is of a copy of the checkpoint: batches of either would be taken for replays of the
-  other's, and their rows dropped.
-- Only the fence at the end aborts foreign attempts. So a driver that is cut off can abort attempts of its successor;
-  this costs a rewrite or a retry, but no row.
-- The machine knows no sockets and no clock. A step may fail or never come back, and the steps may be left there.
+Each task attempt writes into a transaction of its own. The driver alone knows the batch's number: it takes the lock,
+reads the last commit record, writes its own (the linearisation point), and only then commits the attempts. Between the
+fence of the lock and the record nobody else can have written one. A batch that has a record is always finished, by
+whichever driver; a replay aborts its own attempts. A step may fail or never come back, and the steps may be left there.
 """
 
 from __future__ import annotations
@@ -34,29 +13,30 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 __all__ = [
-    "NO_ATTEMPTS", "Abort", "Attempt", "Decide", "Decision", "DecisionsLost", "Effect", "End", "Fence", "Finish", "Job",
-    "Last", "ListOpen", "Lock", "NotYours", "OtherQuery", "ReadLast", "Rewrite", "SetBack", "Span", "Steps",
-    "Superseded", "WasAborted", "abort", "commit", "recover",
+    "NO_ATTEMPTS", "AbortAttempt", "Attempt", "BatchCommit", "CheckpointRolledBack", "CommitAttempt", "CommitsLost",
+    "Effect", "Fence", "Finish", "Job", "LastCommit", "ListOpen", "Lock", "PrefixConflict", "PrefixInUse",
+    "ReadLastCommit", "Rewrite", "RunSuperseded", "Span", "Steps", "TransactionAborted", "WriteCommit", "abort",
+    "commit", "recover",
 ]  # fmt: skip
 
 
-class NotYours(RuntimeError):
+class PrefixConflict(RuntimeError):
     """Somebody else writes under this prefix."""
 
 
-class OtherQuery(NotYours):
+class PrefixInUse(PrefixConflict):
     """The prefix is in use by another query (or by this one with a new checkpoint)."""
 
 
-class SetBack(NotYours):
-    """A batch before the last one decided: the checkpoint was set back."""
+class CheckpointRolledBack(PrefixConflict):
+    """A batch before the last one committed: the checkpoint was rolled back."""
 
 
-class Superseded(NotYours):
+class RunSuperseded(PrefixConflict):
     """Another run of the query has written since: of a copy of its checkpoint, or as this one was taken for dead."""
 
 
-class DecisionsLost(RuntimeError):
+class CommitsLost(RuntimeError):
     """Batches between the last one decided and this one: their decisions were not restored with the topic."""
 
 
@@ -82,7 +62,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class BatchCommit:
     """Which attempts are this batch; ``run`` is which start of the query wrote last, after those of ``earlier``."""
 
     query: str
@@ -102,10 +82,10 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Last:
+class LastCommit:
     """The last decision. ``settled`` is false while a later decision may exist that cannot be read yet."""
 
-    decision: Decision | None
+    batch_commit: BatchCommit | None
     finished: bool
     settled: bool = True
 
@@ -116,33 +96,33 @@ class Lock:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadLast:
-    """Answer: `Last`."""
+class ReadLastCommit:
+    """Answer: `LastCommit`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decide:
+class WriteCommit:
     """Durable when it answers. Refused (an exception) when the lock was lost."""
 
-    decision: Decision
+    batch_commit: BatchCommit
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class CommitAttempt:
     """Commit. Answer: whether it is committed; False where the coordinator refuses."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class AbortAttempt:
     """Abort, if it is still open and its own; nothing else happens."""
 
     attempt: Attempt
 
 
 @dataclass(frozen=True, slots=True)
-class WasAborted:
+class TransactionAborted:
     """Answer: whether the log says that it was aborted."""
 
     attempt: Attempt
@@ -152,7 +132,7 @@ class WasAborted:
 class Rewrite:
     """Write the records of these attempts again and note the batch as finished, in one transaction of the lock's."""
 
-    decision: Decision
+    batch_commit: BatchCommit
     lost: tuple[Attempt, ...]
 
 
@@ -160,7 +140,7 @@ class Rewrite:
 class Finish:
     """Note that this decision is carried out. Refused when the lock was lost: a late note would replace a newer one."""
 
-    decision: Decision
+    batch_commit: BatchCommit
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +156,8 @@ class Fence:
 
 
 Effect = (
-    Lock | ReadLast | Decide | End | Abort | WasAborted | Rewrite | Finish | ListOpen | Fence
+    Lock | ReadLastCommit | WriteCommit | CommitAttempt | AbortAttempt | TransactionAborted | Rewrite | Finish
+    | ListOpen | Fence
 )  # fmt: skip
 Steps = Generator[Effect, Any, None]
 NO_ATTEMPTS: Final[tuple[Attempt, ...]] = ()
@@ -186,11 +167,11 @@ EARLIER_MAX: Final = 16
 
 def recover() -> Steps:
     """Before a batch's tasks begin: finish what was decided, since they will use its transactional ids again."""
-    last: Last = yield ReadLast()
-    if last.settled and (last.decision is None or last.finished):
+    last: LastCommit = yield ReadLastCommit()
+    if last.settled and (last.batch_commit is None or last.finished):
         return
     yield Lock()
-    last = yield ReadLast()
+    last = yield ReadLastCommit()
     yield from _finish(last)
 
 
@@ -198,11 +179,11 @@ def commit(job: Job, attempts: Sequence[Attempt]) -> Steps:
     """All tasks have written: make their rows, or those of an earlier try that was decided, the batch.
 
     Raises:
-        NotYours, DecisionsLost: nothing was decided.
+        PrefixConflict, CommitsLost: nothing was decided.
     """
     yield Lock()
-    last: Last = yield ReadLast()
-    decided = last.decision
+    last: LastCommit = yield ReadLastCommit()
+    decided = last.batch_commit
     refusal = _refusal(job, decided)
     if refusal is not None:
         raise refusal
@@ -210,19 +191,19 @@ def commit(job: Job, attempts: Sequence[Attempt]) -> Steps:
     earlier = _before(job.run, decided)
     if decided is not None and decided.batch == job.batch:
         for attempt in _others(attempts, decided):
-            yield Abort(attempt)
+            yield AbortAttempt(attempt)
         if job.run is not None and earlier != decided.earlier:
-            yield Decide(replace(decided, run=job.run, earlier=earlier))
+            yield WriteCommit(replace(decided, run=job.run, earlier=earlier))
     else:
-        decided = Decision(
+        decided = BatchCommit(
             query=job.query,
             batch=job.batch,
             attempts=tuple(attempts),
             run=job.run,
             earlier=earlier,
         )
-        yield Decide(decided)
-        yield from _finish(Last(decision=decided, finished=False))
+        yield WriteCommit(decided)
+        yield from _finish(LastCommit(batch_commit=decided, finished=False))
     yield from _fence_all_but(())
 
 
@@ -232,40 +213,40 @@ def abort(attempts: Sequence[Attempt], job: Job | None = None) -> Steps:
     Where the prefix is somebody else's by now, attempts that are open under it are theirs, and so is the lock.
     """
     if job is not None:
-        seen: Last = yield ReadLast()
-        if seen.settled and isinstance(_refusal(job, seen.decision), NotYours):
-            for attempt in _others(attempts, seen.decision):
-                yield Abort(attempt)
+        seen: LastCommit = yield ReadLastCommit()
+        if seen.settled and isinstance(_refusal(job, seen.batch_commit), PrefixConflict):
+            for attempt in _others(attempts, seen.batch_commit):
+                yield AbortAttempt(attempt)
             return
     yield Lock()
-    last: Last = yield ReadLast()
-    kept = None if last.finished else last.decision
+    last: LastCommit = yield ReadLastCommit()
+    kept = None if last.finished else last.batch_commit
     for attempt in _others(attempts, kept):
-        yield Abort(attempt)
+        yield AbortAttempt(attempt)
     yield from _fence_all_but(() if kept is None else [a.transactional_id for a in kept.attempts])
 
 
-def _refusal(job: Job, decided: Decision | None) -> RuntimeError | None:
+def _refusal(job: Job, decided: BatchCommit | None) -> RuntimeError | None:
     """Why this job must not be decided, if so."""
     if decided is None:
         return None
     if decided.query != job.query:
-        return OtherQuery(
+        return PrefixInUse(
             f"it is in use by query {decided.query}, which has written batch {decided.batch}; "
             f"this is query {job.query}"
         )
     if decided.batch > job.batch:
-        return SetBack(
+        return CheckpointRolledBack(
             f"batch {decided.batch} of query {job.query} is written; batch {job.batch} comes before it"
         )
     if job.run in decided.earlier:
-        return Superseded(
+        return RunSuperseded(
             f"run {job.run} of query {job.query} cannot write batch {job.batch}: another run has written batch "
             f"{decided.batch} since. Is a copy of the checkpoint in use? Then give one of the two a checkpoint and a "
             "prefix of its own"
         )
     if decided.batch < job.batch - 1:
-        return DecisionsLost(
+        return CommitsLost(
             f"batch {decided.batch} of query {job.query} is the last one whose decision is known, and this is batch "
             f"{job.batch}, which may have been written before: the decisions between were lost, as in a restore, or "
             "the query wrote without them for a time. A new 'transactionalIdPrefix' goes on, and writes this batch "
@@ -274,7 +255,7 @@ def _refusal(job: Job, decided: Decision | None) -> RuntimeError | None:
     return None
 
 
-def _before(run: str | None, decided: Decision | None) -> tuple[str, ...]:
+def _before(run: str | None, decided: BatchCommit | None) -> tuple[str, ...]:
     """The runs before this one."""
     if decided is None:
         return ()
@@ -283,27 +264,27 @@ def _before(run: str | None, decided: Decision | None) -> tuple[str, ...]:
     return (*decided.earlier, decided.run)[-EARLIER_MAX:]
 
 
-def _others(attempts: Sequence[Attempt], decision: Decision | None) -> list[Attempt]:
-    decided = NO_ATTEMPTS if decision is None else decision.attempts
+def _others(attempts: Sequence[Attempt], batch_commit: BatchCommit | None) -> list[Attempt]:
+    decided = NO_ATTEMPTS if batch_commit is None else batch_commit.attempts
     return [attempt for attempt in attempts if attempt not in decided]
 
 
-def _finish(last: Last) -> Steps:
-    decision = last.decision
-    if decision is None or last.finished:
+def _finish(last: LastCommit) -> Steps:
+    batch_commit = last.batch_commit
+    if batch_commit is None or last.finished:
         return
     lost: list[Attempt] = []
-    for attempt in decision.attempts:
-        committed: bool = yield End(attempt)
+    for attempt in batch_commit.attempts:
+        committed: bool = yield CommitAttempt(attempt)
         if committed:
             continue
-        aborted: bool = yield WasAborted(attempt)
+        aborted: bool = yield TransactionAborted(attempt)
         if aborted:
             lost.append(attempt)
     if lost:
-        yield Rewrite(decision, tuple(lost))
+        yield Rewrite(batch_commit, tuple(lost))
     else:
-        yield Finish(decision)
+        yield Finish(batch_commit)
 
 
 def _fence_all_but(kept: Collection[str]) -> Steps:

@@ -1,9 +1,9 @@
-"""Shell: the writers that Spark calls: rows to topics on the executors, one decision per micro-batch on the driver.
+"""Shell: the writers that Spark calls: rows to topics on the executors, one commit per micro-batch on the driver.
 
-Rules of this file: a writer is data (options and columns), made on the driver and sent to tasks; what it opens it
-closes in the same call. A batch query writes with idempotence: a task that is retried writes its rows again, as with
-Spark's Kafka sink. A stream writes in transactions (`protocol`), unless the user wants less: each task attempt has a
-transactional id of its own, and the driver ends its transaction.
+A writer is data (options and columns), made on the driver and sent to tasks; what it opens it closes in the same call.
+A batch query writes with idempotence: a task that is retried writes its rows again, as with Spark's Kafka sink. A
+stream writes in transactions (`protocol`), unless the user wants less: each task attempt has a transactional id of its
+own, and the driver ends its transaction.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from kafka_ds.client.undelayed import acknowledge, answer_at_once
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.sink import protocol
 from kafka_ds.sink.columns import Columns, describe_rows
+from kafka_ds.sink.commit_records import attempt_id
 from kafka_ds.sink.options import SinkOptions
 from kafka_ds.sink.protocol import Attempt, Job, Span
-from kafka_ds.sink.record import attempt_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BatchSink", "StreamSink", "TransactionalSink", "Wrote"]
+__all__ = ["BatchSink", "StreamSink", "TransactionalSink", "TaskCommitMessage"]
 
 # How Spark tells tasks which query they work for, and which run of it: the group of a stream's jobs has the run's id.
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -45,7 +45,7 @@ _RUN_ID: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
-class Wrote(WriterCommitMessage):
+class TaskCommitMessage(WriterCommitMessage):
     """What a task has written: how many rows, and (in a transaction) what it takes to end that."""
 
     row_count: int
@@ -54,7 +54,7 @@ class Wrote(WriterCommitMessage):
     attempt: Attempt | None = None
 
 
-class _Sent:
+class _PickledWriter:
     """What a writer is made of; Spark pickles it for its tasks."""
 
     def __init__(self, options: SinkOptions, columns: Columns) -> None:
@@ -67,23 +67,23 @@ class _Sent:
         self.__dict__.update(state)
 
 
-class BatchSink(_Sent, DataSourceArrowWriter):
+class BatchSink(_PickledWriter, DataSourceArrowWriter):
     """Appends a DataFrame, at least once."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """A task's rows, all of them acknowledged."""
-        return _write_plainly(self._options, self._columns, iterator)
+        return _write_at_least_once(self._options, self._columns, iterator)
 
 
-class StreamSink(_Sent, DataSourceStreamArrowWriter):
+class StreamSink(_PickledWriter, DataSourceStreamArrowWriter):
     """Appends micro-batches, each at least once."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """A task's rows, all of them acknowledged."""
-        return _write_plainly(self._options, self._columns, iterator)
+        return _write_at_least_once(self._options, self._columns, iterator)
 
 
-class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
+class TransactionalSink(_PickledWriter, DataSourceStreamArrowWriter):
     """Appends micro-batches, each exactly once."""
 
     # Whether the topic of decisions was found as it has to be.
@@ -93,7 +93,7 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
         """Finish what is decided. Spark makes a writer before a micro-batch's tasks begin, which is the time for it."""
         self._drive(protocol.recover())
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         """A task's rows, all of them acknowledged, in a transaction that is still open."""
         context = TaskContext.get()
         assert context is not None and self._options.prefix is not None
@@ -104,7 +104,7 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
         first = next(filled, None)
         if first is None:
             # Nobody's transactional id is used for nothing.
-            return Wrote(row_count=0, query=query, run=run)
+            return TaskCommitMessage(row_count=0, query=query, run=run)
         settings = self._options.producer
         with Cluster(settings.client, creates_topics=True) as cluster:
             transactions = Transactions(cluster)
@@ -120,7 +120,7 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
                     self._options, self._columns, cluster, producer, identity, [first], filled
                 )
             except Exception:
-                _give_up(transactions, name, identity)
+                _abort_quietly(transactions, name, identity)
                 raise
             finally:
                 producer.close()
@@ -140,11 +140,11 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
             epoch=identity.epoch,
             spans=spans,
         )
-        return Wrote(row_count=count, query=query, run=run, attempt=attempt)
+        return TaskCommitMessage(row_count=count, query=query, run=run, attempt=attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Make these rows, or those of an earlier try that was decided, the micro-batch."""
-        wrote = _wrote(messages)
+        wrote = _messages_of(messages)
         job, attempts = _job(wrote, batchId), _attempts(wrote)
         if job is None:
             assert not attempts, "a task that wrote knows its query"
@@ -154,15 +154,15 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """End what the tasks of a micro-batch that failed have begun."""
-        wrote = _wrote(messages)
+        wrote = _messages_of(messages)
         self._drive(protocol.abort(_attempts(wrote), _job(wrote, batchId)))
 
     def _drive(self, steps: protocol.Steps) -> None:
-        from kafka_ds.sink.deciding import Deciding
+        from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 
         answer_at_once()
         with Cluster(self._options.producer.client) as cluster:
-            deciding = Deciding(cluster, self._options)
+            deciding = ExactlyOnceCommitter(cluster, self._options)
             if not self._is_prepared:
                 deciding.prepare()
                 self._is_prepared = True
@@ -170,22 +170,22 @@ class TransactionalSink(_Sent, DataSourceStreamArrowWriter):
         settle()
 
 
-def _wrote(messages: Iterable[WriterCommitMessage | None]) -> list[Wrote]:
-    return [message for message in messages if isinstance(message, Wrote)]
+def _messages_of(messages: Iterable[WriterCommitMessage | None]) -> list[TaskCommitMessage]:
+    return [message for message in messages if isinstance(message, TaskCommitMessage)]
 
 
-def _job(wrote: Sequence[Wrote], batch: int) -> Job | None:
+def _job(wrote: Sequence[TaskCommitMessage], batch: int) -> Job | None:
     """None where no task has said which query it works for."""
     return next((Job(query=w.query, batch=batch, run=w.run) for w in wrote if w.query), None)
 
 
-def _attempts(wrote: Sequence[Wrote]) -> list[Attempt]:
+def _attempts(wrote: Sequence[TaskCommitMessage]) -> list[Attempt]:
     return [each.attempt for each in wrote if each.attempt is not None]
 
 
-def _write_plainly(
+def _write_at_least_once(
     options: SinkOptions, columns: Columns, iterator: Iterator[pa.RecordBatch]
-) -> Wrote:
+) -> TaskCommitMessage:
     settings = options.producer
     with Cluster(settings.client, creates_topics=True) as cluster:
         identity = None
@@ -196,7 +196,7 @@ def _write_plainly(
             count = _write(options, columns, cluster, producer, identity, iterator)
         finally:
             producer.close()
-    return Wrote(row_count=count)
+    return TaskCommitMessage(row_count=count)
 
 
 def _write(
@@ -229,7 +229,7 @@ def _write(
     return writer.row_count
 
 
-def _give_up(transactions: Transactions, name: str, identity: Identity) -> None:
+def _abort_quietly(transactions: Transactions, name: str, identity: Identity) -> None:
     """Abort the open transaction if possible; otherwise the driver fences it."""
     with contextlib.suppress(ClientError, KafkaError):
         transactions.end(name, identity, committed=False)

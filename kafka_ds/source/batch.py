@@ -19,10 +19,10 @@ from kafka_ds.client.undelayed import acknowledge, answer_at_once
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import pushed
 from kafka_ds.source.options.options import Options
-from kafka_ds.source.planning.packing import packed
-from kafka_ds.source.planning.pinned import pin
-from kafka_ds.source.planning.planning import Plan, plan_scan
-from kafka_ds.source.reading.reading import ReadConfig, read_tasks, report_loss
+from kafka_ds.source.plan.input_partitions import packed
+from kafka_ds.source.plan.pinned import pin
+from kafka_ds.source.plan.scan_plan import Plan, plan_scan
+from kafka_ds.source.read.partition_reader import ReadConfig, read_tasks, report_loss
 from kafka_ds.source.session.optimizer import CLASS_NAME
 
 if TYPE_CHECKING:

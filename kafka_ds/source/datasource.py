@@ -170,14 +170,14 @@ class KafkaDataSource(DataSource):
 
         answer_at_once()
         end_with_driver()
-        sends_along = not self._logs_are_kept
+        prefetches = not self._logs_are_kept
         try:
             options = self._parsed(stream=True)
             check_limits(options)
             return KafkaStreamReader(
                 options,
                 declared(schema),
-                sends_along=sends_along,
+                prefetches=prefetches,
                 slots=self.slots,
             )
         except OptionError as problem:

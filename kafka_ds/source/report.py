@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from kafka_ds.source.reading.touched import COUNTERS
+from kafka_ds.source.read.scan_metrics import COUNTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ds.source.options.limits import OptionError, TopicPartition
 from kafka_ds.source.options.options import Options, parse_options
-from kafka_ds.source.planning.pinned import pin
-from kafka_ds.source.planning.planning import PartitionView
-from kafka_ds.source.planning.scanning import (
+from kafka_ds.source.plan.pinned import pin
+from kafka_ds.source.plan.scan_plan import PartitionView
+from kafka_ds.source.plan.table_scan import (
     UNDATED,
     TableVersion,
     as_option,
@@ -29,9 +29,9 @@ from kafka_ds.source.planning.scanning import (
     lost,
     times,
 )
-from kafka_ds.source.progress import StreamOffset
-from kafka_ds.source.reading.reading import report_loss
+from kafka_ds.source.read.partition_reader import report_loss
 from kafka_ds.source.schema import default_columns, parse_headers
+from kafka_ds.source.stream_offset import StreamOffset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

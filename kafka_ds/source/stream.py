@@ -1,14 +1,9 @@
 """Shell: the stream reader: offsets for each micro-batch in Spark's driver-side worker, rows on the executors.
 
-Rules of this file:
-- `read` is stateless and the reader is pickled for the executors: connections live in a survey, which is left out of
-  the pickle.
-- An end is pinned when it is named (high watermark or last stable offset). As often as Spark replays the batch, it
-  reads the same rows.
-- What Spark asks with `ReadAllAvailable` overrides our limits.
-- A batch without rows of the tables that is planned right after its end was named asks nothing again: if records go
-  meanwhile, the read of them says so.
-- The rows of a small micro-batch go along with its plan (`along`).
+`read` is stateless and the reader is pickled for the executors: connections live in an `OffsetReader`, which is left
+out of the pickle. An end is pinned when it is named (high watermark or last stable offset): as often as Spark replays
+the batch, it reads the same rows. What Spark asks with `ReadAllAvailable` overrides our limits. A batch without rows of
+the tables that is planned right after its end was named asks nothing again. Rows of a small one are prefetched.
 """
 
 from __future__ import annotations
@@ -26,20 +21,19 @@ from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.batch import read_config, slots_for
 from kafka_ds.source.options.limits import OptionError, TopicPartition
 from kafka_ds.source.options.options import Options
-from kafka_ds.source.planning.epochs import Bounds
-from kafka_ds.source.planning.packing import Pack, packed
-from kafka_ds.source.planning.planning import LostRange, plan_scan
-from kafka_ds.source.planning.sizes import limited_by_bytes
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.progress import (
-    Position,
-    StreamOffset,
-    gone,
-    limited,
-    steps,
-    waiting,
-    waiting_offsets,
+from kafka_ds.source.plan.input_partitions import Pack, packed
+from kafka_ds.source.plan.leader_epochs import Bounds
+from kafka_ds.source.plan.offset_reader import OffsetReader
+from kafka_ds.source.plan.scan_plan import LostRange, plan_scan
+from kafka_ds.source.plan.sizes import limited_by_bytes
+from kafka_ds.source.read.partition_reader import (
+    LOGGER,
+    DataLoss,
+    ReadConfig,
+    read_tasks,
+    report_loss,
 )
+from kafka_ds.source.read.prefetch import PrefetchesRows
 from kafka_ds.source.read_limits import (
     HAS_LIMITS,
     ReadAllAvailable,
@@ -49,8 +43,15 @@ from kafka_ds.source.read_limits import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from kafka_ds.source.reading.along import SendsAlong
-from kafka_ds.source.reading.reading import LOGGER, DataLoss, ReadConfig, read_tasks, report_loss
+from kafka_ds.source.stream_offset import (
+    Position,
+    StreamOffset,
+    limited,
+    micro_batch_range,
+    missing_topics,
+    waiting,
+    waiting_offsets,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +73,7 @@ def check_limits(options: Options, *, has_limits: bool = HAS_LIMITS) -> None:
             raise OptionError(f"option '{name}' needs PySpark 4.2 or newer")
 
 
-class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is appended, micro-batch by micro-batch, beginning where the options say."""
 
     def __init__(
@@ -80,14 +81,14 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         options: Options,
         schema: pa.Schema,
         *,
-        sends_along: bool = False,
+        prefetches: bool = False,
         slots: int | None = None,
     ) -> None:
         self._options = options
         self._slots = slots_for(options, slots)
         self._schema = schema
-        self._sends_along = sends_along
-        self._survey = Survey(options)
+        self._prefetches = prefetches
+        self._reader = OffsetReader(options)
         self._topics: Mapping[str, Topic] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
         self._initial: dict[str, Any] | None = None
@@ -128,7 +129,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         # With AvailableNow the end is pinned first: what comes after it is not between this stream's two ends.
         ends = self._target if self._target is not None else self._look()
         try:
-            starts = self._survey.resolve(self._options.starting, self._bounds, starting=True)
+            starts = self._reader.resolve(self._options.starting, self._bounds, starting=True)
         except OptionError as problem:
             # A first micro-batch that is played again knows it by itself: partitions may have been added since.
             self._unclear, starts = problem, {}
@@ -170,7 +171,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
             latest = self._look()
         # Spark writes down what is named here. With an end that lacks topics the options would have to be mended, and
         # the checkpoint, too.
-        self._refuse(gone(begin, latest))
+        self._refuse(missing_topics(begin, latest))
         self._latest = latest
         if isinstance(limit, ReadAllAvailable):
             return self._next(begin, latest)
@@ -205,7 +206,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         if all(start == end for start, end in spans.values()):
             return latest
         self._open_tables()
-        stored = self._survey.stored(spans, self._bounds)
+        stored = self._reader.stored(spans, self._bounds)
         return limited_by_bytes(begin, latest, bytes_max, earliest, stored)
 
     def _next(self, begin: StreamOffset, latest: StreamOffset) -> dict[str, Any]:
@@ -254,12 +255,12 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
 
     def _look(self, *, tables: bool = False) -> StreamOffset:
         """The end of every partition subscribed to, pinned."""
-        topics = self._topics = self._survey.topics()
+        topics = self._topics = self._reader.topics()
         self._opened = False
         # Without brokers the tables are all that knows an end.
         if tables or self._options.tiers == "remote":
             self._open_tables()
-        self._bounds = self._survey.bounds(topics, self._survey.partitions(topics))
+        self._bounds = self._reader.bounds(topics, self._reader.partitions(topics))
         return StreamOffset(
             topic_ids={name: topic.topic_id for name, topic in topics.items()},
             positions={
@@ -270,7 +271,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
 
     def _open_tables(self) -> None:
         if not self._opened:
-            self._survey.open_tables(self._topics)
+            self._reader.open_tables(self._topics)
             self._opened = True
 
     def _earliest(self, start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
@@ -293,12 +294,12 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         Spark asks twice unless rows came along: our strategy (`unprojected`) looks at the partitions of a plan of which
         Spark then executes a copy. The second answer is the first one: with rows the plan would be another one, too.
         """
-        self._along = None
+        self._prefetched = None
         if self._planned is not None and self._planned[:2] == (start, end):
             return self._planned[2]
         packs = self._packs(start, end)
-        if self._sends_along:
-            self._send_along(packs, self._config())
+        if self._prefetches:
+            self._prefetch(packs, self._config())
         found = [InputPartition(pack) for pack in packs]
         self._planned = (start, end, found)
         return found
@@ -310,7 +311,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
             return []
         if end != self._named or self._meets_tables(begin):
             self._look(tables=True)
-        planned = steps(begin, until, self._earliest(begin, until))
+        planned = micro_batch_range(begin, until, self._earliest(begin, until))
         strange = self._strange(until)
         ranges = {tp: span for tp, span in planned.ranges.items() if tp not in strange}
         fences = {tp: begun for tp, begun in planned.fences.items() if tp not in strange}
@@ -326,7 +327,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
             if tp in strange and start < end
         ]
         options = self._options
-        views = self._survey.views(ranges, self._bounds, options.where)
+        views = self._reader.views(ranges, self._bounds, options.where)
         plan = plan_scan(
             views,
             options.where,
@@ -345,7 +346,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
     def _meets_tables(self, begin: StreamOffset) -> bool:
         """Whether tables hold rows behind the beginning: those are for leaders to confirm that are asked afterwards."""
         self._open_tables()
-        ends = self._survey.ends_of_tables()
+        ends = self._reader.ends_of_tables()
         return any(
             tp in self._bounds and (tp not in begin.positions or begin.positions[tp].offset < end)
             for tp, end in ends.items()
@@ -387,7 +388,7 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
         }
         if not asked:
             return []
-        ends = self._survey.cluster.epoch_ends(asked)
+        ends = self._reader.cluster.epoch_ends(asked)
         return [
             f"{topic}-{partition}: the records of leader epoch {asked[topic, partition]} now end at "
             f"{end.end_offset}, below {positions[topic, partition].offset}"
@@ -407,4 +408,4 @@ class KafkaStreamReader(SendsAlong, DataSourceStreamReader, SupportsTriggerAvail
 
     def stop(self) -> None:
         """End the connections."""
-        self._survey.close()
+        self._reader.close()

@@ -25,9 +25,9 @@ from kafka_ds.source.batch import read_config
 from kafka_ds.source.datasource import declared, schema_of
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.pinned import pin
-from kafka_ds.source.planning.planning import plan_scan
-from kafka_ds.source.reading.reading import BATCH_ROWS, read_task
+from kafka_ds.source.plan.pinned import pin
+from kafka_ds.source.plan.scan_plan import plan_scan
+from kafka_ds.source.read.partition_reader import BATCH_ROWS, read_task
 from kafka_ds.source.schema import KAFKA_COLUMNS, lake_columns
 
 if TYPE_CHECKING:

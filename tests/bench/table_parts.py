@@ -50,7 +50,7 @@ def _load(store: LocalStore) -> None:
 
 PLAN = """
 from kafka_ds.source.filters.intervals import Intervals
-from kafka_ds.source.planning.tables import LakeTables
+from kafka_ds.source.plan.lake_tables import LakeTables
 view = LakeTables({root!r}).views("orders", bytes.fromhex({topic_id!r}))[3]
 assert len(view.within(Intervals.of(({middle}, {middle} + 10)))) == 1
 """

@@ -15,11 +15,12 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.transactions import Transactions
-from kafka_ds.sink import deciding, writer
+from kafka_ds.sink import exactly_once as deciding
+from kafka_ds.sink import writer
 from kafka_ds.sink.batches import BatchWriter
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
-from kafka_ds.sink.writer import TransactionalSink, Wrote
+from kafka_ds.sink.writer import TaskCommitMessage, TransactionalSink
 
 PARTITIONS = 3  # of each topic
 
@@ -98,7 +99,7 @@ class Spark:
     run: int = 0
     is_dead: bool = False
 
-    def task(self, context: Context, rows: list[bytes]) -> Wrote:
+    def task(self, context: Context, rows: list[bytes]) -> TaskCommitMessage:
         with self.monkeypatch.context() as patch:
             patch.setattr(writer.TaskContext, "get", lambda: context)
             names = [self.random.choice(self.topics) for _ in rows]
@@ -132,7 +133,7 @@ class Spark:
         return self.step
 
     def patched(self, die_at: int | None, after: bool, run: Any) -> None:
-        perform = deciding.Deciding._perform
+        perform = deciding.ExactlyOnceCommitter._perform
 
         def dying(this: Any, effect: Any) -> Any:
             self.step += 1
@@ -144,7 +145,7 @@ class Spark:
             return answer
 
         with self.monkeypatch.context() as patch:
-            patch.setattr(deciding.Deciding, "_perform", dying)
+            patch.setattr(deciding.ExactlyOnceCommitter, "_perform", dying)
             run()
 
 

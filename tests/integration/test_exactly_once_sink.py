@@ -17,10 +17,10 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.transactions import Transactions
 from kafka_ds.sink import writer
 from kafka_ds.sink.columns import RowError, check_columns
-from kafka_ds.sink.deciding import Deciding
+from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 from kafka_ds.sink.options import DECISIONS_TOPIC, SinkOptionError
-from kafka_ds.sink.protocol import Attempt, OtherQuery, SetBack, Superseded
-from kafka_ds.sink.writer import BatchSink, Wrote
+from kafka_ds.sink.protocol import Attempt, CheckpointRolledBack, PrefixInUse, RunSuperseded
+from kafka_ds.sink.writer import BatchSink, TaskCommitMessage
 from tests.integration.sink_life import (
     Context,
     Killed,
@@ -100,7 +100,7 @@ def test_every_column_arrives_by_every_codec(broker: BrokerProcess, topics: list
         sink = BatchSink(options(broker.bootstrap, **settings), check_columns(TYPES, None))
         rows = [row(n, topics, codec) for n in range(count)]
         batches = pa.Table.from_pylist(rows, schema=SCHEMA).to_batches(max_chunksize=70)
-        assert sink.write(iter(batches)) == Wrote(row_count=count)
+        assert sink.write(iter(batches)) == TaskCommitMessage(row_count=count)
 
     messages = read_all(broker.bootstrap, topics)
     assert len(messages) == count * len(CODECS)
@@ -131,7 +131,9 @@ def test_batches_are_split_until_their_topic_takes_them(
     table = pa.table({"value": pa.array(values, pa.binary())})
     given = options(broker.bootstrap, topic=narrow.topic, **{"kafka.compression.type": codec})
     sink = BatchSink(given, check_columns({"value": "binary"}, narrow.topic))
-    assert sink.write(iter(table.to_batches(max_chunksize=5_000))) == Wrote(row_count=20_000)
+    assert sink.write(iter(table.to_batches(max_chunksize=5_000))) == TaskCommitMessage(
+        row_count=20_000
+    )
     read = read_all(broker.bootstrap, [narrow.topic])
     assert sorted(m.value() for m in read) == values
     for partition in range(3):
@@ -188,7 +190,7 @@ def test_two_hundred_batches_die_between_all_steps(spark: Spark) -> None:
 def test_what_was_decided_and_timed_out_is_written_again(spark: Spark) -> None:
     spark.batch(0)
     with pytest.raises(Killed):
-        # Lock, ReadLast and Decide are done; the attempts are not ended yet.
+        # Lock, ReadLastCommit and Decide are done; the attempts are not ended yet.
         spark.batch(1, die_at=4 + 1, after=False)
     abort_what_is_open(spark)
     spark.batch(1)
@@ -200,9 +202,9 @@ def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> N
     """A single record at offset 0; its transactional id was initialised again before the driver came back."""
     spark = replace(spark, rows_a_batch=1)
     ended: list[str] = []
-    end = Deciding._end
+    end = ExactlyOnceCommitter._end
 
-    def noted(this: Deciding, attempt: Attempt, *, committed: bool) -> bool:
+    def noted(this: ExactlyOnceCommitter, attempt: Attempt, *, committed: bool) -> bool:
         ended.append(attempt.transactional_id)
         return end(this, attempt, committed=committed)
 
@@ -210,8 +212,8 @@ def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> N
         raise Killed
 
     with spark.monkeypatch.context() as patch:
-        patch.setattr(Deciding, "_end", noted)
-        patch.setattr(Deciding, "_finish", killed)
+        patch.setattr(ExactlyOnceCommitter, "_end", noted)
+        patch.setattr(ExactlyOnceCommitter, "_finish", killed)
         with pytest.raises(Killed):
             spark.batch(0)
     assert ended
@@ -234,11 +236,11 @@ def test_a_prefix_and_a_checkpoint_are_of_one_query(spark: Spark) -> None:
     spark.batch(0)
     spark.batch(1)
     message = spark.task(Context(query="another"), [b"x"])
-    with pytest.raises(OtherQuery, match="in use by query a-query"):
+    with pytest.raises(PrefixInUse, match="in use by query a-query"):
         spark.sink.commit([message], 2)
     spark.sink.abort([message], 2)
     message = spark.task(Context(), [b"y"])
-    with pytest.raises(SetBack, match="batch 0 comes before"):
+    with pytest.raises(CheckpointRolledBack, match="batch 0 comes before"):
         spark.sink.commit([message], 0)
     spark.sink.abort([message, None], 0)
     each_once(spark, 2)
@@ -250,7 +252,7 @@ def test_a_copy_of_the_checkpoint_is_noticed_by_the_original(spark: Spark) -> No
     spark.is_dead = True
     spark.batch(0)
     message = spark.task(Context(run="run 0"), [b"x"])
-    with pytest.raises(Superseded, match="another run has written batch 0 since"):
+    with pytest.raises(RunSuperseded, match="another run has written batch 0 since"):
         spark.sink.commit([message], 1)
     spark.sink.abort([message], 1)
     spark.batch(1)

@@ -30,16 +30,16 @@ from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteReco
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.pinned import pin
-from kafka_ds.source.planning.scanning import as_pinned, cold, hot_options, hot_reads
-from kafka_ds.source.reading.reading import DataLoss
+from kafka_ds.source.plan.pinned import pin
+from kafka_ds.source.plan.table_scan import as_pinned, cold, hot_options, hot_reads
+from kafka_ds.source.read.partition_reader import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.in_process import Cluster, in_process_cluster
 from tests.integration.test_cluster_moves import create, elect, partition
 from tests.integration.test_tier_replicas import TIERED
 from tests.loops import in_loop
 from tests.model_runs import SEEDS, examples
-from tests.unit.source.test_reading import schema
+from tests.unit.source.test_partition_reader import schema
 
 PARTITIONS = 2
 PLACES = range(PARTITIONS)

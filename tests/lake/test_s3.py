@@ -20,7 +20,7 @@ from kafka_ds.lake.store import s3 as store_s3
 from kafka_ds.lake.store.opening import open_store, probe
 from kafka_ds.lake.store.store import Store, UnsupportedStore
 from kafka_ds.source.options.limits import OptionError
-from kafka_ds.source.planning.tables import LakeTables
+from kafka_ds.source.plan.lake_tables import LakeTables
 from tests.integration.test_restore import restore
 from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first

@@ -25,7 +25,7 @@ from pyspark import TaskContext
 from kafka_ds.sink import protocol
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options
-from kafka_ds.sink.writer import TransactionalSink, Wrote
+from kafka_ds.sink.writer import TaskCommitMessage, TransactionalSink
 from kafka_ds.source.datasource import PushingKafkaDataSource
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class DyingSink(TransactionalSink):
         self._copies = copies
         self._phase = "recover"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Wrote:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommitMessage:
         context = TaskContext.get()
         assert context is not None
         # One task of a micro-batch dies and another one is slow. There are at least two, and each has rows.

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.sink import protocol
-from kafka_ds.sink.deciding import Deciding
+from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 from kafka_ds.sink.options import parse_sink_options
 from tests.processes import BrokerProcess
 from tests.spark.secured import Ways, assert_nothing_secret, written
@@ -205,16 +205,16 @@ def test_a_stream_is_written_once_also_after_a_restart(
     assert [*decided.earlier, decided.run] == runs
 
 
-def last_decision(broker: BrokerProcess, checkpoint: Path) -> protocol.Decision:
+def last_decision(broker: BrokerProcess, checkpoint: Path) -> protocol.BatchCommit:
     given = {
         "kafka.bootstrap.servers": broker.bootstrap,
         "checkpointLocation": str(checkpoint),
     }
     options = parse_sink_options(given, stream=True)
     with Cluster(options.producer.client) as cluster:
-        last = Deciding(cluster, options)._perform(protocol.ReadLast())
-    assert isinstance(last.decision, protocol.Decision)
-    return last.decision
+        last = ExactlyOnceCommitter(cluster, options)._perform(protocol.ReadLastCommit())
+    assert isinstance(last.batch_commit, protocol.BatchCommit)
+    return last.batch_commit
 
 
 @pytest.mark.slow

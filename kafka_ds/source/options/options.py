@@ -39,8 +39,8 @@ from kafka_ds.source.options.limits import (
     check_batch,
     parse_limit,
 )
-from kafka_ds.source.progress import BadOffset, StreamOffset
 from kafka_ds.source.schema import ColumnError, parse_columns
+from kafka_ds.source.stream_offset import BadOffset, StreamOffset
 
 __all__ = ["OPTIONS", "AsOf", "OptionError", "Options", "Subscription", "parse_options"]
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kafka_ds.sink import protocol
-from kafka_ds.sink.protocol import Attempt, Decision, Job, Last, Span
+from kafka_ds.sink.protocol import Attempt, BatchCommit, Job, LastCommit, Span
 
 QUERY = "query"
 PARTITIONS = 2
@@ -40,12 +40,12 @@ class World:
     transactions: dict[str, Transaction] = field(default_factory=dict)
     logs: list[list[Entry]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     ended: dict[tuple[str, int], str] = field(default_factory=dict)
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[BatchCommit] = field(default_factory=list)
     # The batch of the last note under the key; and of all notes that there ever were.
     finished: int | None = None
     noted: set[int] = field(default_factory=set)
     # A decision whose commit was asked for by who died: it can be read when the next holder has the lock.
-    hidden: Decision | None = None
+    hidden: BatchCommit | None = None
     lock_epoch: int = 0
     runs: int = 0
 
@@ -82,7 +82,7 @@ class World:
     def perform(self, effect: protocol.Effect, holder: int) -> Any:
         """``holder`` is the lock's epoch that the asking driver has, or -1."""
         name = type(effect).__name__.lower()
-        locked = protocol.Decide | protocol.Rewrite | protocol.Finish
+        locked = protocol.WriteCommit | protocol.Rewrite | protocol.Finish
         if isinstance(effect, locked) and holder != self.lock_epoch:
             raise Fenced
         method = getattr(self, f"on_{name}")
@@ -95,17 +95,17 @@ class World:
         self.lock_epoch += 1
         return self.lock_epoch
 
-    def on_readlast(self, effect: protocol.ReadLast) -> Last:
+    def on_readlastcommit(self, effect: protocol.ReadLastCommit) -> LastCommit:
         last = self.decisions[-1] if self.decisions else None
         finished = last is not None and last.batch == self.finished
         assert finished or last is None or last.batch not in self.noted, "a late note hides it"
-        return Last(decision=last, finished=finished, settled=self.hidden is None)
+        return LastCommit(batch_commit=last, finished=finished, settled=self.hidden is None)
 
-    def on_decide(self, effect: protocol.Decide) -> None:
+    def on_writecommit(self, effect: protocol.WriteCommit) -> None:
         assert self.hidden is None
-        self.decisions.append(effect.decision)
+        self.decisions.append(effect.batch_commit)
 
-    def on_end(self, effect: protocol.End) -> bool:
+    def on_commitattempt(self, effect: protocol.CommitAttempt) -> bool:
         attempt = effect.attempt
         transaction = self.transactions[attempt.transactional_id]
         if transaction.epoch != attempt.epoch:
@@ -115,12 +115,12 @@ class World:
             self.ended[attempt.transactional_id, attempt.epoch] = "committed"
         return transaction.state == "CompleteCommit"
 
-    def on_abort(self, effect: protocol.Abort) -> None:
+    def on_abortattempt(self, effect: protocol.AbortAttempt) -> None:
         attempt = effect.attempt
         if self.transactions[attempt.transactional_id].epoch == attempt.epoch:
             self._abort(attempt.transactional_id)
 
-    def on_wasaborted(self, effect: protocol.WasAborted) -> bool:
+    def on_transactionaborted(self, effect: protocol.TransactionAborted) -> bool:
         return self.ended[effect.attempt.transactional_id, effect.attempt.epoch] == "aborted"
 
     def on_rewrite(self, effect: protocol.Rewrite) -> None:
@@ -133,14 +133,14 @@ class World:
                 ]
                 assert len(found) == span.record_count
                 log.extend(Entry(None, entry.row) for entry in found)
-        self._note(effect.decision)
+        self._note(effect.batch_commit)
 
     def on_finish(self, effect: protocol.Finish) -> None:
-        self._note(effect.decision)
+        self._note(effect.batch_commit)
 
-    def _note(self, decision: Decision) -> None:
-        self.finished = decision.batch
-        self.noted.add(decision.batch)
+    def _note(self, batch_commit: BatchCommit) -> None:
+        self.finished = batch_commit.batch
+        self.noted.add(batch_commit.batch)
 
     def on_listopen(self, effect: protocol.ListOpen) -> list[str]:
         return self.open_ids()
@@ -221,7 +221,7 @@ def life(
             yield from _run_task(world, n, rows[n::task_count], random, loose, winners)
         try:
             yield from _drive(world, protocol.commit(job, winners))
-        except (Fenced, protocol.NotYours):
+        except (Fenced, protocol.PrefixConflict):
             # Spark calls `abort` after an error of `commit`, too.
             yield from _drive(world, protocol.abort(winners, job))
             raise
@@ -264,10 +264,10 @@ def _drive(world: World, steps: protocol.Steps) -> Step:
             fate = yield type(effect).__name__
             if (
                 fate == "hide"
-                and isinstance(effect, protocol.Decide)
+                and isinstance(effect, protocol.WriteCommit)
                 and holder == world.lock_epoch
             ):
-                world.hidden = effect.decision
+                world.hidden = effect.batch_commit
                 raise Fenced
             answer = world.perform(effect, holder)
             if isinstance(effect, protocol.Lock):

@@ -19,20 +19,20 @@ from kafka_ds.records.compression import Codec
 from kafka_ds.records.encoder import BinaryColumn
 from kafka_ds.records.partitioner import NO_PARTITION, STICKY, STICKY_FIELDS
 from kafka_ds.sink.columns import check_columns, describe_rows
-from kafka_ds.sink.loops import loops
-from kafka_ds.sink.options import SINK_OPTIONS, SinkOptionError, SinkOptions, parse_sink_options
-from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
-from kafka_ds.sink.record import (
-    LayoutUnknown,
+from kafka_ds.sink.commit_records import (
+    UnknownLayout,
     attempt_id,
-    decision_key,
-    decision_value,
+    commit_key,
+    commit_value,
     finished_key,
     finished_value,
     is_attempt_of,
-    last_of,
+    last_commit,
     lock_id,
 )
+from kafka_ds.sink.loops import loops
+from kafka_ds.sink.options import SINK_OPTIONS, SinkOptionError, SinkOptions, parse_sink_options
+from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
 
 SERVERS = {"kafka.bootstrap.servers": "h:9092"}
 
@@ -237,7 +237,7 @@ def test_rows_are_put_in_order_by_partition() -> None:
 
 # -- records ----------------------------------------------------------------------------------------
 
-DECISION = Decision(
+DECISION = BatchCommit(
     query="q",
     batch=7,
     attempts=(
@@ -253,40 +253,42 @@ DECISION = Decision(
 
 def test_a_decision_survives_its_record() -> None:
     records = [
-        (decision_key("p"), b"{}"),
-        (decision_key("p"), decision_value(DECISION)),
-        (decision_key("other"), b"nonsense of somebody else"),
+        (commit_key("p"), b"{}"),
+        (commit_key("p"), commit_value(DECISION)),
+        (commit_key("other"), b"nonsense of somebody else"),
     ]
-    assert last_of("p", records, settled=True) == Last(decision=DECISION, finished=False)
+    assert last_commit("p", records, settled=True) == LastCommit(
+        batch_commit=DECISION, finished=False
+    )
     finished = (finished_key("p"), finished_value(DECISION))
-    assert last_of("p", [*records, finished], settled=True).finished
-    assert last_of("p", [finished, *records], settled=True).finished
-    assert not last_of("p", [], settled=False).settled
+    assert last_commit("p", [*records, finished], settled=True).finished
+    assert last_commit("p", [finished, *records], settled=True).finished
+    assert not last_commit("p", [], settled=False).settled
 
 
 def test_a_decision_tells_which_runs_were_before() -> None:
     of_run = replace(DECISION, run="c", earlier=("a", "b"))
-    found = last_of("p", [(decision_key("p"), decision_value(of_run))], settled=True)
-    assert found.decision == of_run
+    found = last_commit("p", [(commit_key("p"), commit_value(of_run))], settled=True)
+    assert found.batch_commit == of_run
     # Of a version before runs were noted.
-    before = decision_value(DECISION).replace(b',"run":null,"earlier":[]', b"")
+    before = commit_value(DECISION).replace(b',"run":null,"earlier":[]', b"")
     assert b"run" not in before
-    assert last_of("p", [(decision_key("p"), before)], settled=True).decision == DECISION
+    assert last_commit("p", [(commit_key("p"), before)], settled=True).batch_commit == DECISION
 
 
 def test_an_older_batch_that_is_finished_says_nothing_of_the_last() -> None:
-    older = Decision(query="q", batch=6, attempts=())
+    older = BatchCommit(query="q", batch=6, attempts=())
     records = [
-        (decision_key("p"), decision_value(DECISION)),
+        (commit_key("p"), commit_value(DECISION)),
         (finished_key("p"), finished_value(older)),
     ]
-    assert not last_of("p", records, settled=True).finished
+    assert not last_commit("p", records, settled=True).finished
 
 
 def test_a_later_layout_is_an_error() -> None:
-    later = decision_value(DECISION).replace(b'"layout":1', b'"layout":2')
-    with pytest.raises(LayoutUnknown, match="layout 2"):
-        last_of("p", [(decision_key("p"), later)], settled=True)
+    later = commit_value(DECISION).replace(b'"layout":1', b'"layout":2')
+    with pytest.raises(UnknownLayout, match="layout 2"):
+        last_commit("p", [(commit_key("p"), later)], settled=True)
 
 
 def test_a_prefix_owns_no_ids_of_a_longer_one() -> None:

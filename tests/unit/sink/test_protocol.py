@@ -11,22 +11,22 @@ import pytest
 from kafka_ds.sink import protocol
 from kafka_ds.sink.protocol import (
     Attempt,
-    Decision,
-    DecisionsLost,
+    BatchCommit,
+    CheckpointRolledBack,
+    CommitsLost,
     Job,
-    Last,
-    NotYours,
-    OtherQuery,
-    SetBack,
+    LastCommit,
+    PrefixConflict,
+    PrefixInUse,
+    RunSuperseded,
     Span,
-    Superseded,
 )
 from tests.model_runs import examples
 from tests.unit.sink.sink_world import QUERY, Checkpoint, Fenced, Loose, Step, World, life
 
 ROWS = 4
 # How a driver's life ends by itself: done, fenced, or behind what others have done meanwhile.
-DEAD = (StopIteration, Fenced, NotYours)
+DEAD = (StopIteration, Fenced, PrefixConflict)
 
 
 def wanted(batches: int) -> list[tuple[int, int]]:
@@ -164,24 +164,24 @@ class NoLock(World):
 class Forgotten(World):
     """A decision that is not durable."""
 
-    def on_decide(self, effect: protocol.Decide) -> None:
-        self._lately = effect.decision
+    def on_writecommit(self, effect: protocol.WriteCommit) -> None:
+        self._lately = effect.batch_commit
 
-    def on_readlast(self, effect: protocol.ReadLast) -> Last:
-        return Last(decision=None, finished=False)
+    def on_readlastcommit(self, effect: protocol.ReadLastCommit) -> LastCommit:
+        return LastCommit(batch_commit=None, finished=False)
 
 
 class Hopeful(World):
     """An end that was refused is taken for a commit."""
 
-    def on_wasaborted(self, effect: protocol.WasAborted) -> bool:
+    def on_transactionaborted(self, effect: protocol.TransactionAborted) -> bool:
         return False
 
 
 class Anxious(World):
     """An end that was refused is taken for an abort."""
 
-    def on_wasaborted(self, effect: protocol.WasAborted) -> bool:
+    def on_transactionaborted(self, effect: protocol.TransactionAborted) -> bool:
         return True
 
 
@@ -197,9 +197,9 @@ class InPieces(World):
 class Early(World):
     """The batch counts as finished when it is decided."""
 
-    def on_decide(self, effect: protocol.Decide) -> None:
-        super().on_decide(effect)
-        self._note(effect.decision)
+    def on_writecommit(self, effect: protocol.WriteCommit) -> None:
+        super().on_writecommit(effect)
+        self._note(effect.batch_commit)
 
 
 class Careless(World):
@@ -220,8 +220,8 @@ class LateNote(World):
 class Confused(World):
     """A replay's own attempts are committed."""
 
-    def on_abort(self, effect: protocol.Abort) -> None:
-        self.on_end(protocol.End(effect.attempt))
+    def on_abortattempt(self, effect: protocol.AbortAttempt) -> None:
+        self.on_commitattempt(protocol.CommitAttempt(effect.attempt))
 
 
 @pytest.mark.parametrize(
@@ -264,19 +264,23 @@ def job(batch: int, run: str | None = None) -> Job:
     return Job(query=QUERY, batch=batch, run=run)
 
 
-def last(batch: int, *attempts: Attempt, query: str = QUERY, finished: bool = False) -> Last:
-    decision = Decision(query=query, batch=batch, attempts=attempts)
-    return Last(decision=decision, finished=finished)
+def last(batch: int, *attempts: Attempt, query: str = QUERY, finished: bool = False) -> LastCommit:
+    batch_commit = BatchCommit(query=query, batch=batch, attempts=attempts)
+    return LastCommit(batch_commit=batch_commit, finished=finished)
 
 
 def test_a_prefix_belongs_to_one_query() -> None:
-    with pytest.raises(OtherQuery, match="in use by query another, which has written batch 4"):
-        effects(protocol.commit(job(5), [MINE]), ReadLast=last(4, query="another", finished=True))
+    with pytest.raises(PrefixInUse, match="in use by query another, which has written batch 4"):
+        effects(
+            protocol.commit(job(5), [MINE]), ReadLastCommit=last(4, query="another", finished=True)
+        )
 
 
 def test_a_checkpoint_that_was_set_back_writes_nothing() -> None:
-    with pytest.raises(SetBack, match="batch 4 of query query is written; batch 3 comes before"):
-        effects(protocol.commit(job(3), [MINE]), ReadLast=last(4, finished=True))
+    with pytest.raises(
+        CheckpointRolledBack, match="batch 4 of query query is written; batch 3 comes before"
+    ):
+        effects(protocol.commit(job(3), [MINE]), ReadLastCommit=last(4, finished=True))
 
 
 def test_of_two_copies_of_a_checkpoint_the_one_that_went_on_first_is_refused() -> None:
@@ -289,7 +293,7 @@ def test_of_two_copies_of_a_checkpoint_the_one_that_went_on_first_is_refused() -
     copy = life(world, other, 3, ROWS, Random(2), [])
     while other.done < 1:
         next(copy)
-    with pytest.raises(Superseded, match="another run has written batch 0"):
+    with pytest.raises(RunSuperseded, match="another run has written batch 0"):
         while True:
             next(mine)
     walk(copy)
@@ -297,88 +301,91 @@ def test_of_two_copies_of_a_checkpoint_the_one_that_went_on_first_is_refused() -
 
 
 def test_a_run_that_is_restarted_takes_its_batch_over() -> None:
-    decided = Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=("a",))
-    last_ = Last(decision=decided, finished=True)
+    decided = BatchCommit(query=QUERY, batch=5, attempts=(), run="b", earlier=("a",))
+    last_ = LastCommit(batch_commit=decided, finished=True)
     for run, takes_over in (("b", False), ("c", True), (None, False)):
-        done = effects(protocol.commit(job(5, run), [MINE]), ReadLast=last_, ListOpen=[])
-        decisions = [e.decision for e in done if isinstance(e, protocol.Decide)]
+        done = effects(protocol.commit(job(5, run), [MINE]), ReadLastCommit=last_, ListOpen=[])
+        decisions = [e.batch_commit for e in done if isinstance(e, protocol.WriteCommit)]
         assert decisions == [replace(decided, run="c", earlier=("a", "b"))] * takes_over
-    later = effects(protocol.commit(job(6, "c"), []), ReadLast=last_, ListOpen=[])
+    later = effects(protocol.commit(job(6, "c"), []), ReadLastCommit=last_, ListOpen=[])
     assert (
-        protocol.Decide(Decision(query=QUERY, batch=6, attempts=(), run="c", earlier=("a", "b")))
+        protocol.WriteCommit(
+            BatchCommit(query=QUERY, batch=6, attempts=(), run="c", earlier=("a", "b"))
+        )
         in later
     )
-    with pytest.raises(Superseded, match="run a of query query"):
-        effects(protocol.commit(job(6, "a"), [MINE]), ReadLast=last_)
+    with pytest.raises(RunSuperseded, match="run a of query query"):
+        effects(protocol.commit(job(6, "a"), [MINE]), ReadLastCommit=last_)
 
 
 def test_only_some_earlier_runs_are_remembered() -> None:
     runs = tuple(map(str, range(40)))
-    last_ = Last(
-        decision=Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=runs), finished=True
+    last_ = LastCommit(
+        batch_commit=BatchCommit(query=QUERY, batch=5, attempts=(), run="b", earlier=runs),
+        finished=True,
     )
-    done = effects(protocol.commit(job(6, "c"), []), ReadLast=last_, ListOpen=[])
-    (decided,) = (e.decision for e in done if isinstance(e, protocol.Decide))
+    done = effects(protocol.commit(job(6, "c"), []), ReadLastCommit=last_, ListOpen=[])
+    (decided,) = (e.batch_commit for e in done if isinstance(e, protocol.WriteCommit))
     assert decided.earlier == (*runs[-15:], "b")
 
 
 def test_what_is_decided_is_decided_before_the_first_end() -> None:
-    nothing = Last(decision=None, finished=False)
+    nothing = LastCommit(batch_commit=None, finished=False)
     steps = protocol.commit(job(0), [MINE])
-    done = effects(steps, ReadLast=nothing, End=True, ListOpen=["0-1"])
-    decision = Decision(query=QUERY, batch=0, attempts=(MINE,))
+    done = effects(steps, ReadLastCommit=nothing, CommitAttempt=True, ListOpen=["0-1"])
+    batch_commit = BatchCommit(query=QUERY, batch=0, attempts=(MINE,))
     assert done == [
         protocol.Lock(),
-        protocol.ReadLast(),
-        protocol.Decide(decision),
-        protocol.End(MINE),
-        protocol.Finish(decision),
+        protocol.ReadLastCommit(),
+        protocol.WriteCommit(batch_commit),
+        protocol.CommitAttempt(MINE),
+        protocol.Finish(batch_commit),
         protocol.ListOpen(),
         protocol.Fence("0-1"),
     ]
 
 
 def test_abort_leaves_alone_what_was_decided() -> None:
-    done = effects(protocol.abort([MINE]), ReadLast=last(3, MINE), ListOpen=["0-0", "1-0"])
-    assert protocol.Abort(MINE) not in done
+    done = effects(protocol.abort([MINE]), ReadLastCommit=last(3, MINE), ListOpen=["0-0", "1-0"])
+    assert protocol.AbortAttempt(MINE) not in done
     assert [e for e in done if isinstance(e, protocol.Fence)] == [protocol.Fence("1-0")]
-    done = effects(protocol.abort([MINE]), ReadLast=last(2, finished=True), ListOpen=["0-0"])
-    assert protocol.Abort(MINE) in done
+    done = effects(protocol.abort([MINE]), ReadLastCommit=last(2, finished=True), ListOpen=["0-0"])
+    assert protocol.AbortAttempt(MINE) in done
     assert protocol.Fence("0-0") in done
 
 
 @pytest.mark.parametrize(
     ("decided", "mine"),
     [
-        (Decision(query=QUERY, batch=5, attempts=(), run="b", earlier=("a",)), job(6, "a")),
-        (Decision(query=QUERY, batch=5, attempts=(), run="b"), job(4, "b")),
-        (Decision(query="another", batch=5, attempts=()), job(5)),
+        (BatchCommit(query=QUERY, batch=5, attempts=(), run="b", earlier=("a",)), job(6, "a")),
+        (BatchCommit(query=QUERY, batch=5, attempts=(), run="b"), job(4, "b")),
+        (BatchCommit(query="another", batch=5, attempts=()), job(5)),
     ],
 )
-def test_who_is_refused_fences_nobody(decided: Decision, mine: Job) -> None:
+def test_who_is_refused_fences_nobody(decided: BatchCommit, mine: Job) -> None:
     """What is open under the prefix is the rightful run's, which is about to decide it."""
-    rightful = Last(decision=decided, finished=True)
-    answers = {"ReadLast": rightful, "ListOpen": ["1-0"]}
-    with pytest.raises(NotYours):
+    rightful = LastCommit(batch_commit=decided, finished=True)
+    answers = {"ReadLastCommit": rightful, "ListOpen": ["1-0"]}
+    with pytest.raises(PrefixConflict):
         effects(protocol.commit(mine, [MINE]), **answers)
     assert effects(protocol.abort([MINE], mine), **answers) == [
-        protocol.ReadLast(),
-        protocol.Abort(MINE),
+        protocol.ReadLastCommit(),
+        protocol.AbortAttempt(MINE),
     ]
     # A decision that cannot be read yet may be this job's own: the lock's next holder reads it.
-    unclear = Last(decision=decided, finished=True, settled=False)
-    done = effects(protocol.abort([MINE], mine), ReadLast=unclear, ListOpen=["1-0"])
+    unclear = LastCommit(batch_commit=decided, finished=True, settled=False)
+    done = effects(protocol.abort([MINE], mine), ReadLastCommit=unclear, ListOpen=["1-0"])
     assert protocol.Lock() in done
 
 
 def test_a_gap_in_the_decisions_writes_nothing() -> None:
     """Restored disks lack the last ones: whether this batch was written before is not known."""
-    with pytest.raises(DecisionsLost, match=r"batch 4 of query query is the last one.*batch 6"):
-        effects(protocol.commit(job(6), [MINE]), ReadLast=last(4, finished=True))
-    effects(protocol.commit(job(5), []), ReadLast=last(4, finished=True), ListOpen=[])
+    with pytest.raises(CommitsLost, match=r"batch 4 of query query is the last one.*batch 6"):
+        effects(protocol.commit(job(6), [MINE]), ReadLastCommit=last(4, finished=True))
+    effects(protocol.commit(job(5), []), ReadLastCommit=last(4, finished=True), ListOpen=[])
 
 
 def test_nothing_is_asked_twice_where_nothing_is_left_to_do() -> None:
-    assert effects(protocol.recover(), ReadLast=last(3, MINE, finished=True)) == [
-        protocol.ReadLast()
+    assert effects(protocol.recover(), ReadLastCommit=last(3, MINE, finished=True)) == [
+        protocol.ReadLastCommit()
     ]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kafka_ds.client.kept import close_kept
+from kafka_ds.client.cluster_pool import close_pool
 from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.frame import decode_request_header, encode_response
 from kafka_ds.protocol.messages import (
@@ -119,5 +119,5 @@ def scripted(script: Script) -> Iterator[ScriptedBroker]:
         yield broker
     finally:
         # A client that a task left behind would hold the broker's thread.
-        close_kept()
+        close_pool()
         broker.close()

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kafka_ds.client import kept, settled
+from kafka_ds.client import cluster_pool as kept
+from kafka_ds.client import settled
+from kafka_ds.client.cluster_pool import pooled_cluster
 from kafka_ds.client.errors import TopicGone
-from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.lake.batches import convert
 from kafka_ds.lake.batches.convert import decode_hot
@@ -35,12 +36,12 @@ from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_
 from kafka_ds.records.crc import crc32c
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.epochs import Bounds
-from kafka_ds.source.planning.planning import HotPiece, LakeView, Task, plan_scan
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.reading import reading
-from kafka_ds.source.reading.gone import PlanGone
-from kafka_ds.source.reading.reading import CorruptBatch, ReadConfig, read_task
+from kafka_ds.source.plan.leader_epochs import Bounds
+from kafka_ds.source.plan.offset_reader import OffsetReader
+from kafka_ds.source.plan.scan_plan import HotPiece, LakeView, Task, plan_scan
+from kafka_ds.source.read import partition_reader as reading
+from kafka_ds.source.read.gone import PlanGone
+from kafka_ds.source.read.partition_reader import CorruptBatch, ReadConfig, read_task
 from tests.unit.source.source_broker import TOPIC_ID, scripted
 
 # Where a batch of format v2 has its checksum, and its first record.
@@ -160,8 +161,8 @@ def test_the_tasks_of_a_worker_speak_on_one_connection(monkeypatch: pytest.Monke
         assert [rows(), rows(), connections()] == [8, 8, 2]
         # Two at once have one each, of which one stays.
         with (
-            kept_cluster(_settings(broker.port)) as one,
-            kept_cluster(_settings(broker.port)) as two,
+            pooled_cluster(_settings(broker.port)) as one,
+            pooled_cluster(_settings(broker.port)) as two,
         ):
             assert one is not two
         assert [rows(), connections()] == [8, 2]
@@ -385,10 +386,10 @@ def test_who_lacks_nothing_is_asked_for_nothing_more() -> None:
 @pytest.mark.parametrize("lakes", [{}, {"t": {}}])
 def test_a_plan_says_whether_it_reads_the_table_too(lakes: dict[str, dict[int, LakeView]]) -> None:
     """Also where the table has nothing of the partition yet."""
-    survey = Survey(parse_options({"kafka.bootstrap.servers": "none:1", "subscribe": "t"}))
-    survey._lakes = dict(lakes)
+    reader = OffsetReader(parse_options({"kafka.bootstrap.servers": "none:1", "subscribe": "t"}))
+    reader._lakes = dict(lakes)
     bounds = Bounds(topic_id=TOPIC_ID, start=0, end=10, leader_epoch=0)
-    views = survey.views({("t", 0): (0, 10)}, {("t", 0): bounds}, Predicate())
+    views = reader.views({("t", 0): (0, 10)}, {("t", 0): bounds}, Predicate())
     (task,) = plan_scan(views, Predicate()).tasks
     (piece,) = task.pieces
     assert isinstance(piece, HotPiece)

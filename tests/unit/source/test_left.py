@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kafka_ds.source.reading import left
+from kafka_ds.source.read import left
 
 SOURCE = """
 def worker(problem):

@@ -20,9 +20,9 @@ from kafka_ds.lake.names import commit_file, topic_table
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import OptionError, Options, parse_options
-from kafka_ds.source.planning.pinned import pin
-from kafka_ds.source.planning.planning import LakeFile, LakeView, PartitionView
-from kafka_ds.source.planning.scanning import (
+from kafka_ds.source.plan.pinned import pin
+from kafka_ds.source.plan.scan_plan import LakeFile, LakeView, PartitionView
+from kafka_ds.source.plan.table_scan import (
     TableVersion,
     as_option,
     cold,
@@ -32,7 +32,7 @@ from kafka_ds.source.planning.scanning import (
     within,
 )
 from tests.unit.source.source_lake import Lake, Row, record_batch
-from tests.unit.source.test_planning import file, view, views
+from tests.unit.source.test_scan_plan import file, view, views
 
 AWAY = {
     "kafka.bootstrap.servers": "127.0.0.1:1",

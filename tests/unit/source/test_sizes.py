@@ -41,12 +41,12 @@ from kafka_ds.protocol.messages.offsets import (
 )
 from kafka_ds.records.batch import Record, build_batch, empty_batch, read_header
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.epochs import Bounds
-from kafka_ds.source.planning.planning import LakeFile, LakeView
-from kafka_ds.source.planning.sizes import PRECISION, Stored, limited_by_bytes
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.progress import Position, StreamOffset, limited, waiting
+from kafka_ds.source.plan.leader_epochs import Bounds
+from kafka_ds.source.plan.offset_reader import OffsetReader
+from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
+from kafka_ds.source.plan.sizes import PRECISION, Stored, limited_by_bytes
 from kafka_ds.source.stream import KafkaStreamReader
+from kafka_ds.source.stream_offset import Position, StreamOffset, limited, waiting
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
@@ -320,20 +320,20 @@ def test_records_alone_tell_how_large_they_are(
 
 
 def test_a_topic_that_is_gone_is_not_asked_about(sized: SizedBroker) -> None:
-    survey = Survey(parse_options(sized.options(), stream=True))
+    reader = OffsetReader(parse_options(sized.options(), stream=True))
     bounds = {("t", 0): Bounds(topic_id=TOPIC_ID, start=0, end=1000, leader_epoch=0)}
     spans = {("b", 0): (0, 50), ("t", 0): (0, 1000)}
     try:
-        stored = survey.stored(spans, bounds)
+        stored = reader.stored(spans, bounds)
         assert stored["b", 0] == Stored()
         assert 100 < stored["t", 0].hot_offset_bytes < 125
         # Also where it went after it was looked at last.
-        later = survey.stored(
+        later = reader.stored(
             dict.fromkeys(spans, (500, 600)), {**bounds, ("b", 0): bounds["t", 0]}
         )
         assert later["b", 0].hot_offset_bytes == later["t", 0].hot_offset_bytes
     finally:
-        survey.close()
+        reader.close()
 
 
 def test_a_leader_that_is_lost_takes_no_other_topic_with_it(sized: SizedBroker) -> None:

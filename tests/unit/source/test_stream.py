@@ -34,11 +34,11 @@ from kafka_ds.source import stream
 from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.packing import Pack
-from kafka_ds.source.planning.planning import HotPiece, Task
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.reading import along
-from kafka_ds.source.reading.reading import DataLoss, ReadConfig
+from kafka_ds.source.plan.input_partitions import Pack
+from kafka_ds.source.plan.offset_reader import OffsetReader
+from kafka_ds.source.plan.scan_plan import HotPiece, Task
+from kafka_ds.source.read import prefetch as along
+from kafka_ds.source.read.partition_reader import DataLoss, ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 
@@ -239,15 +239,15 @@ def test_a_plan_that_is_asked_for_again_is_the_same(
     """What Spark executes is a copy of what our strategy saw: rows that come only now would be in another form."""
     tries: list[int] = []
 
-    def rows_of(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
+    def prefetched_rows(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
         tries.append(len(tries))
         if len(tries) == 1:
             raise BrokerTimeout("the broker has a pause")
         return []
 
-    monkeypatch.setattr(along, "rows_of", rows_of)
+    monkeypatch.setattr(along, "prefetched_rows", prefetched_rows)
     options = parse_options(log.options(), stream=True)
-    reader = KafkaStreamReader(options, pa.schema([]), sends_along=True)
+    reader = KafkaStreamReader(options, pa.schema([]), prefetches=True)
     try:
         begin = reader.initialOffset()
         end = reader.latestOffset(begin, ReadAllAvailable())
@@ -422,11 +422,11 @@ def test_a_leader_cuts_by_epochs_only_where_it_knows_them(
     log.broker.leader_epoch = 2
     log.first_epoch = first_epoch
     log.epoch_ends = {0: 60, 1: end}
-    survey = Survey(parse_options(log.options(), stream=False))
+    reader = OffsetReader(parse_options(log.options(), stream=False))
     try:
-        topics = survey.topics()
-        bounds = survey.bounds(topics, survey.partitions(topics))
-        (view,) = survey.views({("t", 0): (0, 100)}, bounds, parse_where("leader_epoch = 1"))
+        topics = reader.topics()
+        bounds = reader.bounds(topics, reader.partitions(topics))
+        (view,) = reader.views({("t", 0): (0, 100)}, bounds, parse_where("leader_epoch = 1"))
     finally:
-        survey.close()
+        reader.close()
     assert view.epochs.clip(0, 100).spans == (cut,)

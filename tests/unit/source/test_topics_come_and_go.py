@@ -39,10 +39,10 @@ from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.pinned import pin
-from kafka_ds.source.planning.planning import HotPiece, Task
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.reading.reading import DataLoss
+from kafka_ds.source.plan.offset_reader import OffsetReader
+from kafka_ds.source.plan.pinned import pin
+from kafka_ds.source.plan.scan_plan import HotPiece, Task
+from kafka_ds.source.read.partition_reader import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.model_runs import examples
 from tests.unit.source.source_broker import ScriptedBroker
@@ -319,7 +319,7 @@ def test_a_topic_that_was_named_and_is_made_anew_is_lost(topics: Topics, lists: 
 def test_brokers_that_know_no_ids_are_asked_again(topics: Topics) -> None:
     """Nothing tells then that it is another topic."""
     made_anew_while_looked_at(topics, lists=1).topic_id = NO_UUID
-    survey = Survey(
+    reader = OffsetReader(
         parse_options(
             {
                 "kafka.bootstrap.servers": f"127.0.0.1:{topics.broker.port}",
@@ -330,10 +330,10 @@ def test_brokers_that_know_no_ids_are_asked_again(topics: Topics) -> None:
         )
     )
     try:
-        found = survey.topics()
-        assert survey.bounds(found, survey.partitions(found))["t-a", 0].end == 9
+        found = reader.topics()
+        assert reader.bounds(found, reader.partitions(found))["t-a", 0].end == 9
     finally:
-        survey.close()
+        reader.close()
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from pyspark.sql.types import LongType, StructField, StructType
 from kafka_ds.client.errors import BrokerTimeout
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.source.datasource import KafkaDataSource
-from kafka_ds.source.planning.packing import Pack
-from kafka_ds.source.planning.planning import ColdPiece, HotPiece, Task
-from kafka_ds.source.reading import along
-from kafka_ds.source.reading.along import BYTES_MAX, OFFSETS_MAX, SendsAlong
-from kafka_ds.source.reading.reading import CorruptBatch, ReadConfig
+from kafka_ds.source.plan.input_partitions import Pack
+from kafka_ds.source.plan.scan_plan import ColdPiece, HotPiece, Task
+from kafka_ds.source.read import prefetch as along
+from kafka_ds.source.read.partition_reader import CorruptBatch, ReadConfig
+from kafka_ds.source.read.prefetch import BYTES_MAX, OFFSETS_MAX, PrefetchesRows
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID
 
@@ -35,15 +35,15 @@ HOT = HotPiece(start=3, end=6, leader_epoch=0)
 TASK = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(HOT,))
 
 
-class Reader(SendsAlong, DataSourceStreamReader):
+class Reader(PrefetchesRows, DataSourceStreamReader):
     """Plans what it is given."""
 
     def __init__(self, *packs: Pack) -> None:
         self.packs = packs
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        self._along = None
-        self._send_along(self.packs, CONFIG)
+        self._prefetched = None
+        self._prefetch(self.packs, CONFIG)
         return [InputPartition(pack) for pack in self.packs]
 
     def read(self, partition: InputPartition) -> Any:
@@ -94,7 +94,7 @@ def test_pyspark_takes_the_rows_of_a_small_task(reads: list[Any]) -> None:
     assert planned(reader) == (1, runner.NON_EMPTY_PYARROW_RECORD_BATCHES, [3, 4, 5])
     # They are given once, and at other questions it is no simple reader: those have no lag to report.
     assert not isinstance(reader, _SimpleStreamReaderWrapper)
-    assert reader._along is None
+    assert reader._prefetched is None
 
 
 def test_pyspark_takes_the_rows_of_small_tasks_that_are_put_together(reads: list[Any]) -> None:
@@ -181,4 +181,4 @@ def test_where_spark_keeps_the_log_of_workers_tasks_read(
     there = pickle.loads(pickle.dumps(source))
     reader = there.streamReader(StructType([StructField("offset", LongType())]))
     assert isinstance(reader, KafkaStreamReader)
-    assert reader._sends_along is not kept
+    assert reader._prefetches is not kept

@@ -20,8 +20,8 @@ from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import AsOf
-from kafka_ds.source.planning.planning import LakeFile, LakeView
-from kafka_ds.source.planning.scanning import TableVersion
+from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
+from kafka_ds.source.plan.table_scan import TableVersion
 
 if TYPE_CHECKING:
     from kafka_ds.lake.index.index import FileEntry, PartitionFiles

@@ -16,9 +16,9 @@ from typing import Final
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import TopicPartition
-from kafka_ds.source.planning.planning import LostRange, PartitionView, taken_out
-from kafka_ds.source.progress import Position, StreamOffset
+from kafka_ds.source.plan.scan_plan import LostRange, PartitionView, taken_out
 from kafka_ds.source.schema import MILLISECONDS_MAX
+from kafka_ds.source.stream_offset import Position, StreamOffset
 
 # A time of rows whose own is no date, as `schema.timestamps` has it.
 UNDATED: Final = (

@@ -17,8 +17,8 @@ from kafka_ds.source.batch import KafkaBatchReader, PushingKafkaBatchReader
 from kafka_ds.source.datasource import KafkaDataSource, PushingKafkaDataSource, _of_session
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.packing import OPEN_BYTES, packed
-from kafka_ds.source.planning.planning import (
+from kafka_ds.source.plan.input_partitions import OPEN_BYTES, packed
+from kafka_ds.source.plan.scan_plan import (
     HOT_RECORD_BYTES,
     TASK_LAKE_BYTES,
     HotPiece,

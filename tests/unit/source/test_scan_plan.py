@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.planning.planning import (
+from kafka_ds.source.plan.scan_plan import (
     ColdPiece,
     FileSlice,
     HotPiece,

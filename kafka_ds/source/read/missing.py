@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from kafka_ds.client.cluster_pool import pooled_cluster
 from kafka_ds.client.errors import ClientError, TopicGone
-from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST
@@ -25,7 +25,7 @@ NONE_KNOWN: Final = LOWEST
 def lost_below(client: ClientSettings, topic: str, partition: int, topic_id: bytes) -> int:
     """Below which offset a partition's rows are lost, as far as brokers tell."""
     try:
-        with kept_cluster(client) as cluster:
+        with pooled_cluster(client) as cluster:
             known = cluster.topics([topic]).get(topic)
             if known is None or not same_topic(known.topic_id, topic_id):
                 return ALL_LOST

@@ -15,13 +15,13 @@ from kafka_ds.client.errors import PlanDiverged, TopicGone
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import OptionError, Options, parse_options
-from kafka_ds.source.planning.pinned import Pinned, pin
-from kafka_ds.source.planning.planning import plan_scan
-from kafka_ds.source.planning.scanning import as_pinned, hot_reads
-from kafka_ds.source.reading.reading import read_task
+from kafka_ds.source.plan.pinned import Pinned, pin
+from kafka_ds.source.plan.scan_plan import plan_scan
+from kafka_ds.source.plan.table_scan import as_pinned, hot_reads
+from kafka_ds.source.read.partition_reader import read_task
 from tests.unit.source.source_broker import TOPIC_ID
 from tests.unit.source.source_lake import Lake, Row, record_batch
-from tests.unit.source.test_reading import schema
+from tests.unit.source.test_partition_reader import schema
 from tests.unit.source.test_stream import OTHER_ID, LogBroker
 
 

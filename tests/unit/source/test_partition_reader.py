@@ -22,18 +22,18 @@ from kafka_ds.source.filters.masks import repeated, within
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.options import OptionError, parse_options
-from kafka_ds.source.planning.planning import LostRange, Plan, plan_scan
-from kafka_ds.source.planning.survey import Survey
-from kafka_ds.source.planning.tables import LakeTables
-from kafka_ds.source.reading.gone import PlanGone
-from kafka_ds.source.reading.reading import (
+from kafka_ds.source.plan.lake_tables import LakeTables
+from kafka_ds.source.plan.offset_reader import OffsetReader
+from kafka_ds.source.plan.scan_plan import LostRange, Plan, plan_scan
+from kafka_ds.source.read.gone import PlanGone
+from kafka_ds.source.read.partition_reader import (
     BATCH_BYTES,
     DataLoss,
     ReadConfig,
     read_task,
     report_loss,
 )
-from kafka_ds.source.reading.touched import COUNTERS
+from kafka_ds.source.read.scan_metrics import COUNTERS
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
 from tests.unit.source.source_lake import T0_MS, Lake, Row, record_batch
 
@@ -51,14 +51,14 @@ def schema(names: Sequence[str]) -> pa.Schema:
 def plan(lake: Lake, predicate: Predicate, **options: str) -> Plan:
     given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": lake.topic, "tiers": "remote"}
     parsed = parse_options({**given, "lake": lake.uri, **options}, stream=False)
-    survey = Survey(parsed)
-    topics = survey.topics()
-    survey.open_tables(topics)
-    bounds = survey.bounds(topics, survey.partitions(topics))
-    starts = survey.resolve(parsed.starting, bounds, starting=True)
-    ends = survey.resolve(parsed.ending, bounds, starting=False)
+    reader = OffsetReader(parsed)
+    topics = reader.topics()
+    reader.open_tables(topics)
+    bounds = reader.bounds(topics, reader.partitions(topics))
+    starts = reader.resolve(parsed.starting, bounds, starting=True)
+    ends = reader.resolve(parsed.ending, bounds, starting=False)
     ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
-    return plan_scan(survey.views(ranges, bounds, predicate), predicate)
+    return plan_scan(reader.views(ranges, bounds, predicate), predicate)
 
 
 def rows(
@@ -409,9 +409,9 @@ def test_a_folder_that_is_no_table_of_ours_is_named(tmp_path: Path) -> None:
     options = {
         "kafka.bootstrap.servers": "nobody:1", "subscribe": "t", "tiers": "remote", "lake": str(tmp_path),
     }  # fmt: skip
-    survey = Survey(parse_options(options, stream=False))
+    reader = OffsetReader(parse_options(options, stream=False))
     with pytest.raises(OptionError, match=f"option 'lake'.*{tmp_path}.*topics/t"):
-        survey.topics()
+        reader.topics()
 
 
 @pytest.mark.parametrize(
@@ -423,12 +423,12 @@ def test_a_pattern_matches_anywhere_in_a_name(tmp_path: Path, pattern: str, want
     lake = Lake(tmp_path, "orders-eu")
     given = {"kafka.bootstrap.servers": "nobody:1", "tiers": "remote", "lake": lake.uri}
     parsed = parse_options({**given, "subscribePattern": pattern}, stream=False)
-    assert list(Survey(parsed).topics()) == ["orders-eu"] * wanted
+    assert list(OffsetReader(parsed).topics()) == ["orders-eu"] * wanted
 
 
 def test_a_table_of_a_deleted_topic_holds_nothing(lake: Lake) -> None:
     filled(lake, 500)
-    from kafka_ds.source.planning.tables import LakeTables
+    from kafka_ds.source.plan.lake_tables import LakeTables
 
     tables = LakeTables(lake.uri)
     assert set(tables.views("t", lake.topic_id)) == {0, 1}

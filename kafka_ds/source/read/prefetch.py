@@ -4,7 +4,7 @@ Rules of this file:
 - A small micro-batch spends its time on the way to a Python worker and back, not on its rows. PySpark (4.0 to 4.2) can
   take rows from the process that plans, and keeps them in Spark's block manager until the task wants them. It does so
   for its own simple readers only: after ``partitions()`` it asks ``isinstance(reader, _SimpleStreamReaderWrapper)``,
-  and then calls ``getCache()``. Our reader says yes while it has rows to send (`SendsAlong.__class__`).
+  and then calls ``getCache()``. Our reader says yes while it has rows to send (`PrefetchesRows.__class__`).
 - The partition is complete all the same. A task that does not find the block (it was dropped, or its executor cannot
   reach the driver) reads the rows like any other task, and gets the same ones. So no error is raised here: the task
   meets it again, or does not, and Spark may retry tasks.
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
-from kafka_ds.source.planning.packing import Pack
-from kafka_ds.source.planning.planning import HotPiece
-from kafka_ds.source.reading.reading import ReadConfig, read_tasks
+from kafka_ds.source.plan.input_partitions import Pack
+from kafka_ds.source.plan.scan_plan import HotPiece
+from kafka_ds.source.read.partition_reader import ReadConfig, read_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ def hot_offsets(pack: Pack) -> int | None:
     return sum(piece.end - piece.start for piece in hot)
 
 
-def rows_of(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
+def prefetched_rows(pack: Pack, config: ReadConfig) -> list[pa.RecordBatch]:
     """All rows of small tasks.
 
     Raises:
@@ -88,10 +88,10 @@ def _impatient(config: ReadConfig) -> ReadConfig:
     )
 
 
-class SendsAlong:
+class PrefetchesRows:
     """A stream reader from which PySpark takes rows along with the partitions."""
 
-    _along: list[pa.RecordBatch] | None = None
+    _prefetched: list[pa.RecordBatch] | None = None
     _offsets_max: int = OFFSETS_MAX
     # Attempts that failed in a row, and how many micro-batches are not tried for that.
     _failures: int = 0
@@ -100,14 +100,14 @@ class SendsAlong:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """What ``isinstance`` goes by, besides the reader's own type."""
-        return type(self) if self._along is None else _SimpleStreamReaderWrapper
+        return type(self) if self._prefetched is None else _SimpleStreamReaderWrapper
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         """The rows of the micro-batch whose partitions were asked for last, once."""
-        rows, self._along = self._along, None
+        rows, self._prefetched = self._prefetched, None
         return iter(rows or ())
 
-    def _send_along(self, packs: Sequence[Pack], config: ReadConfig) -> None:
+    def _prefetch(self, packs: Sequence[Pack], config: ReadConfig) -> None:
         """Have the rows of this plan ready for ``getCache``, if they are few."""
         offsets = hot_offsets(packs[0]) if len(packs) == 1 else None
         if offsets is None or offsets > self._offsets_max:
@@ -116,7 +116,7 @@ class SendsAlong:
             self._left -= 1
             return
         try:
-            self._along = rows_of(packs[0], config)
+            self._prefetched = prefetched_rows(packs[0], config)
             self._failures = 0
         except TooManyBytes:
             # The next micro-batches are likely to have such rows, too: they would be read twice.

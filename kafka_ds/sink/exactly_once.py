@@ -1,14 +1,9 @@
 """Shell: the driver's side of the exactly-once protocol on real brokers: performs the effects of `protocol`.
 
-Rules of this file:
-- The lock is a transactional id. Its epoch fences, and its transactions make a decision, or everything that is written
-  again, atomic. Brokers answer InitProducerId only when the predecessor's transaction has ended, in the log, too.
-- Above the last stable offset, which another query's transaction may hold back, the markers that follow a record decide
-  whether it counts; below it, Fetch's list of aborted transactions does. Compaction never passes the last stable
-  offset, so above it no marker is missing.
-- If an end is refused, the log says how the attempt ended: read_committed can read its first or last record, or not.
-  The read waits for the last stable offset, and so until the attempt has ended.
-- Records that are written again keep their bytes: a batch only gets another producer, sequence and checksum.
+The lock is a transactional id: its epoch fences, and its transactions make a commit record, or everything that is
+written again, atomic. If the end of a transaction is refused, the log says how the attempt ended: read_committed can
+read its first or last record, or not, once the last stable offset has passed it. Records that are written again keep
+their bytes: a batch only gets another producer, sequence and checksum.
 """
 
 from __future__ import annotations
@@ -45,19 +40,19 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.records.sequences import sequence_after
 from kafka_ds.sink import protocol
-from kafka_ds.sink.options import SinkOptionError, SinkOptions
-from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
-from kafka_ds.sink.record import (
-    decision_key,
-    decision_value,
+from kafka_ds.sink.commit_records import (
+    commit_key,
+    commit_value,
     finished_key,
     finished_value,
     is_attempt_of,
-    last_of,
+    last_commit,
     lock_id,
 )
+from kafka_ds.sink.options import SinkOptionError, SinkOptions
+from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
 
-__all__ = ["CannotFinish", "Deciding"]
+__all__ = ["BatchCommitUnfinished", "ExactlyOnceCommitter"]
 
 LOGGER = logging.getLogger("kafka_ds.sink")
 
@@ -68,7 +63,7 @@ _TOPIC_SETTINGS: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 # Where brokers have a lake it is a table, too, so that a restore brings it back beside the topics that were written.
-# Segments are closed early: what is in none is not restored, and what is missing then is noticed (`DecisionsLost`).
+# Segments are closed early: what is in none is not restored, and what is missing then is noticed (`CommitsLost`).
 _IN_THE_LAKE: Final = {"remote.storage.enable": "true", "segment.ms": "60000"}
 _BROKERS_DEFAULT: Final = -1
 _PARTITION: Final = 0
@@ -84,11 +79,11 @@ _ENDED_OTHERWISE: Final = frozenset(
 Pair = tuple[bytes | None, bytes | None]
 
 
-class CannotFinish(RuntimeError):
+class BatchCommitUnfinished(RuntimeError):
     """A decided batch whose records are gone before it was finished; the message names topic and offsets."""
 
 
-class Deciding:
+class ExactlyOnceCommitter:
     """What the driver asks of the brokers, for one prefix. Not for use by several threads at once."""
 
     def __init__(self, cluster: Cluster, options: SinkOptions) -> None:
@@ -113,21 +108,21 @@ class Deciding:
     def _perform(self, effect: protocol.Effect) -> Any:  # noqa: C901  (a table)
         match effect:
             case protocol.Lock():
-                return self._take_lock()
-            case protocol.ReadLast():
+                return self._acquire_lock()
+            case protocol.ReadLastCommit():
                 return self._read_last()
-            case protocol.Decide(decision):
-                return self._decide(decision)
-            case protocol.End(attempt):
+            case protocol.WriteCommit(batch_commit):
+                return self._write_commit(batch_commit)
+            case protocol.CommitAttempt(attempt):
                 return self._end(attempt, committed=True)
-            case protocol.Abort(attempt):
+            case protocol.AbortAttempt(attempt):
                 return self._end(attempt, committed=False)
-            case protocol.WasAborted(attempt):
-                return self._was_aborted(attempt)
-            case protocol.Rewrite(decision, lost):
-                return self._rewrite(decision, lost)
-            case protocol.Finish(decision):
-                return self._finish(decision)
+            case protocol.TransactionAborted(attempt):
+                return self._is_aborted(attempt)
+            case protocol.Rewrite(batch_commit, lost):
+                return self._rewrite(batch_commit, lost)
+            case protocol.Finish(batch_commit):
+                return self._finish(batch_commit)
             case protocol.ListOpen():
                 return self._list_open()
             case protocol.Fence(transactional_id):
@@ -135,7 +130,7 @@ class Deciding:
 
     # -- the lock -------------------------------------------------------------------------------
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         self._lock = self._begin(lock_id(self._prefix))
         self._sequences.clear()
 
@@ -217,7 +212,7 @@ class Deciding:
                 "it has to be compact"
             )
 
-    def _read_last(self) -> Last:
+    def _read_last(self) -> LastCommit:
         ask = self._cluster.offsets
         start = ask({self._place: EARLIEST}, read_committed=False)[self._place].offset
         stable = ask({self._place: LATEST}, read_committed=True)[self._place].offset
@@ -225,12 +220,12 @@ class Deciding:
         pairs = [
             pair
             for chunk in self._fetch(self._place, start, stable)
-            for pair in _settled(chunk, stable)
+            for pair in _committed_pairs(chunk, stable)
         ]
-        keys = (decision_key(self._prefix), finished_key(self._prefix))
+        keys = (commit_key(self._prefix), finished_key(self._prefix))
         behind, undecided = _by_markers(self._fetch(self._place, stable, end, committed=False))
         is_settled = not any(key in keys for key, _ in undecided)
-        return last_of(self._prefix, [*pairs, *behind], settled=is_settled)
+        return last_commit(self._prefix, [*pairs, *behind], settled=is_settled)
 
     def _fetch(
         self, place: TopicPartition, start: int, end: int, *, committed: bool = True
@@ -241,15 +236,15 @@ class Deciding:
             self._cluster, wanted, poll_timeout_ms=timeout_ms, read_committed=committed
         )
 
-    def _decide(self, decision: Decision) -> None:
-        pair = (decision_key(self._prefix), decision_value(decision))
-        self._in_transaction(lambda producer: self._send_note(producer, pair))
+    def _write_commit(self, batch_commit: BatchCommit) -> None:
+        pair = (commit_key(self._prefix), commit_value(batch_commit))
+        self._in_transaction(lambda producer: self._send_commit_record(producer, pair))
 
-    def _finish(self, decision: Decision) -> None:
-        pair = (finished_key(self._prefix), finished_value(decision))
-        self._in_transaction(lambda producer: self._send_note(producer, pair))
+    def _finish(self, batch_commit: BatchCommit) -> None:
+        pair = (finished_key(self._prefix), finished_value(batch_commit))
+        self._in_transaction(lambda producer: self._send_commit_record(producer, pair))
 
-    def _send_note(self, producer: Producer, pair: tuple[bytes, bytes]) -> None:
+    def _send_commit_record(self, producer: Producer, pair: tuple[bytes, bytes]) -> None:
         assert self._lock is not None, "the lock is held"
         key, value = pair
         record = Record(offset=0, timestamp=time.time_ns() // 1_000_000, key=key, value=value)
@@ -281,7 +276,7 @@ class Deciding:
             return False
         return True
 
-    def _was_aborted(self, attempt: Attempt) -> bool:
+    def _is_aborted(self, attempt: Attempt) -> bool:
         for span in attempt.spans:
             # The last one is what retention leaves longest.
             if any(
@@ -298,7 +293,7 @@ class Deciding:
                     attempt.transactional_id,
                 )
             return not is_committed
-        raise CannotFinish(
+        raise BatchCommitUnfinished(
             f"whether transactional id {attempt.transactional_id} has been committed cannot be told: its records "
             f"are gone ({_described(attempt.spans)}), by retention or compaction. A new 'transactionalIdPrefix' goes "
             "on, and writes the micro-batch again"
@@ -346,12 +341,14 @@ class Deciding:
             return False
         return False
 
-    def _rewrite(self, decision: Decision, lost: tuple[Attempt, ...]) -> None:
+    def _rewrite(self, batch_commit: BatchCommit, lost: tuple[Attempt, ...]) -> None:
         def fill(producer: Producer) -> None:
             for attempt in lost:
                 for span in attempt.spans:
                     self._send_again(producer, attempt, span)
-            self._send_note(producer, (finished_key(self._prefix), finished_value(decision)))
+            self._send_commit_record(
+                producer, (finished_key(self._prefix), finished_value(batch_commit))
+            )
 
         self._in_transaction(fill)
 
@@ -381,7 +378,7 @@ class Deciding:
                 )
             )
         if count != span.record_count:
-            raise CannotFinish(
+            raise BatchCommitUnfinished(
                 f"transactional id {attempt.transactional_id} was decided and aborted nevertheless, and of its "
                 f"{span.record_count} records {count} are left ({_described([span])})"
             )
@@ -396,7 +393,7 @@ class Deciding:
         return {name for name in found if is_attempt_of(self._prefix, name)}
 
 
-def _settled(chunk: Chunk, end: int) -> Iterator[Pair]:
+def _committed_pairs(chunk: Chunk, end: int) -> Iterator[Pair]:
     """The records that read_committed sees."""
     for position, header in iterate_headers(chunk.records):
         if header.is_control or _is_hidden(header, chunk):

@@ -17,10 +17,10 @@ from kafka_ds.protocol.messages.offsets import EARLIEST
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, NONE, Intervals
 from kafka_ds.source.options.limits import AtLeaderEpoch, OptionError, TopicPartition, names
-from kafka_ds.source.planning.planning import LakeFile, LakeView, PartitionView
+from kafka_ds.source.plan.scan_plan import LakeFile, LakeView, PartitionView
 
 if TYPE_CHECKING:
-    from kafka_ds.source.progress import StreamOffset
+    from kafka_ds.source.stream_offset import StreamOffset
 
 UNKNOWN_EPOCH: Final = -1
 
@@ -36,7 +36,7 @@ class Bounds:
 
 
 class Asked(Protocol):
-    """Whom to ask: a `Survey`."""
+    """Whom to ask: a `OffsetReader`."""
 
     @property
     def cluster(self) -> Cluster: ...

@@ -41,18 +41,18 @@ from kafka_ds.source.options.limits import (
     names,
 )
 from kafka_ds.source.options.options import Options
-from kafka_ds.source.planning.epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
-from kafka_ds.source.planning.planning import LakeView, PartitionView
-from kafka_ds.source.planning.scanning import TableVersion
-from kafka_ds.source.planning.sizes import Stored
-from kafka_ds.source.planning.tables import LakeTables
+from kafka_ds.source.plan.lake_tables import LakeTables
+from kafka_ds.source.plan.leader_epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
+from kafka_ds.source.plan.scan_plan import LakeView, PartitionView
+from kafka_ds.source.plan.sizes import Stored
+from kafka_ds.source.plan.table_scan import TableVersion
 
 LOGGER = logging.getLogger("kafka_ds.source")
 LAKE_SETTING = "lake.uri"
 Value = TypeVar("Value")
 
 
-class Survey:
+class OffsetReader:
     """One look at topics, offsets and tables; kept by a stream, made anew for each batch query."""
 
     def __init__(self, options: Options) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from kafka_ds.source.planning.planning import TASK_LAKE_BYTES, Plan, Task
+from kafka_ds.source.plan.scan_plan import TASK_LAKE_BYTES, Plan, Task
 
 # What a task counts as besides what it reads (spark.sql.files.openCostInBytes).
 OPEN_BYTES: Final = 4 * 1024 * 1024

@@ -172,7 +172,7 @@ def waiting_offsets(start: StreamOffset, latest: StreamOffset) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class MicroBatchRange:
     """What a micro-batch reads, and the problems that it found."""
 
     ranges: Mapping[TopicPartition, tuple[int, int]] = field(hash=False)
@@ -181,7 +181,7 @@ class Steps:
     problems: tuple[str, ...] = ()
 
 
-def gone(start: StreamOffset, end: StreamOffset) -> list[str]:
+def missing_topics(start: StreamOffset, end: StreamOffset) -> list[str]:
     """What ``start`` has and ``end`` does not, in words: whole topics by their names."""
     missing: dict[str, list[int]] = {}
     for topic, partition in sorted(set(start.positions) - set(end.positions)):
@@ -195,11 +195,13 @@ def gone(start: StreamOffset, end: StreamOffset) -> list[str]:
     ]
 
 
-def steps(start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartition, int]) -> Steps:
+def micro_batch_range(
+    start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartition, int]
+) -> MicroBatchRange:
     """The ranges between two offsets. ``earliest`` tells where partitions begin that are new."""
     ranges: dict[TopicPartition, tuple[int, int]] = {}
     fences: dict[TopicPartition, Position] = {}
-    problems = list(gone(start, end))
+    problems = list(missing_topics(start, end))
     for tp, until in sorted(end.positions.items()):
         name = f"{tp[0]}-{tp[1]}"
         begin = start.positions.get(tp)
@@ -216,7 +218,7 @@ def steps(start: StreamOffset, end: StreamOffset, earliest: Mapping[TopicPartiti
         else:
             ranges[tp] = (begin.offset, until.offset)
             fences[tp] = begin
-    return Steps(ranges=ranges, fences=fences, problems=tuple(dict.fromkeys(problems)))
+    return MicroBatchRange(ranges=ranges, fences=fences, problems=tuple(dict.fromkeys(problems)))
 
 
 def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, float]:

@@ -25,7 +25,7 @@ COUNTERS: Final = (
 )
 
 
-class Touched:
+class ScanMetrics:
     """The counters of one task."""
 
     __slots__ = COUNTERS

@@ -1,8 +1,8 @@
-"""Pure: decisions as records of the decisions' topic: one for each batch, and one that says that it is finished.
+"""Pure: commits of batches as records of the decisions' topic: one for each batch, and one that it is finished.
 
-Rules of this file: the topic is compacted, and the keys say what replaces what. The last decision of a prefix, and its
-last finished batch, have a key each: so a late note of an old batch hides no new decision. For a reader a record of a
-later layout is an error, never a missing record.
+The topic is compacted, and the keys say what replaces what: the last commit of a prefix and its last finished batch
+have a key each, so that a late record of an old batch hides no new commit. Keys and JSON fields are read by every
+later version. For a reader a record of a later layout is an error, never a missing record.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from kafka_ds.sink.protocol import Attempt, Decision, Last, Span
+from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
 
 __all__ = [
-    "LayoutUnknown", "attempt_id", "decision_key", "decision_value", "finished_key", "finished_value", "is_attempt_of",
-    "last_of", "lock_id",
+    "UnknownLayout", "attempt_id", "commit_key", "commit_value", "finished_key", "finished_value", "is_attempt_of",
+    "last_commit", "lock_id",
 ]  # fmt: skip
 
 LAYOUT: Final = 1
 
 
-class LayoutUnknown(ValueError):
+class UnknownLayout(ValueError):
     """A record of a version of this package that is newer than this one."""
 
 
@@ -41,7 +41,7 @@ def is_attempt_of(prefix: str, transactional_id: str) -> bool:
     return re.fullmatch(re.escape(prefix) + r"-\d+-\d+", transactional_id) is not None
 
 
-def decision_key(prefix: str) -> bytes:
+def commit_key(prefix: str) -> bytes:
     """Under which the last decision lies."""
     return prefix.encode()
 
@@ -51,14 +51,14 @@ def finished_key(prefix: str) -> bytes:
     return b"finished\x00" + prefix.encode()
 
 
-def decision_value(decision: Decision) -> bytes:
+def commit_value(batch_commit: BatchCommit) -> bytes:
     """As JSON: what ends the batch's transactions, or writes their records again."""
     document = {
         "layout": LAYOUT,
-        "query": decision.query,
-        "batch": decision.batch,
-        "run": decision.run,
-        "earlier": decision.earlier,
+        "query": batch_commit.query,
+        "batch": batch_commit.batch,
+        "run": batch_commit.run,
+        "earlier": batch_commit.earlier,
         "attempts": [
             {
                 "transactional_id": attempt.transactional_id,
@@ -69,30 +69,30 @@ def decision_value(decision: Decision) -> bytes:
                     for s in attempt.spans
                 ],
             }
-            for attempt in decision.attempts
+            for attempt in batch_commit.attempts
         ],
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def finished_value(decision: Decision) -> bytes:
+def finished_value(batch_commit: BatchCommit) -> bytes:
     """As JSON: which batch needs nothing any more."""
-    document = {"layout": LAYOUT, "query": decision.query, "batch": decision.batch}
+    document = {"layout": LAYOUT, "query": batch_commit.query, "batch": batch_commit.batch}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def last_of(
+def last_commit(
     prefix: str, records: Iterable[tuple[bytes | None, bytes | None]], *, settled: bool
-) -> Last:
+) -> LastCommit:
     """The last decision of a prefix out of all records of its partition, in their order."""
-    keys = {decision_key(prefix): 0, finished_key(prefix): 1}
+    keys = {commit_key(prefix): 0, finished_key(prefix): 1}
     found: list[bytes | None] = [None, None]
     for key, value in records:
         if key in keys:
             found[keys[key]] = value
-    decision, finished = (None if value is None else _document(value) for value in found)
-    if decision is None:
-        return Last(decision=None, finished=False, settled=settled)
+    batch_commit, finished = (None if value is None else _document(value) for value in found)
+    if batch_commit is None:
+        return LastCommit(batch_commit=None, finished=False, settled=settled)
     attempts = tuple(
         Attempt(
             transactional_id=attempt["transactional_id"],
@@ -100,27 +100,27 @@ def last_of(
             epoch=attempt["epoch"],
             spans=tuple(_span(*fields) for fields in attempt["spans"]),
         )
-        for attempt in decision["attempts"]
+        for attempt in batch_commit["attempts"]
     )
-    done = Decision(
-        query=decision["query"],
-        batch=decision["batch"],
+    done = BatchCommit(
+        query=batch_commit["query"],
+        batch=batch_commit["batch"],
         attempts=attempts,
         # Earlier versions noted no runs.
-        run=decision.get("run"),
-        earlier=tuple(decision.get("earlier", ())),
+        run=batch_commit.get("run"),
+        earlier=tuple(batch_commit.get("earlier", ())),
     )
     is_finished = finished is not None and (finished["query"], finished["batch"]) == (
         done.query,
         done.batch,
     )
-    return Last(decision=done, finished=is_finished, settled=settled)
+    return LastCommit(batch_commit=done, finished=is_finished, settled=settled)
 
 
 def _document(value: bytes) -> dict:  # type: ignore[type-arg]
     document: dict = json.loads(value)  # type: ignore[type-arg]
     if document.get("layout") != LAYOUT:
-        raise LayoutUnknown(
+        raise UnknownLayout(
             f"a decision of layout {document.get('layout')}; this version of kafka-ds reads {LAYOUT}"
         )
     return document

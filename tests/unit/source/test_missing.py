@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.client.kept import close_kept
+from kafka_ds.client.cluster_pool import close_pool
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.planning.planning import ColdPiece
-from kafka_ds.source.reading.gone import PlanGone
-from kafka_ds.source.reading.reading import ReadConfig, read_task
+from kafka_ds.source.plan.scan_plan import ColdPiece
+from kafka_ds.source.read.gone import PlanGone
+from kafka_ds.source.read.partition_reader import ReadConfig, read_task
 from tests.unit.source.source_broker import TOPIC_ID
 from tests.unit.source.source_lake import Lake, Row, record_batch
-from tests.unit.source.test_reading import plan, schema
+from tests.unit.source.test_partition_reader import plan, schema
 from tests.unit.source.test_stream import OTHER_ID, LogBroker
 
 
@@ -24,7 +24,7 @@ from tests.unit.source.test_stream import OTHER_ID, LogBroker
 def log() -> Iterator[LogBroker]:
     there = LogBroker()
     yield there
-    close_kept()
+    close_pool()
     there.broker.close()
 
 

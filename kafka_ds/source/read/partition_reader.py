@@ -16,21 +16,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.cluster_pool import pooled_cluster
 from kafka_ds.client.errors import OffsetsGone, PlanDiverged, TopicGone
 from kafka_ds.client.fetch import Range, fetch_range
-from kafka_ds.client.kept import kept_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
-from kafka_ds.source.planning.planning import ColdPiece, FileSlice, HotPiece, LostRange, Task
-from kafka_ds.source.reading.compacted import refuse_compacted
-from kafka_ds.source.reading.gone import PlanGone
-from kafka_ds.source.reading.left import end_quietly
-from kafka_ds.source.reading.removed import lost_below
-from kafka_ds.source.reading.touched import Touched
+from kafka_ds.source.plan.scan_plan import ColdPiece, FileSlice, HotPiece, LostRange, Task
+from kafka_ds.source.read.compacted import refuse_compacted
+from kafka_ds.source.read.gone import PlanGone
+from kafka_ds.source.read.left import end_quietly
+from kafka_ds.source.read.missing import lost_below
+from kafka_ds.source.read.scan_metrics import ScanMetrics
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     keep = _row_filter(config.predicate)
     names = lake_columns(config.schema.names)
     wanted = frozenset((*names, *_filter_columns(config.predicate)))
-    touched = Touched()
+    touched = ScanMetrics()
     for piece in task.pieces:
         for batch in _read_piece(task, piece, config, wanted, touched):
             kept = batch if keep is None else keep(batch)
@@ -122,7 +122,7 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     settle()
 
 
-def _log_touched(task: Task, touched: Touched) -> None:
+def _log_touched(task: Task, touched: ScanMetrics) -> None:
     """A line of the log, whose fields `kafka_ds.scan_report` finds again."""
     counted = touched.document()
     text = ", ".join(f"{name}={number}" for name, number in counted.items())
@@ -135,7 +135,7 @@ def _read_piece(
     piece: ColdPiece | HotPiece,
     config: ReadConfig,
     wanted: frozenset[str],
-    touched: Touched,
+    touched: ScanMetrics,
 ) -> Iterator[pa.RecordBatch]:
     if isinstance(piece, ColdPiece):
         if piece.epoch_max is None:
@@ -207,11 +207,11 @@ def _kept(rows: pa.RecordBatch, column: pa.Array, wanted: Intervals) -> pa.Recor
 
 
 def _read_hot(
-    task: Task, piece: HotPiece, config: ReadConfig, wanted: frozenset[str], touched: Touched
+    task: Task, piece: HotPiece, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Iterator[pa.RecordBatch]:
     """Fetched and decoded; what the leader does not have any more is an error or left out, as configured."""
     start, end = piece.start, piece.end
-    with kept_cluster(config.client) as cluster:
+    with pooled_cluster(config.client) as cluster:
         while start < end:
             span = Range(
                 topic=task.topic,
@@ -251,7 +251,7 @@ def _read_hot(
 
 
 def _fetch(
-    cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str], touched: Touched
+    cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Generator[pa.RecordBatch, None, int | None]:
     """The rows; returns the first offset that the leader did not have, if any."""
     from kafka_ds.lake.batches.convert import decode_hot
@@ -306,7 +306,7 @@ def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
 
 
 def _read_cold(
-    task: Task, piece: ColdPiece, config: ReadConfig, wanted: frozenset[str], touched: Touched
+    task: Task, piece: ColdPiece, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.lake.files.parquet import deleted_at, open_at
 
@@ -344,7 +344,7 @@ def _read_file(
     file_slice: FileSlice,
     wanted: frozenset[str],
     predicate: Predicate,
-    touched: Touched,
+    touched: ScanMetrics,
     left: Left,
 ) -> Iterator[pa.RecordBatch]:
     groups = row_groups(file.metadata, file_slice.offsets, predicate.timestamp)

@@ -24,7 +24,7 @@ from kafka_ds.protocol.messages.offsets import (
 )
 from kafka_ds.records.batch import Codec, Record, build_batch
 from kafka_ds.sink.columns import check_columns
-from kafka_ds.sink.deciding import CannotFinish, Deciding
+from kafka_ds.sink.exactly_once import BatchCommitUnfinished, ExactlyOnceCommitter
 from kafka_ds.sink.options import SinkOptionError, SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import Attempt, Span
 from kafka_ds.sink.writer import TransactionalSink
@@ -67,7 +67,7 @@ def prepare(*answers: Any) -> int:
     with scripted(script) as broker:
         given = options(broker.port)
         with Cluster(given.producer.client) as cluster:
-            Deciding(cluster, given).prepare()
+            ExactlyOnceCommitter(cluster, given).prepare()
     return len(answers) - len(left)
 
 
@@ -131,10 +131,10 @@ def was_aborted(monkeypatch: pytest.MonkeyPatch, left: Sequence[int], *, aborted
         hidden = ((ATTEMPT.producer_id, SPAN.first_offset, SPAN.last_offset),) if aborted else ()
         yield Chunk(records=memoryview(batches), start=0, aborted=hidden)
 
-    monkeypatch.setattr(Deciding, "_fetch", fetch)
+    monkeypatch.setattr(ExactlyOnceCommitter, "_fetch", fetch)
     given = options(1)
     with Cluster(given.producer.client) as cluster:
-        return Deciding(cluster, given)._was_aborted(ATTEMPT)
+        return ExactlyOnceCommitter(cluster, given)._is_aborted(ATTEMPT)
 
 
 def test_a_committed_attempt_whose_ends_were_compacted_is_not_written_again(
@@ -148,5 +148,7 @@ def test_a_committed_attempt_whose_ends_were_compacted_is_not_written_again(
 def test_an_attempt_of_which_nothing_is_left_is_not_taken_for_an_aborted_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(CannotFinish, match=r"cannot be told.*t-0 \[10, 15\).*new 'transaction"):
+    with pytest.raises(
+        BatchCommitUnfinished, match=r"cannot be told.*t-0 \[10, 15\).*new 'transaction"
+    ):
         was_aborted(monkeypatch, [], aborted=False)

@@ -1,9 +1,9 @@
 """Shell: what a batch reads, pinned to one moment: options in, one view per partition out.
 
-Rules of this file: `survey` fixes the order of the questions. If the brokers are away and the option `lake` says where
-the tables are, that is no error: what the tables hold is read, and a warning says up to which offsets. A host name that
-does not exist is an error all the same, since it is a mistake. Starts and ends by time, and offsets beyond the tables,
-need the brokers.
+`offset_reader` fixes the order of the questions. If the brokers are away and the option `lake` says where the tables
+are, that is no error: what the tables hold is read, and a warning says up to which offsets. A host name that does not
+exist is an error all the same, since it is a mistake. Starts and ends by time, and offsets beyond the tables, need the
+brokers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kafka_ds.source.options.limits import (
     names,
 )
 from kafka_ds.source.options.options import Options
-from kafka_ds.source.planning.epochs import Bounds, held_to
-from kafka_ds.source.planning.planning import PartitionView
-from kafka_ds.source.planning.scanning import TableVersion
-from kafka_ds.source.planning.survey import Survey
+from kafka_ds.source.plan.leader_epochs import Bounds, held_to
+from kafka_ds.source.plan.offset_reader import OffsetReader
+from kafka_ds.source.plan.scan_plan import PartitionView
+from kafka_ds.source.plan.table_scan import TableVersion
 
 LOGGER = logging.getLogger("kafka_ds.source")
 
@@ -82,13 +82,13 @@ def _pin(
     with_sizes: bool,
     stands_in: bool = False,
 ) -> Pinned:
-    survey = Survey(options)
+    reader = OffsetReader(options)
     try:
-        topics = survey.topics()
-        survey.open_tables(topics)
-        bounds = _held(survey, survey.bounds(topics, survey.partitions(topics)))
-        starts = survey.resolve(options.starting, bounds, starting=True)
-        ends = survey.resolve(options.ending, bounds, starting=False)
+        topics = reader.topics()
+        reader.open_tables(topics)
+        bounds = _held(reader, reader.bounds(topics, reader.partitions(topics)))
+        starts = reader.resolve(options.starting, bounds, starting=True)
+        ends = reader.resolve(options.ending, bounds, starting=False)
         if stands_in:
             _refuse_beyond(options.starting, starts, bounds)
             _refuse_beyond(options.ending, ends, bounds)
@@ -100,23 +100,25 @@ def _pin(
                 f"option '{options.starting.option}' lies beyond the end in {names(behind)}"
             )
         ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
-        sizes = survey.stored(ranges, bounds).values() if with_sizes else ()
+        sizes = reader.stored(ranges, bounds).values() if with_sizes else ()
         return Pinned(
-            views=tuple(survey.views(ranges, bounds, predicate)),
-            tables=survey.table_versions() if with_tables else {},
+            views=tuple(reader.views(ranges, bounds, predicate)),
+            tables=reader.table_versions() if with_tables else {},
             ends={tp: each.end for tp, each in bounds.items()},
             hot_offset_bytes=max((each.hot_offset_bytes for each in sizes), default=0.0),
         )
     finally:
-        survey.close()
+        reader.close()
 
 
-def _held(survey: Survey, bounds: dict[TopicPartition, Bounds]) -> dict[TopicPartition, Bounds]:
+def _held(
+    reader: OffsetReader, bounds: dict[TopicPartition, Bounds]
+) -> dict[TopicPartition, Bounds]:
     """What a scan was pinned to, if that is so: other rows at the same offsets are not its own."""
-    options = survey.options
+    options = reader.options
     if options.pinned_to is None:
         return bounds
-    held = held_to(survey, bounds, options.pinned_to)
+    held = held_to(reader, bounds, options.pinned_to)
     for problem in held.problems.values():
         if options.fail_on_data_loss:
             raise problem

@@ -29,7 +29,7 @@ os.register_at_fork(after_in_child=_KEPT.clear)
 
 
 @contextmanager
-def kept_cluster(settings: ClientSettings) -> Iterator[Cluster]:
+def pooled_cluster(settings: ClientSettings) -> Iterator[Cluster]:
     """A client of these settings, for the caller alone until the block ends."""
     cluster = _taken(settings)
     try:
@@ -41,7 +41,7 @@ def kept_cluster(settings: ClientSettings) -> Iterator[Cluster]:
     _give_back(settings, cluster)
 
 
-def close_kept() -> None:
+def close_pool() -> None:
     """End the connections of all clients that nobody has."""
     with _LOCK:
         idle = [cluster for cluster, _ in _KEPT.values()]

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ds.source.progress import (
+from kafka_ds.source.stream_offset import (
     BadOffset,
     Position,
     StreamOffset,
     limited,
+    micro_batch_range,
     offsets_behind_latest,
-    steps,
     waiting_offsets,
 )
 
@@ -70,7 +70,7 @@ def test_a_stream_goes_on_where_sparks_kafka_source_was() -> None:
     sparks = StreamOffset.parse({"t": {"0": 5, "1": 7}, "version": {"0": 1}})
     assert sparks.positions["version", 0] == Position(offset=1)
     start = StreamOffset.parse({"t": {"0": 5, "1": 7}})
-    found = steps(start, at({0: 9, 1: 7}), {})
+    found = micro_batch_range(start, at({0: 9, 1: 7}), {})
     assert (found.ranges, found.problems) == ({("t", 0): (5, 9), ("t", 1): (7, 7)}, ())
 
 
@@ -123,7 +123,7 @@ def test_a_limit_counts_a_topic_that_was_made_anew_from_its_beginning() -> None:
 
 
 def test_a_micro_batch_reads_from_offset_to_offset() -> None:
-    found = steps(at({0: 5, 1: 7}), at({0: 9, 1: 7, 2: 4}), {("t", 2): 0})
+    found = micro_batch_range(at({0: 5, 1: 7}), at({0: 9, 1: 7, 2: 4}), {("t", 2): 0})
     assert found.ranges == {("t", 0): (5, 9), ("t", 1): (7, 7), ("t", 2): (0, 4)}
     assert found.problems == ()
 
@@ -144,7 +144,7 @@ def test_what_may_have_lost_rows_is_a_problem(
     problem: str,
     ranges: dict[tuple[str, int], tuple[int, int]],
 ) -> None:
-    found = steps(start, end, earliest)
+    found = micro_batch_range(start, end, earliest)
     assert len(found.problems) == 1
     assert problem in found.problems[0]
     assert found.ranges == ranges
