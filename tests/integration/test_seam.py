@@ -240,7 +240,7 @@ class World:
         reader = KafkaStreamReader(
             parse_options({**options, **limit}, stream=True),
             schema(COLUMNS),
-            sends_along=True,
+            prefetches=True,
             slots=self.slots(),
         )
         try:
