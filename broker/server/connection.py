@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from broker.principal import ANONYMOUS
 from broker.server.dispatch import Answer, Throttled, Unanswerable, Waiting
 from broker.transport.addresses import one_text
-from broker.transport.frames import FrameAssembler
-from broker.transport.writing import write
+from broker.transport.writes import write
 from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.frame_assembler import FrameAssembler
 
 if TYPE_CHECKING:
     from broker.principal import Principal
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.connections import Connections
-    from broker.transport.memory import RequestMemory
+    from kafka_ds.protocol.request_memory import RequestMemory
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.security.quotas.address_rates import AddressRates
 from broker.server.connection_limits import ConnectionLimits, LimitSettings
-from broker.transport.buffers import BufferPool
-from broker.transport.frames import Scratch
-from broker.transport.memory import RequestMemory
+from kafka_ds.protocol.buffer_pool import BufferPool
+from kafka_ds.protocol.frame_assembler import Scratch
+from kafka_ds.protocol.request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from broker.config.loading import BrokerConfig

@@ -21,10 +21,10 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.transport.buffers import BufferPool
-from broker.transport.frames import FrameAssembler, Scratch
+from kafka_ds.protocol.buffer_pool import BufferPool
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.frame_assembler import FrameAssembler, Scratch
 from kafka_ds.protocol.messages import RESPONSES, ApiVersionsRequest, ApiVersionsResponse
 from kafka_ds.protocol.types import Versions, message_info
 from kafka_ds.version import CLIENT_SOFTWARE, VERSION

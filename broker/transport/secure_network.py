@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.config.listeners import JAAS, names_of
 from broker.config.settings import ConfigError
-from broker.transport.frames import SCRATCH_BYTES
 from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
 from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.frame_assembler import SCRATCH_BYTES
 from kafka_ds.protocol.messages import (
     RESPONSES,
     SaslAuthenticateRequest,

@@ -19,8 +19,8 @@ from broker.security.quotas.address_rates import ADDRESSES_MAX, AddressRates
 from broker.server.connection import Connection
 from broker.server.connection_limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.server.tls_handshake import TlsHandshake
-from broker.transport.frames import SCRATCH_BYTES
 from broker.transport.secure_network import _read_token
+from kafka_ds.protocol.frame_assembler import SCRATCH_BYTES
 from tests.loops import in_loop
 from tests.unit.security.test_quotas import entity
 from tests.unit.server.net_harness import Harness, api_versions, feed, ids, settle

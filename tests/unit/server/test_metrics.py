@@ -11,7 +11,7 @@ from broker.registry import Registry, serves, version_range
 from broker.server.metrics import FETCH_CONSUMER, Metrics, NetMetrics
 from broker.server.metrics_server import MetricsServer
 from broker.system import SystemNetwork
-from broker.transport.buffers import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
+from kafka_ds.protocol.buffer_pool import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
 from kafka_ds.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 from tests.unit.server.net_harness import Harness, api_versions, feed, produce
 

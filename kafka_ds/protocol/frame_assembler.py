@@ -1,15 +1,10 @@
-"""Pure: a stream of bytes, received as it comes, cut into requests.
+"""Pure: a stream of bytes, received as it comes, cut into frames.
 
-Rules of this file:
-- Bytes are copied once at most. What arrives is received into a scratch buffer that all connections of the event loop
-  share; it is empty again before the next one receives. A request that lies whole in it is copied out, as a handler
-  may keep it and may write into it. A request of which only a part is there gets a buffer of its own, into which the
-  rest is received directly.
-- At most 4 MiB more memory is allocated than bytes have arrived: a length is only a promise.
-- If the memory of all connections is limited, a request that is larger than the scratch buffer is received only when
-  there is room. Until then `needs_room` is true and nothing is received.
-- Connections that are not authenticated yet are exempt (`is_exempt`), as in Kafka: their requests are small, they take
-  nothing of that memory and do not wait for it. Otherwise half a request of an unknown client could block known ones.
+Bytes are copied once at most: what arrives is received into a scratch buffer, which is empty again before the next
+connection receives; a frame of which only a part is there gets a buffer of its own, for the rest. A length is only a
+promise: at most 4 MiB more is allocated than bytes have arrived. If the memory of all connections is limited, a frame
+larger than the scratch buffer waits for room (`needs_room`); connections that are not authenticated yet are exempt, so
+that half a request of an unknown client cannot block known ones.
 """
 
 from __future__ import annotations
@@ -17,11 +12,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from broker.transport.buffers import POOLED_BYTES_MAX, BufferPool
+from kafka_ds.protocol.buffer_pool import POOLED_BYTES_MAX, BufferPool
 from kafka_ds.protocol.errors import MalformedFrame
 
 if TYPE_CHECKING:
-    from broker.transport.memory import RequestMemory
+    from kafka_ds.protocol.request_memory import RequestMemory
 
 SCRATCH_BYTES = 64 << 10
 _LENGTH_BYTES = 4

@@ -1,7 +1,7 @@
 """Shell: the parts of answers into a connection's transport.
 
-Rules of this file: TLS passes what it is given on as a whole, and sees only afterwards that the other side does not
-read; nothing of that would be known as unsent. So it is given large parts in pieces: after the first, it knows.
+TLS passes what it is given on as a whole, and sees only afterwards that the other side does not read; nothing of that
+would be known as unsent. So it is given large parts in pieces: after the first, it knows.
 """
 
 from __future__ import annotations

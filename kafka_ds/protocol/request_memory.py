@@ -1,10 +1,8 @@
 """Pure: the memory that requests of all connections may take together (queued.max.request.bytes, KIP-72).
 
-Rules of this file, which are Apache Kafka's:
-- A request that begins while there is any room gets the memory for its whole length. So one request at most passes the
-  limit, and a large one never starves.
-- A request that begins without room waits; those who wait get room in the order in which they came.
-- What a connection has read already, one buffer at most, is counted and stays.
+As in Apache Kafka a request that begins while there is any room gets the memory for its whole length: one request at
+most passes the limit, and a large one never starves. Who begins without room waits, in the order in which they came.
+What a connection has read already, one buffer at most, is counted and stays.
 """
 
 from __future__ import annotations

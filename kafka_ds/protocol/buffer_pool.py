@@ -1,10 +1,8 @@
-"""Pure: the memory that requests are read into.
+"""Pure: the memory that frames are read into.
 
-Rules of this file:
-- A buffer is used again only when nobody looks into it any more. The buffer itself knows: a bytearray with a view
-  cannot change its size. So a handler may keep a slice of its request for as long as it likes.
-- Reuse is for large requests: a new bytearray of 1 MiB costs 100 µs for zeros and page faults, a used one is in the
-  processor's cache.
+A buffer is used again only when nobody looks into it any more. The buffer itself knows: a bytearray with a view cannot
+change its size. So who gets a frame may keep a slice of it for as long as it likes. Reuse is for large frames: a new
+bytearray of 1 MiB costs 100 µs for zeros and page faults, a used one is in the processor's cache.
 """
 
 from __future__ import annotations
