@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from broker import protocol_doc
+from broker.cli import page as command_page
 from kafka_ds.sink.options import SINK_OPTIONS, parse_sink_options
 from kafka_ds.source.options import options_doc
 from kafka_ds.source.options.options import OPTIONS, parse_options
@@ -130,6 +131,12 @@ def test_the_files_and_modules_that_comments_name_exist() -> None:
 def test_the_protocol_table_is_what_the_registry_serves() -> None:
     assert (DOCS / "protocol.md").read_text() == protocol_doc.render(), (
         "run: .venv/bin/python -m broker.protocol_doc > docs/protocol.md"
+    )
+
+
+def test_the_page_of_the_command_is_what_its_help_says() -> None:
+    assert (DOCS / "cli.md").read_text() == command_page.render(), (
+        "run: .venv/bin/python -m broker.cli.page > docs/cli.md"
     )
 
 

@@ -1,0 +1,92 @@
+"""Shell: `kafka-ds cluster`: brokers, controller, and what is not as it should be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.options import Target, cluster_options, json_option
+from broker.cli.output import print_facts, print_json, print_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kafka_ds.client.admin import PartitionDescription, TopicDescription
+
+SHOWN_MAX = 50
+
+
+@click.group()
+def cluster() -> None:
+    """Look at the cluster as a whole."""
+
+
+@cluster.command("status")
+@json_option
+@cluster_options
+def status(target: Target, as_json: bool) -> None:
+    """Show brokers, controller, and partitions that are under-replicated or offline.
+
+    The exit status is 0 also where something is wrong; `--json` has "healthy".
+
+    \b
+    Examples:
+      kafka-ds cluster status
+      kafka-ds cluster status --json --bootstrap-server broker:9092
+    """
+    with target.admin() as admin:
+        found = admin.describe_cluster()
+        topics = admin.describe_topics()
+    offline = _rows(topics.values(), lambda each: each.is_offline)
+    under = _rows(topics.values(), lambda each: each.is_under_replicated and not each.is_offline)
+    led = [p.leader for each in topics.values() for p in each.partitions]
+    held = [r for each in topics.values() for p in each.partitions for r in p.replicas]
+    brokers = [
+        {
+            "id": each.node_id,
+            "address": f"{each.host}:{each.port}",
+            "rack": each.rack,
+            "state": "fenced" if each.is_fenced else "alive",
+            "controller": each.node_id == found.controller_id,
+            "leads": led.count(each.node_id),
+            "replicas": held.count(each.node_id),
+        }
+        for each in found.brokers
+    ]
+    facts = {
+        "cluster_id": found.cluster_id,
+        "controller": found.controller_id if found.controller_id >= 0 else None,
+        "topics": len(topics),
+        "partitions": len(led),
+        "under_replicated": len(under),
+        "offline": len(offline),
+        "healthy": not (offline or under or any(each.is_fenced for each in found.brokers)),
+    }
+    if as_json:
+        lists = {"under_replicated_partitions": under, "offline_partitions": offline}
+        print_json({**facts, "brokers": brokers, **lists})
+        return
+    print_facts({name.replace("_", " "): value for name, value in facts.items()})
+    click.echo()
+    print_rows(brokers, tuple(brokers[0]) if brokers else ("id",), as_json=False)
+    for title, rows in (("offline", offline), ("under-replicated", under)):
+        if rows:
+            click.echo(f"\n{title} partitions:")
+            columns = ("topic", "partition", "leader", "replicas", "isr")
+            print_rows(rows[:SHOWN_MAX], columns, as_json=False)
+            if len(rows) > SHOWN_MAX:
+                click.echo(f"and {len(rows) - SHOWN_MAX} more (--json has all)")
+
+
+def _rows(topics: Iterable[TopicDescription], wanted: Any) -> list[dict[str, Any]]:
+    def row(topic: TopicDescription, each: PartitionDescription) -> dict[str, Any]:
+        return {
+            "topic": topic.name,
+            "partition": each.partition,
+            "leader": each.leader if each.leader >= 0 else None,
+            "replicas": list(each.replicas),
+            "isr": list(each.isr),
+        }
+
+    return [row(topic, each) for topic in topics for each in topic.partitions if wanted(each)]

@@ -1,0 +1,238 @@
+"""Shell: `kafka-ds group`: list, describe with lag, reset and delete consumer groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.options import Mistake, Target, cluster_options, json_option
+from broker.cli.output import note, print_facts, print_json, print_rows
+from broker.cli.tail import offsets_at, parse_position
+
+if TYPE_CHECKING:
+    from kafka_ds.client.admin import Admin, GroupDescription
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.protocol.topic_partition import TopicPartition
+
+GONE = "Dead"
+
+
+@click.group()
+def group() -> None:
+    """List, describe, reset and delete consumer groups."""
+
+
+@group.command("list")
+@json_option
+@cluster_options
+def list_groups(target: Target, as_json: bool) -> None:
+    """List groups with their states.
+
+    \b
+    Example:
+      kafka-ds group list
+    """
+    with target.admin() as admin:
+        found = admin.list_groups()
+    rows = [
+        {
+            "group": each.group_id,
+            "state": each.state,
+            "type": each.kind.lower(),
+            "protocol": each.protocol_type,
+            "coordinator": each.coordinator,
+        }
+        for each in found
+    ]
+    print_rows(rows, ("group", "state", "type", "protocol", "coordinator"), as_json=as_json)
+
+
+@group.command("describe")
+@click.argument("name", metavar="GROUP")
+@json_option
+@cluster_options
+def describe_group(target: Target, name: str, as_json: bool) -> None:
+    """Describe a group: state, members, committed offsets and lag.
+
+    \b
+    Examples:
+      kafka-ds group describe billing
+      kafka-ds group describe billing --json
+    """
+    from kafka_ds.client.admin import Admin
+
+    with target.cluster() as cluster:
+        admin = Admin(cluster)
+        found = _group_of(admin, name)
+        committed = admin.committed_offsets(name)
+        rows = _lag_rows(cluster, found, committed)
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    facts = {
+        "group": name,
+        "state": found.state,
+        "type": found.kind,
+        "members": len(found.members),
+        "lag": sum(lags) if lags else None,
+    }
+    if as_json:
+        members = [
+            {"member_id": m.member_id, "client_id": m.client_id, "host": m.host}
+            for m in found.members
+        ]
+        print_json({**facts, "members": members, "partitions": rows})
+        return
+    print_facts(facts)
+    if rows:
+        click.echo()
+        columns = ("topic", "partition", "committed", "end", "lag", "client_id", "host")
+        print_rows(rows, columns, as_json=False)
+
+
+def _group_of(admin: Admin, name: str) -> GroupDescription:
+    found = admin.describe_group(name)
+    if found.state == GONE:
+        raise Mistake(f"there is no group {name}")
+    return found
+
+
+def _lag_rows(
+    cluster: Cluster, found: GroupDescription, committed: dict[TopicPartition, int]
+) -> list[dict[str, Any]]:
+    """One row for each partition that has a committed offset or a reader."""
+    readers = {place: member for member in found.members for place in member.partitions}
+    places = sorted({*committed, *readers})
+    topics = cluster.topics({place.topic for place in places}) if places else {}
+    there = [p for p in places if p.topic in topics and p.partition in topics[p.topic].partitions]
+    ends = offsets_at(cluster, there, parse_position("end")) if there else {}
+    rows = []
+    for place in places:
+        end, offset, member = ends.get(place), committed.get(place), readers.get(place)
+        rows.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "committed": offset,
+                "end": end,
+                "lag": None if end is None or offset is None else max(0, end - offset),
+                "member_id": member.member_id if member else None,
+                "client_id": member.client_id if member else None,
+                "host": member.host if member else None,
+            }
+        )
+    return rows
+
+
+@group.command("reset")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Repeat it. Default: all it read."
+)
+@click.option("--partition", "only", type=click.IntRange(min=0), metavar="P", help="Only this.")
+@click.option(
+    "--to",
+    "goal",
+    required=True,
+    metavar="POSITION",
+    help="beginning, end, an offset, -N (the last N), a time (2026-11-20T12:00) or an age (-15m).",
+)
+@click.option("--execute", is_flag=True, help="Do it; without, it is only shown.")
+@json_option
+@cluster_options
+def reset_group(
+    target: Target,
+    name: str,
+    topics: tuple[str, ...],
+    only: int | None,
+    goal: str,
+    execute: bool,
+    as_json: bool,
+) -> None:
+    """Set a group's committed offsets; without --execute it only shows what it would do.
+
+    The group must have no members. A group that is not there is made by its offsets.
+
+    \b
+    Examples:
+      kafka-ds group reset billing --topic orders --to beginning
+      kafka-ds group reset billing --topic orders --to 2026-11-20T12:00 --execute
+    """
+    from kafka_ds.client.admin import Admin
+
+    position = parse_position(goal)
+    with target.cluster() as cluster:
+        admin = Admin(cluster)
+        found = admin.describe_group(name)
+        if not found.is_empty:
+            raise Mistake(
+                f"group {name} is {found.state} with {len(found.members)} members: stop them first"
+            )
+        committed = admin.committed_offsets(name) if found.state != GONE else {}
+        places = _places(cluster, topics, only, committed)
+        goals = offsets_at(cluster, places, position)
+        rows = [
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "committed": committed.get(place),
+                "new_offset": goals[place],
+            }
+            for place in places
+        ]
+        if execute:
+            admin.commit_offsets(name, goals)
+    print_rows(rows, ("topic", "partition", "committed", "new_offset"), as_json=as_json)
+    if not execute:
+        note("nothing was changed: repeat it with --execute")
+
+
+def _places(
+    cluster: Cluster,
+    topics: tuple[str, ...],
+    only: int | None,
+    committed: dict[TopicPartition, int],
+) -> list[TopicPartition]:
+    """The partitions that are meant. Raises Mistake where there are none."""
+    from kafka_ds.protocol.topic_partition import TopicPartition
+
+    wanted = set(topics) or {place.topic for place in committed}
+    if not wanted:
+        raise Mistake("this group has no offsets: say which --topic")
+    known = cluster.topics(wanted)
+    for name in sorted(wanted - known.keys()):
+        if topics:
+            raise Mistake(f"there is no topic {name}")
+    places = [
+        TopicPartition(name, partition)
+        for name, topic in sorted(known.items())
+        for partition in sorted(topic.partitions)
+        if only in (None, partition)
+    ]
+    if not places:
+        raise Mistake(f"there is no partition {only}" if known else "its topics are gone")
+    return places
+
+
+@group.command("delete")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@cluster_options
+def delete_groups(target: Target, names: tuple[str, ...]) -> None:
+    """Delete groups without members, with their committed offsets.
+
+    \b
+    Example:
+      kafka-ds group delete billing
+    """
+    from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+    with target.admin() as admin:
+        for name in names:
+            try:
+                admin.delete_group(name)
+            except KafkaError as error:
+                if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
+                    raise Mistake(f"there is no group {name}") from None
+                if error.code == ErrorCode.NON_EMPTY_GROUP:
+                    raise Mistake(f"group {name} has members: stop them first") from None
+                raise
+            click.echo(f"group {name} was deleted")

@@ -1,0 +1,110 @@
+"""Shell: the console script `kafka-ds`: one program, whose subcommands run brokers and look at clusters and lakes.
+
+A mistake of the user, a broker that refuses and a cluster that does not answer are one line on standard error and an
+exit status other than 0: 2 for how the command was called, 1 for all else, 130 for Ctrl-C. A traceback is our mistake.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from broker.cli.cluster import cluster
+from broker.cli.group import group
+from broker.cli.options import Target, cluster_options, plain
+from broker.cli.produce import produce
+from broker.cli.tail import consume, tail
+from broker.cli.topic import topic
+from kafka_ds.version import VERSION
+
+INTERRUPTED = 130
+
+
+class Program(click.Group):
+    """A group of commands whose errors are one line."""
+
+    def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
+        inner: Any = super()
+        if not standalone_mode:
+            return inner.main(*arguments, standalone_mode=False, **named)
+        status = 0
+        try:
+            inner.main(*arguments, standalone_mode=False, **named)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            status = error.exit_code
+        except click.ClickException as error:
+            status = _complain(error.format_message(), error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            status = INTERRUPTED
+        except BrokenPipeError:
+            _close_output()
+            status = 1
+        except Exception as error:
+            if not _is_told(error):
+                raise
+            status = _complain(plain(error), 1)
+        sys.exit(status)
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether an error is something to tell, and not a mistake of ours. Its classes are loaded if it is of one."""
+    if isinstance(error, OSError):
+        return True
+    loaded = sys.modules
+    for module, names in (
+        ("kafka_ds.client.errors", ("ClientError",)),
+        ("kafka_ds.client.producer", ("NotWritten",)),
+        ("kafka_ds.protocol.errors", ("KafkaError",)),
+        ("broker.config.settings", ("ConfigError",)),
+        ("kafka_ds.lake.store.store", ("UnsupportedStore",)),
+    ):
+        if module in loaded:
+            kinds = tuple(getattr(loaded[module], name) for name in names)
+            if isinstance(error, kinds):
+                return True
+    return False
+
+
+def _complain(text: str, status: int) -> int:
+    line = " ".join(text.split())
+    click.echo(f"{click.style('kafka-ds:', fg='red')} {line}", err=True)
+    return status
+
+
+def _close_output() -> None:
+    """Whoever read the output has gone: nothing more is written to it, not even at the end of this process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(VERSION, prog_name="kafka-ds", message="%(prog)s %(version)s")
+@cluster_options
+@click.pass_context
+def program(context: click.Context, target: Target) -> None:
+    """Kafka topics that are Delta tables: run brokers, look at topics, groups and tables, query them by SQL.
+
+    \b
+    Start here:
+      kafka-ds broker                                   # a broker on 127.0.0.1:9092
+      kafka-ds topic create orders --partitions 3
+      echo '{"total": 12.5}' | kafka-ds produce orders
+      kafka-ds tail orders --from beginning
+    """
+    context.obj = target
+
+
+for command in (topic, produce, tail, consume, group, cluster):
+    program.add_command(command)
+
+
+def main() -> NoReturn:
+    """The console script."""
+    program.main(prog_name="kafka-ds")
+    raise AssertionError("a program ends")

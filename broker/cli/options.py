@@ -1,0 +1,302 @@
+"""Shell: what all commands of `kafka-ds` share: how a cluster and a lake are named, and what a mistake looks like.
+
+A cluster is named by --bootstrap-server, by a profile, by the environment, or is the one on this machine's port 9092.
+`--command-config` is a properties file as Kafka's own tools take it. The client's own modules are imported when a
+command needs them, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from kafka_ds.client.admin import Admin, TopicDescription
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.client.producer_settings import ProducerSettings
+    from kafka_ds.client.settings import ClientSettings
+
+ENVIRONMENT_SERVER = "KAFKA_DS_BOOTSTRAP_SERVER"
+ENVIRONMENT_PROFILE = "KAFKA_DS_PROFILE"
+ENVIRONMENT_PROFILES = "KAFKA_DS_PROFILES"
+DEFAULT_SERVER = "127.0.0.1:9092"
+# Until somebody answers: a broker that just starts is waited for, a wrong address is told soon.
+CONTACT_SECONDS = 5.0
+# What all attempts at one contact may take, whoever does not answer them.
+CONTACT_ATTEMPT_MS = 12_000
+REQUEST_TIMEOUT_MS = 15_000
+API_TIMEOUT_MS = 20_000
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Mistake(click.ClickException):
+    """What the user asked for cannot be done; one line says why."""
+
+    def format_message(self) -> str:
+        return self.message.replace("\n", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Which cluster is meant, and how it is reached."""
+
+    bootstrap_server: str | None = None
+    command_config: str | None = None
+    profile: str | None = None
+    lake: str | None = None
+
+    def over(self, other: Target) -> Target:
+        """What is given here, and for the rest what is given there."""
+        return Target(
+            bootstrap_server=self.bootstrap_server or other.bootstrap_server,
+            command_config=self.command_config or other.command_config,
+            profile=self.profile or other.profile,
+            lake=self.lake or other.lake,
+        )
+
+    def resolved(self) -> Target:
+        """With what the profile and the environment say. Raises Mistake."""
+        found = self
+        profile = self.profile or os.environ.get(ENVIRONMENT_PROFILE)
+        if profile:
+            found = found.over(_profile(profile))
+        server = found.bootstrap_server or os.environ.get(ENVIRONMENT_SERVER) or DEFAULT_SERVER
+        return replace(found, bootstrap_server=server)
+
+    def client_options(self) -> dict[str, str]:
+        """As the client's own options: `kafka.<setting>`. Raises Mistake."""
+        known = self.resolved()
+        options = {
+            "kafka.request.timeout.ms": str(REQUEST_TIMEOUT_MS),
+            "kafka.default.api.timeout.ms": str(API_TIMEOUT_MS),
+            "kafka.client.id": "kafka-ds-cli",
+            **{f"kafka.{name}": text for name, text in _properties(known.command_config).items()},
+        }
+        options["kafka.bootstrap.servers"] = known.bootstrap_server or DEFAULT_SERVER
+        return options
+
+    def settings(self) -> ClientSettings:
+        """The client's settings. Raises Mistake."""
+        from kafka_ds.client.settings import ClientOptionError, parse_settings
+
+        try:
+            return parse_settings(self.client_options())
+        except ClientOptionError as problem:
+            raise self._mistaken(problem) from None
+
+    def producer_settings(self, more: Mapping[str, str]) -> ProducerSettings:
+        """A producer's; ``more`` are settings by Kafka's names. Raises Mistake."""
+        from kafka_ds.client.producer_settings import parse_producer_settings
+        from kafka_ds.client.settings import ClientOptionError
+
+        options = {**self.client_options(), **{f"kafka.{n}": v for n, v in more.items()}}
+        # Of a producer it bounds a request alone; the broker may wait as long for replicas.
+        options["kafka.request.timeout.ms"] = str(2 * REQUEST_TIMEOUT_MS)
+        try:
+            return parse_producer_settings(options)
+        except ClientOptionError as problem:
+            raise self._mistaken(problem) from None
+
+    def _mistaken(self, problem: Exception) -> Mistake:
+        place = f" ({self.resolved().command_config})" if self.resolved().command_config else ""
+        return Mistake(plain(problem) + place)
+
+    @contextmanager
+    def cluster(self, *, creates_topics: bool = False) -> Iterator[Cluster]:
+        """The cluster, of which at least one broker has answered. Raises Mistake where none does."""
+        from kafka_ds.client.cluster import Cluster
+
+        settings = self.settings()
+        _contact(settings)
+        with Cluster(settings, creates_topics=creates_topics) as cluster:
+            yield cluster
+
+    @contextmanager
+    def admin(self) -> Iterator[Admin]:
+        """The same for who asks and changes."""
+        from kafka_ds.client.admin import Admin
+
+        with self.cluster() as cluster:
+            yield Admin(cluster)
+
+    def lake_of(self, admin: Admin) -> str:
+        """The address of the cluster's lake: what was given, else what a broker says. Raises Mistake."""
+        known = self.resolved().lake
+        if known:
+            return known
+        description = admin.describe_cluster()
+        live = [each.node_id for each in description.brokers if not each.is_fenced]
+        entries = admin.describe_broker_configs(live[0]) if live else []
+        told = next((each.value for each in entries if each.name == "lake.uri"), None)
+        if not told:
+            raise Mistake("these brokers have no lake (lake.uri): this is no kafka-ds cluster")
+        return told
+
+
+def _contact(settings: ClientSettings) -> None:
+    """Wait until a broker answers, but not for long."""
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.client.errors import AuthenticationRefused, ClientError
+
+    logging.getLogger("kafka_ds.client").setLevel(logging.ERROR)
+    each_ms = max(500, CONTACT_ATTEMPT_MS // len(settings.bootstrap_servers))
+    brief = replace(
+        settings,
+        request_timeout_ms=min(settings.request_timeout_ms, each_ms),
+        socket_connection_setup_timeout_ms=min(
+            settings.socket_connection_setup_timeout_ms, each_ms
+        ),
+    )
+    deadline = time.monotonic() + CONTACT_SECONDS
+    with Cluster(brief) as cluster:
+        while True:
+            try:
+                cluster.any_broker()
+            except AuthenticationRefused as problem:
+                raise Mistake(plain(problem)) from None
+            except ClientError as problem:
+                if time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
+                raise Mistake(plain(problem)) from None
+            return
+
+
+_OPTION = re.compile(r"options? '?kafka\.([\w.]+)'?")
+_NAME = re.compile(r"'?\bkafka\.([a-z][a-z.]+[a-z])'?")
+
+
+def plain(problem: object) -> str:
+    """An error's text without Spark's words: a setting is called as in the properties file, a server by the option."""
+    text = str(problem).replace(
+        "no broker of option 'kafka.bootstrap.servers' answers", "no broker answers"
+    )
+    text = text.replace("option 'kafka.bootstrap.servers'", "--bootstrap-server")
+    return _NAME.sub(r"\1", _OPTION.sub(r"\1", text)).replace("\n", " ")
+
+
+def _profile(name: str) -> Target:
+    import tomllib
+
+    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    path = Path(
+        os.environ.get(ENVIRONMENT_PROFILES) or f"{folder}/kafka-ds/profiles.toml"
+    ).expanduser()
+    try:
+        profiles = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise Mistake(
+            f"profile {name}: {path}: {(problem.strerror or str(problem)).lower()}"
+        ) from None
+    except ValueError as problem:
+        raise Mistake(f"profile {name}: {path}: {problem}") from None
+    found = profiles.get(name)
+    if not isinstance(found, dict):
+        raise Mistake(
+            f"{path} has no profile {name}; it has {', '.join(sorted(profiles)) or 'none'}"
+        )
+    names = {"bootstrap-server", "command-config", "lake"}
+    unknown = sorted(found.keys() - names)
+    if unknown:
+        raise Mistake(f"{path}: profile {name}: {unknown[0]} is none of {', '.join(sorted(names))}")
+    return Target(**{key.replace("-", "_"): str(text) for key, text in found.items()})
+
+
+def _properties(path: str | None) -> dict[str, str]:
+    from broker.config.properties import PropertiesError, parse_properties
+
+    if path is None:
+        return {}
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        return {each.key: each.value for each in parse_properties(text)}
+    except OSError as problem:
+        raise Mistake(
+            f"--command-config {path}: {(problem.strerror or str(problem)).lower()}"
+        ) from None
+    except UnicodeDecodeError:
+        raise Mistake(f"--command-config {path}: is not UTF-8 text") from None
+    except PropertiesError as problem:
+        raise Mistake(f"--command-config {path}, line {problem.line}: {problem}") from None
+
+
+# -- options ------------------------------------------------------------------------------------
+
+_CLUSTER_OPTIONS = (
+    click.option(
+        "--bootstrap-server",
+        metavar="HOST:PORT,...",
+        help=f"Brokers to ask first. Default: ${ENVIRONMENT_SERVER}, or {DEFAULT_SERVER}.",
+    ),
+    click.option(
+        "--command-config",
+        metavar="FILE",
+        help="Properties of a client (TLS, SASL), as for Kafka's own tools.",
+    ),
+    click.option(
+        "--profile",
+        metavar="NAME",
+        help=f"A profile of ~/.config/kafka-ds/profiles.toml. Default: ${ENVIRONMENT_PROFILE}.",
+    ),
+)
+
+
+# The options' names: the page of all commands tells of them once.
+SHARED = ("bootstrap_server", "command_config", "profile")
+
+
+def cluster_options(function: Function) -> Function:
+    """Give a command the options that name a cluster; it is called with ``target``."""
+
+    @functools.wraps(function)
+    def called(
+        *arguments: Any,
+        bootstrap_server: str | None,
+        command_config: str | None,
+        profile: str | None,
+        **named: Any,
+    ) -> Any:
+        here = Target(
+            bootstrap_server=bootstrap_server, command_config=command_config, profile=profile
+        )
+        above = click.get_current_context().find_object(Target) or Target()
+        return function(*arguments, target=here.over(above), **named)
+
+    wrapped: Any = called
+    for option in reversed(_CLUSTER_OPTIONS):
+        wrapped = option(wrapped)
+    found: Function = wrapped
+    return found
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+
+
+def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
+    """`key=value`, repeated. Raises Mistake."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise Mistake(f"{option} {text}: not of the form key=value")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def topic_of(admin: Admin, name: str) -> TopicDescription:
+    """The topic of this name. Raises Mistake where there is none."""
+    found = admin.describe_topics([name]).get(name)
+    if found is None:
+        raise Mistake(f"there is no topic {name}")
+    return found

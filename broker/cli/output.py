@@ -1,0 +1,168 @@
+"""Shell: what a command prints: tables for people, JSON for scripts, progress on a terminal and log lines elsewhere.
+
+Standard output has the answer alone. A table is plain text with aligned columns, which `cut` and `awk` can read; on a
+terminal its head is bold. JSON is one document, or for records one object a line. Progress goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+SAID_EVERY_SECONDS = 10.0
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+NOTHING = "-"
+
+Row = Mapping[str, Any]
+Advance = Callable[[int], None]
+
+
+def print_json(value: object) -> None:
+    """One document; what JSON has no word for is text."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) -> None:
+    """A table with these columns; as JSON a list of objects with all that each row has."""
+    if as_json:
+        print_json([dict(row) for row in rows])
+        return
+    print_table([[row.get(name) for name in columns] for row in rows], columns)
+
+
+def print_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> None:
+    """Aligned columns, numbers to the right."""
+    texts = [[cell(value) for value in row] for row in rows]
+    widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
+    is_number = [
+        bool(rows) and all(isinstance(row[at], int | float | None) for row in rows)
+        for at in range(len(columns))
+    ]
+
+    def line(values: Sequence[str]) -> str:
+        padded = (
+            value.rjust(width) if right else value.ljust(width)
+            for value, width, right in zip(values, widths, is_number, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    click.secho(line([name.upper().replace("_", " ") for name in columns]), bold=True)
+    for row in texts:
+        click.echo(line(row))
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Names and values, one a line."""
+    width = max(map(len, facts), default=0)
+    for name, value in facts.items():
+        click.echo(f"{click.style(name.ljust(width), bold=True)}  {cell(value)}")
+
+
+def cell(value: Any) -> str:
+    """A value in a table."""
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return ",".join(map(str, value)) or NOTHING
+    if isinstance(value, bytes):
+        return text_or_hex(value)
+    return str(value).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def bytes_text(size: int | None) -> str:
+    """A size for people."""
+    if size is None:
+        return NOTHING
+    amount = float(size)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("a unit for every size")
+
+
+def text_or_hex(data: bytes) -> str:
+    """Bytes as text where they are UTF-8, else in hexadecimal digits."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.hex()
+
+
+def note(text: str) -> None:
+    """A line for the person, on standard error."""
+    click.echo(text, err=True)
+
+
+@contextmanager
+def progress(what: str, total: int | None = None, *, unit: str = "records") -> Iterator[Advance]:
+    """Count steps of long work: a bar with rate and time left on a terminal, else a line every ten seconds."""
+    if sys.stderr.isatty():
+        with _bar(what, total, unit) as advance:
+            yield advance
+        return
+    began = said = time.monotonic()
+    done = 0
+
+    def advance_by(count: int) -> None:
+        nonlocal said, done
+        done += count
+        now = time.monotonic()
+        if now - said >= SAID_EVERY_SECONDS:
+            said = now
+            note(_line(what, done, total, unit, now - began))
+
+    yield advance_by
+
+
+def _line(what: str, done: int, total: int | None, unit: str, seconds: float) -> str:
+    rate = done / seconds if seconds > 0 else 0.0
+    text = f"{what}: {done}{f' of {total}' if total is not None else ''} {unit}, {rate:.0f}/s"
+    if total is not None and rate > 0:
+        text += f", {max(0.0, (total - done) / rate):.0f} s left"
+    return text
+
+
+@contextmanager
+def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
+    # Here, not above: most commands have no bar.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    known = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    unknown = (SpinnerColumn(), TextColumn("{task.completed} " + unit), TimeElapsedColumn())
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed or 0:.0f}/s")
+
+    with Progress(
+        TextColumn("{task.description}"),
+        *(known if total is not None else unknown),
+        Rate(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda count: bar.advance(task, count)

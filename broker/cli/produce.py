@@ -1,0 +1,262 @@
+"""Shell: `kafka-ds produce`: lines of standard input become records.
+
+Whatever has come on standard input is sent at once as one batch a partition: a line that is typed is there when the
+next one is asked for, and a pipe fills batches. Each record is written once and in order (an idempotent producer).
+A key chooses its partition as Java's producer does; records without a key stay with one partition for a batch.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from broker.cli.options import Mistake, Target, cluster_options, pairs
+from broker.cli.output import note, progress
+
+if TYPE_CHECKING:
+    from kafka_ds.client.producer import Producer
+    from kafka_ds.client.producer_settings import ProducerSettings
+    from kafka_ds.client.transactions import Identity
+
+READ_BYTES = 256 * 1024
+# A line is one record: what is longer than any broker's message.max.bytes is a mistake.
+LINE_BYTES_MAX = 64 * 1024 * 1024
+_ESCAPES = {"\\t": "\t", "\\0": "\0", "\\x1f": "\x1f"}
+
+Line = tuple[bytes | None, bytes | None]
+
+
+def lines_of(descriptor: int) -> Iterator[list[bytes]]:
+    """The lines that have come so far, as they come; a last line needs no end. Raises Mistake."""
+    rest = b""
+    while data := os.read(descriptor, READ_BYTES):
+        *whole, rest = (rest + data).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise Mistake(f"a line of standard input is longer than {LINE_BYTES_MAX} bytes")
+        if whole:
+            yield [line.removesuffix(b"\r") for line in whole]
+    if rest:
+        yield [rest]
+
+
+def key_and_value(line: bytes, separator: bytes | None, null_marker: bytes | None) -> Line:
+    """A line's key and value. Raises Mistake where the separator is not in it."""
+    key: bytes | None = None
+    value: bytes | None = line
+    if separator is not None:
+        key, found, value = line.partition(separator)
+        if not found:
+            raise Mistake(
+                f"a line has no --key-separator {separator.decode()!r}: {line[:60].decode(errors='replace')!r}"
+            )
+    if null_marker is not None:
+        key = None if key == null_marker else key
+        value = None if value == null_marker else value
+    return key, value
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's hash of a key. That of `kafka_ds.records.partitioner` is for columns, and takes numba half a second."""
+    mask, m = 0xFFFF_FFFF, 0x5BD1_E995
+    value = 0x9747_B28C ^ len(key)
+    whole = len(key) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        value = value * m & mask ^ k
+    if rest := key[whole:]:
+        value = (value ^ int.from_bytes(rest, "little")) * m & mask
+    value = (value ^ value >> 13) * m & mask
+    return value ^ value >> 15
+
+
+class LineProducer:
+    """Lines to batches, batches to brokers."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        settings: ProducerSettings,
+        *,
+        identity: Identity | None,
+        topic: str,
+        partitions: int,
+        partition: int | None,
+        headers: tuple[tuple[bytes, bytes], ...],
+    ) -> None:
+        self._producer = producer
+        self._settings = settings
+        self._identity = identity
+        self._topic = topic
+        self._partitions = partitions
+        self._partition = partition
+        self._headers = headers
+        self._sequences: dict[int, int] = {}
+        self._sticky = time.time_ns() % partitions
+
+    def send(self, lines: list[Line]) -> None:
+        """Hand over what has come; it is under way when this returns."""
+        by_partition: dict[int, list[Line]] = {}
+        for line in lines:
+            by_partition.setdefault(self._partition_of(line[0]), []).append(line)
+        self._sticky = (self._sticky + 1) % self._partitions
+        for partition, records in by_partition.items():
+            for batch in self._cut(records):
+                self._send(partition, batch)
+        self._producer.push()
+
+    def _partition_of(self, key: bytes | None) -> int:
+        if self._partition is not None:
+            return self._partition
+        if key is None or not self._settings.keys_decide:
+            return self._sticky
+        return (murmur2(key) & 0x7FFF_FFFF) % self._partitions
+
+    def _cut(self, records: list[Line]) -> Iterator[list[Line]]:
+        """Batches of about batch.size bytes."""
+        batch: list[Line] = []
+        size = 0
+        for record in records:
+            batch.append(record)
+            size += len(record[0] or b"") + len(record[1] or b"")
+            if size >= self._settings.batch_size:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _send(self, partition: int, lines: list[Line]) -> None:
+        from kafka_ds.client.producer import Outgoing
+        from kafka_ds.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, Record, build_batch
+        from kafka_ds.records.sequences import sequence_after
+
+        now_ms = time.time_ns() // 1_000_000
+        records = [
+            Record(at, now_ms, key, value, self._headers) for at, (key, value) in enumerate(lines)
+        ]
+        identity, sequence = self._identity, NO_SEQUENCE
+        if identity is not None:
+            sequence = self._sequences.get(partition, 0)
+            self._sequences[partition] = sequence_after(sequence, len(records))
+        data = build_batch(
+            records,
+            codec=self._settings.compression,
+            producer_id=identity.producer_id if identity else NO_PRODUCER_ID,
+            producer_epoch=identity.epoch if identity else -1,
+            base_sequence=sequence,
+        )
+        self._producer.send(
+            Outgoing(
+                topic=self._topic,
+                partition=partition,
+                data=data,
+                record_count=len(records),
+                describe=lambda places: f"{len(list(places))} records",
+            )
+        )
+
+
+def _separator(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    text = _ESCAPES.get(text, text)
+    if not text:
+        raise Mistake("--key-separator is empty")
+    return text.encode()
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--key-separator", metavar="TEXT", help="What stands between key and value; \\t is a tab."
+)
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Of each record; repeat it."
+)
+@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="Default: by key.")
+@click.option("--null-marker", metavar="TEXT", help="A key or value that is null.")
+@click.option(
+    "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none"
+)
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@cluster_options
+def produce(
+    target: Target,
+    topic: str,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    null_marker: str | None,
+    compression: str,
+    acks: str,
+) -> None:
+    """Produce a record for each line of standard input.
+
+    \b
+    Examples:
+      echo '{"total": 12.5}' | kafka-ds produce orders
+      printf '42:{"total": 12.5}\\n' | kafka-ds produce orders --key-separator :
+      kafka-ds produce orders --header source=import --compression zstd < orders.jsonl
+    """
+    from kafka_ds.client.producer import Producer
+    from kafka_ds.client.transactions import Transactions
+
+    settings = target.producer_settings({"compression.type": compression, "acks": acks})
+    given = tuple((n.encode(), v.encode()) for n, v in pairs(headers, "--header").items())
+    separator = _separator(key_separator)
+    marker = null_marker.encode() if null_marker is not None else None
+    with target.cluster(creates_topics=True) as cluster:
+        partitions = cluster.partition_count(topic)
+        if partition is not None and partition >= partitions:
+            raise Mistake(f"topic {topic} has no partition {partition}: it has {partitions}")
+        identity = (
+            Transactions(cluster).begin(None, settings.transaction_timeout_ms)
+            if settings.enable_idempotence
+            else None
+        )
+        producer = Producer(cluster, settings)
+        sink = LineProducer(
+            producer,
+            settings,
+            identity=identity,
+            topic=topic,
+            partitions=partitions,
+            partition=partition,
+            headers=given,
+        )
+        try:
+            count = _pump(sink, producer, separator, marker)
+        finally:
+            producer.close()
+    where = f"{topic}-{partition}" if partition is not None else topic
+    note(f"{count} {'record' if count == 1 else 'records'} produced to {where}")
+
+
+def _pump(
+    sink: LineProducer, producer: Producer, separator: bytes | None, marker: bytes | None
+) -> int:
+    """All of standard input; the number of records."""
+    count = 0
+    descriptor = sys.stdin.fileno()
+    # A bar would be written over what is typed.
+    with nullcontext(_ignore) if sys.stdin.isatty() else progress("produced") as advance:
+        for lines in lines_of(descriptor):
+            sink.send([key_and_value(line, separator, marker) for line in lines])
+            count += len(lines)
+            advance(len(lines))
+            if not select.select([descriptor], [], [], 0)[0]:
+                # Nothing more has come yet: what has is written before more is waited for.
+                producer.flush()
+        producer.flush()
+    return count
+
+
+def _ignore(_: int) -> None:
+    return

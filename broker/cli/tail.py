@@ -1,0 +1,401 @@
+"""Shell: `kafka-ds tail` and `kafka-ds consume`: records of a topic, as they come.
+
+Partitions are read in turn, so many offsets of each at a time; records of one partition are in their order. A reader
+follows the topic's end by asking where it is a few times a second, and reads up to there: only committed records unless
+told otherwise. Offsets that retention took while it read are said and passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from broker.cli.options import Mistake, Target, cluster_options
+from broker.cli.output import note, text_or_hex
+
+if TYPE_CHECKING:
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.client.fetch import Chunk
+    from kafka_ds.protocol.topic_partition import TopicPartition
+    from kafka_ds.records.batch import Record
+
+# Of one partition before the next one's turn.
+OFFSETS_A_TURN = 50_000
+LOOK_EVERY_SECONDS = 0.2
+POLL_TIMEOUT_MS = 30_000
+_AGO = re.compile(r"-(\d+)(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+Kind = Literal["beginning", "end", "offset", "last", "time"]
+Show = Callable[[str, int, "Record"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where to begin: an end of the log, an offset, so many records before the end, or a time in milliseconds."""
+
+    kind: Kind
+    number: int = 0
+
+
+def parse_position(text: str, *, now_s: float | None = None) -> Position:
+    """`beginning`, `end`, an offset, `-N` (the last N), a time (ISO 8601, local unless it says), or `-15m`. Mistake."""
+    word = text.strip().lower()
+    if word in ("beginning", "earliest", "start"):
+        return Position(kind="beginning")
+    if word in ("end", "latest"):
+        return Position(kind="end")
+    if ago := _AGO.fullmatch(word):
+        now = time.time() if now_s is None else now_s
+        seconds = int(ago[1]) * _SECONDS[ago[2]]
+        return Position(kind="time", number=int((now - seconds) * 1_000))
+    if re.fullmatch(r"-?\d{1,19}", word):
+        number = int(word)
+        kind: Kind = "last" if number < 0 else "offset"
+        return Position(kind=kind, number=abs(number))
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise Mistake(
+            f"{text!r} is no position: beginning, end, an offset, -N (the last N), 2026-11-20T12:00 or -15m"
+        ) from None
+    return Position(kind="time", number=int(moment.timestamp() * 1_000))
+
+
+def offsets_at(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    position: Position,
+    *,
+    read_committed: bool = False,
+) -> dict[TopicPartition, int]:
+    """The offset of each partition at that position, never outside of its log."""
+    from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+
+    wanted = list(partitions)
+
+    def ask(question: int) -> dict[TopicPartition, int]:
+        answers = cluster.offsets(dict.fromkeys(wanted, question), read_committed=read_committed)
+        return {place: answers[place].offset for place in wanted}
+
+    if position.kind == "beginning":
+        return ask(EARLIEST)
+    ends = ask(LATEST)
+    if position.kind == "end":
+        return ends
+    if position.kind == "time":
+        found = ask(position.number)
+        return {place: at if at >= 0 else ends[place] for place, at in found.items()}
+    starts = ask(EARLIEST)
+    back = position.kind == "last"
+    return {
+        place: max(starts[place], min(end, end - position.number if back else position.number))
+        for place, end in ends.items()
+    }
+
+
+class TopicTail:
+    """A topic from a position on."""
+
+    def __init__(
+        self, cluster: Cluster, partitions: Iterable[TopicPartition], *, read_committed: bool
+    ) -> None:
+        self._cluster = cluster
+        self._partitions = list(partitions)
+        self._read_committed = read_committed
+        self.positions: dict[TopicPartition, int] = {}
+
+    def begin(self, positions: dict[TopicPartition, int]) -> None:
+        """From here on."""
+        self.positions = dict(positions)
+
+    def records(self, *, follows: bool) -> Iterator[tuple[TopicPartition, Record]]:
+        """Those that are there, and (if it follows) those that come; positions are behind what was given."""
+        ends = self._ends()
+        while True:
+            ready = [place for place in self._partitions if self.positions[place] < ends[place]]
+            for place in ready:
+                end = min(ends[place], self.positions[place] + OFFSETS_A_TURN)
+                yield from self._read(place, end, ends[place])
+            if ready:
+                continue
+            if not follows:
+                return
+            time.sleep(LOOK_EVERY_SECONDS)
+            ends = self._ends()
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        return offsets_at(
+            self._cluster,
+            self._partitions,
+            Position(kind="end"),
+            read_committed=self._read_committed,
+        )
+
+    def _read(
+        self, place: TopicPartition, end: int, log_end: int
+    ) -> Iterator[tuple[TopicPartition, Record]]:
+        """Up to that end, and what else is in the batch that has it."""
+        from kafka_ds.client.errors import OffsetsGone
+        from kafka_ds.client.fetch import Range, fetch_range
+
+        wanted = Range(
+            topic=place.topic,
+            partition=place.partition,
+            topic_id=self._cluster.topic(place.topic).topic_id,
+            start=self.positions[place],
+            end=end,
+        )
+        try:
+            for chunk in fetch_range(
+                self._cluster,
+                wanted,
+                poll_timeout_ms=POLL_TIMEOUT_MS,
+                read_committed=self._read_committed,
+            ):
+                for record in records_of(chunk):
+                    if self.positions[place] <= record.offset < log_end:
+                        self.positions[place] = record.offset + 1
+                        yield place, record
+            self.positions[place] = max(end, self.positions[place])
+        except OffsetsGone as gone:
+            if gone.log_start <= gone.position:
+                raise
+            note(f"{place}: offsets {gone.position} to {gone.log_start - 1} are gone (retention)")
+            self.positions[place] = gone.log_start
+
+
+def records_of(chunk: Chunk) -> Iterator[Record]:
+    """The data records of a chunk, without those of aborted transactions."""
+    from kafka_ds.records.batch import iterate_headers, read_records
+
+    for at, header in iterate_headers(chunk.records):
+        if header.is_control or any(
+            producer == header.producer_id and first <= header.base_offset <= last
+            for producer, first, last in chunk.aborted
+        ):
+            continue
+        yield from read_records(chunk.records, at, header)
+
+
+# -- output -------------------------------------------------------------------------------------
+
+
+def _field(data: bytes | None) -> tuple[str | None, bool]:
+    """Text, and whether it is hexadecimal."""
+    if data is None:
+        return None, False
+    try:
+        return data.decode("utf-8"), False
+    except UnicodeDecodeError:
+        return data.hex(), True
+
+
+def record_json(topic: str, partition: int, record: Record) -> str:
+    """One object on one line; `key_encoding` and `value_encoding` are there only where a field is no text."""
+    key, key_is_hex = _field(record.key)
+    value, value_is_hex = _field(record.value)
+    found: dict[str, Any] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": key,
+        "value": value,
+        "headers": [
+            {"key": text_or_hex(name), "value": _field(data)[0]} for name, data in record.headers
+        ],
+    }
+    if key_is_hex:
+        found["key_encoding"] = "hex"
+    if value_is_hex:
+        found["value_encoding"] = "hex"
+    return json.dumps(found, ensure_ascii=False)
+
+
+def record_line(topic: str, partition: int, record: Record) -> str:
+    """For people: where and when, key and value."""
+    when = ""
+    if 0 <= record.timestamp <= 253_402_300_799_999:
+        moment = datetime.fromtimestamp(record.timestamp / 1_000, UTC)
+        when = moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{record.timestamp % 1_000:03d}"
+    place = click.style(f"{topic}-{partition}@{record.offset}", fg="cyan")
+    key = "" if record.key is None else click.style(text_or_hex(record.key), fg="yellow") + "  "
+    value = click.style("null", dim=True) if record.value is None else text_or_hex(record.value)
+    return f"{place}  {when}  {key}{value}"
+
+
+def _show_value(topic: str, partition: int, record: Record) -> None:
+    data = record.value if record.value is not None else b""
+    sys.stdout.buffer.write(data + b"\n")
+
+
+def _show_line(topic: str, partition: int, record: Record) -> None:
+    click.echo(record_line(topic, partition, record))
+
+
+def _show_json(topic: str, partition: int, record: Record) -> None:
+    sys.stdout.write(record_json(topic, partition, record) + "\n")
+
+
+def _shower(as_json: bool, values_only: bool) -> Show:
+    if as_json and values_only:
+        raise Mistake("--json and --values are not given together")
+    return _show_json if as_json else _show_value if values_only else _show_line
+
+
+# -- commands -----------------------------------------------------------------------------------
+
+_READ_OPTIONS = (
+    click.option("--partition", "only", type=click.IntRange(min=0), metavar="P", help="Only this."),
+    click.option("--max-messages", type=click.IntRange(min=0), metavar="N", help="End after N."),
+    click.option("--no-follow", is_flag=True, help="End at what is there now."),
+    click.option(
+        "--isolation",
+        type=click.Choice(["read_committed", "read_uncommitted"]),
+        default="read_committed",
+        show_default=True,
+    ),
+    click.option("--values", "values_only", is_flag=True, help="Only the bytes of each value."),
+    click.option("--json", "as_json", is_flag=True, help="A JSON object a line."),
+)
+
+
+def _read_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_READ_OPTIONS):
+        function = option(function)
+    return function
+
+
+def _partitions_of(cluster: Cluster, topic: str, only: int | None) -> list[TopicPartition]:
+    from kafka_ds.protocol.topic_partition import TopicPartition
+
+    found = cluster.topics([topic]).get(topic)
+    if found is None:
+        raise Mistake(f"there is no topic {topic}")
+    if only is not None and only not in found.partitions:
+        raise Mistake(f"topic {topic} has no partition {only}: it has {len(found.partitions)}")
+    return [TopicPartition(topic, p) for p in sorted(found.partitions) if only in (None, p)]
+
+
+def _run(reader: TopicTail, show: Show, *, max_messages: int | None, follows: bool) -> int:
+    """Show records until there are enough; how many were shown."""
+    shown = 0
+    if max_messages == 0:
+        return 0
+    for place, record in reader.records(follows=follows):
+        show(place.topic, place.partition, record)
+        shown += 1
+        if shown == max_messages:
+            break
+        if shown % 100 == 0 or follows:
+            sys.stdout.flush()
+    sys.stdout.flush()
+    return shown
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--from",
+    "begin",
+    default="end",
+    show_default=True,
+    metavar="POSITION",
+    help="beginning, end, an offset, -N (the last N), a time (2026-11-20T12:00) or an age (-15m).",
+)
+@_read_options
+@cluster_options
+def tail(
+    target: Target,
+    topic: str,
+    begin: str,
+    only: int | None,
+    max_messages: int | None,
+    no_follow: bool,
+    isolation: str,
+    values_only: bool,
+    as_json: bool,
+) -> None:
+    """Show a topic's records, and go on with those that come.
+
+    \b
+    Examples:
+      kafka-ds tail orders                                # what comes from now on
+      kafka-ds tail orders --from beginning --max-messages 10 --json
+      kafka-ds tail orders --from -15m --no-follow | wc -l
+    """
+    position, show = parse_position(begin), _shower(as_json, values_only)
+    read_committed = isolation == "read_committed"
+    with target.cluster() as cluster:
+        partitions = _partitions_of(cluster, topic, only)
+        reader = TopicTail(cluster, partitions, read_committed=read_committed)
+        reader.begin(offsets_at(cluster, partitions, position, read_committed=read_committed))
+        _run(reader, show, max_messages=max_messages, follows=not no_follow)
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--group", metavar="GROUP", help="Begin where this group is, and commit what was shown."
+)
+@click.option(
+    "--from",
+    "begin",
+    default="beginning",
+    show_default=True,
+    metavar="POSITION",
+    help="Where to begin in partitions without a committed offset; as for tail.",
+)
+@_read_options
+@cluster_options
+def consume(
+    target: Target,
+    topic: str,
+    group: str | None,
+    begin: str,
+    only: int | None,
+    max_messages: int | None,
+    no_follow: bool,
+    isolation: str,
+    values_only: bool,
+    as_json: bool,
+) -> None:
+    """Show a topic's records from its beginning on, or from where a group is.
+
+    With --group it reads all partitions alone and commits at its end. A group that has members is refused.
+
+    \b
+    Examples:
+      kafka-ds consume orders --no-follow --values > orders.jsonl
+      kafka-ds consume orders --group audit --max-messages 100
+    """
+    from kafka_ds.client.admin import Admin
+
+    position, show = parse_position(begin), _shower(as_json, values_only)
+    read_committed = isolation == "read_committed"
+    with target.cluster() as cluster:
+        admin = Admin(cluster)
+        partitions = _partitions_of(cluster, topic, only)
+        start = offsets_at(cluster, partitions, position, read_committed=read_committed)
+        if group is not None:
+            if not admin.describe_group(group).is_empty:
+                raise Mistake(f"group {group} has members: stop them, or read without --group")
+            committed = admin.committed_offsets(group)
+            start.update({p: committed[p] for p in partitions if p in committed})
+        reader = TopicTail(cluster, partitions, read_committed=read_committed)
+        reader.begin(start)
+        try:
+            _run(reader, show, max_messages=max_messages, follows=not no_follow)
+        finally:
+            sys.stdout.flush()
+            if group is not None and reader.positions != start:
+                admin.commit_offsets(group, reader.positions)

@@ -1,0 +1,597 @@
+"""Shell: what an operator asks of a cluster and changes in it: topics, settings, groups, log directories.
+
+The words are those of Kafka's AdminClient. Every request is retried by `Cluster.persist`; a refusal leaves as
+KafkaError with the broker's own message. Requests about a group go to its coordinator, which is looked up for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.connection import Connection
+from kafka_ds.client.errors import TopicGone, UnsupportedByBroker
+from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.protocol.messages.configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DescribeConfigsResource,
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsResource,
+)
+from kafka_ds.protocol.messages.consumer_protocol import decode_assignment
+from kafka_ds.protocol.messages.group_offsets import (
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+)
+from kafka_ds.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsTopic,
+    DeleteTopicState,
+)
+from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.types import NO_UUID, uuid_text
+
+BY_BROKER: Final = -1  # num.partitions and default.replication.factor decide
+GROUP: Final = 0  # a coordinator's kind
+KEYS_VERSION: Final = 4  # FindCoordinator (KIP-699)
+GROUPS_VERSION: Final = 8  # OffsetFetch (KIP-709)
+TOPIC_IDS_VERSION: Final = 6  # DeleteTopics
+DYNAMIC_TOPIC_CONFIG: Final = 1
+STATIC_BROKER_CONFIG: Final = 4
+_SET, _DELETE = 0, 1
+_NO_GROUP: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerDescription:
+    """A broker, and whether it is fenced (None where the cluster does not say)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The brokers, and which of them is the controller (-1: nobody)."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: Sequence[BrokerDescription]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDescription:
+    """Who leads a partition (-1: nobody), who has it, and who is in sync."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline: Sequence[int]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
+    @property
+    def is_offline(self) -> bool:
+        return self.leader < 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic with all of its partitions, in their order."""
+
+    name: str
+    topic_id: str
+    is_internal: bool
+    partitions: Sequence[PartitionDescription]
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(each.replicas) for each in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """A setting; `source` by Kafka's numbers (1: the topic's own, 4: the broker's file, 5: the default)."""
+
+    name: str
+    value: str | None
+    source: int
+    is_sensitive: bool
+    is_read_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """A group, as its coordinator lists it; `kind` is empty before Kafka 3.8."""
+
+    group_id: str
+    state: str
+    kind: str
+    protocol_type: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """A member, and what it reads."""
+
+    member_id: str
+    client_id: str
+    host: str
+    partitions: frozenset[TopicPartition] = field(default_factory=frozenset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group of either protocol."""
+
+    group_id: str
+    state: str
+    kind: str
+    members: Sequence[GroupMember]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectorySize:
+    """What a replica takes in a broker's log directory."""
+
+    broker: int
+    log_dir: str
+    topic: str
+    partition: int
+    size_bytes: int
+
+
+class Admin:
+    """Not for use by several threads at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    # -- the cluster ----------------------------------------------------------------------------
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The brokers, fenced ones included where the cluster tells of them (KIP-1073)."""
+
+        def ask() -> ClusterDescription:
+            request = DescribeClusterRequest(
+                include_cluster_authorized_operations=False, include_fenced_brokers=True
+            )
+            answer = self._cluster.any_broker().call(request, DescribeClusterResponse)
+            _check(answer.error_code, answer.error_message or "DescribeCluster")
+            return ClusterDescription(
+                cluster_id=answer.cluster_id,
+                controller_id=answer.controller_id,
+                brokers=[
+                    BrokerDescription(
+                        node_id=each.broker_id,
+                        host=each.host,
+                        port=each.port,
+                        rack=each.rack,
+                        is_fenced=each.is_fenced,
+                    )
+                    for each in sorted(answer.brokers, key=lambda each: each.broker_id)
+                ],
+            )
+
+        return self._cluster.persist("DescribeCluster", ask)
+
+    def describe_log_dirs(self) -> list[LogDirectorySize]:
+        """The size of every replica on every live broker."""
+
+        def ask() -> list[LogDirectorySize]:
+            found: list[LogDirectorySize] = []
+            for node_id, address in sorted(self._cluster.addresses().items()):
+                connection = self._cluster.connection(address)
+                request = DescribeLogDirsRequest(topics=None)
+                answer = connection.call(request, DescribeLogDirsResponse)
+                _check(answer.error_code, f"DescribeLogDirs of broker {node_id}")
+                found += [
+                    LogDirectorySize(
+                        broker=node_id,
+                        log_dir=each.log_dir,
+                        topic=topic.name,
+                        partition=partition.partition_index,
+                        size_bytes=partition.partition_size,
+                    )
+                    for each in answer.results
+                    for topic in each.topics
+                    for partition in topic.partitions
+                ]
+            return found
+
+        return self._cluster.persist("DescribeLogDirs", ask)
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def describe_topics(self, names: Collection[str] | None = None) -> dict[str, TopicDescription]:
+        """Those that exist among ``names``, or (None) all, internal ones included."""
+
+        def ask() -> dict[str, TopicDescription]:
+            wanted = None if names is None else [MetadataRequestTopic(name=n) for n in names]
+            request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+            answer = self._cluster.any_broker().call(request, MetadataResponse)
+            _check(answer.error_code, "Metadata")
+            found: dict[str, TopicDescription] = {}
+            for topic in sorted(answer.topics, key=lambda each: each.name or ""):
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or topic.name is None:
+                    continue
+                _check(topic.error_code, f"topic {topic.name}")
+                found[topic.name] = _topic_description(topic)
+            return found
+
+        return self._cluster.persist("Metadata", ask)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int = BY_BROKER,
+        replication_factor: int = BY_BROKER,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Create it, or only say whether that could be done."""
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=[],
+            configs=[CreatableTopicConfig(name=n, value=v) for n, v in (configs or {}).items()],
+        )
+
+        def ask() -> None:
+            request = CreateTopicsRequest(
+                topics=[topic], timeout_ms=self._timeout_ms, validate_only=validate_only
+            )
+            answer = self._cluster.any_broker().call(request, CreateTopicsResponse)
+            for result in answer.topics:
+                _check(result.error_code, result.error_message or f"topic {name}")
+
+        self._cluster.persist(f"creation of topic {name}", ask)
+
+    def create_partitions(self, name: str, count: int) -> None:
+        """Have the topic have so many partitions."""
+
+        def ask() -> None:
+            topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
+            request = CreatePartitionsRequest(
+                topics=[topic], timeout_ms=self._timeout_ms, validate_only=False
+            )
+            answer = self._cluster.any_broker().call(request, CreatePartitionsResponse)
+            for result in answer.results:
+                _check(result.error_code, result.error_message or f"topic {name}")
+
+        self._cluster.persist(f"partitions of topic {name}", ask)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete it. Raises TopicGone where there is none."""
+
+        def ask() -> None:
+            connection = self._cluster.any_broker()
+            if connection.version_of(DeleteTopicsRequest) >= TOPIC_IDS_VERSION:
+                wanted = [DeleteTopicState(name=name, topic_id=NO_UUID)]
+                request = DeleteTopicsRequest(topics=wanted, timeout_ms=self._timeout_ms)
+            else:
+                request = DeleteTopicsRequest(topic_names=[name], timeout_ms=self._timeout_ms)
+            answer = connection.call(request, DeleteTopicsResponse)
+            for result in answer.responses:
+                # Retriable for a reader; who deletes it is told at once.
+                if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise TopicGone(f"there is no topic {name}")
+                _check(result.error_code, result.error_message or f"topic {name}")
+
+        self._cluster.persist(f"deletion of topic {name}", ask)
+
+    # -- settings -------------------------------------------------------------------------------
+
+    def describe_topic_configs(self, topic: str) -> list[ConfigEntry]:
+        """All settings of a topic, its own and inherited ones."""
+        return self._cluster.persist(
+            f"settings of topic {topic}",
+            lambda: _configs(self._cluster.any_broker(), TOPIC_RESOURCE, topic),
+        )
+
+    def describe_broker_configs(self, node_id: int) -> list[ConfigEntry]:
+        """All settings of a broker, as that broker tells them."""
+
+        def ask() -> list[ConfigEntry]:
+            connection = self._cluster.connection(self._cluster.addresses()[node_id])
+            return _configs(connection, BROKER_RESOURCE, str(node_id))
+
+        return self._cluster.persist(f"settings of broker {node_id}", ask)
+
+    def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Set a topic's settings; None takes one back to what it inherits."""
+
+        def ask() -> None:
+            resource = IncrementalAlterConfigsResource(
+                resource_type=TOPIC_RESOURCE,
+                resource_name=topic,
+                configs=[
+                    IncrementalAlterableConfig(
+                        name=name, config_operation=_DELETE if text is None else _SET, value=text
+                    )
+                    for name, text in changes.items()
+                ],
+            )
+            request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=False)
+            answer = self._cluster.any_broker().call(request, IncrementalAlterConfigsResponse)
+            for each in answer.responses:
+                _check(each.error_code, each.error_message or f"topic {topic}")
+
+        self._cluster.persist(f"settings of topic {topic}", ask)
+
+    # -- groups ---------------------------------------------------------------------------------
+
+    def list_groups(self) -> list[GroupListing]:
+        """The groups of every broker, by name."""
+
+        def ask() -> list[GroupListing]:
+            found: list[GroupListing] = []
+            for node_id, address in self._cluster.addresses().items():
+                connection = self._cluster.connection(address)
+                answer = connection.call(ListGroupsRequest(), ListGroupsResponse)
+                _check(answer.error_code, f"ListGroups of broker {node_id}")
+                found += [
+                    GroupListing(
+                        group_id=each.group_id,
+                        state=each.group_state,
+                        kind=each.group_type,
+                        protocol_type=each.protocol_type,
+                        coordinator=node_id,
+                    )
+                    for each in answer.groups
+                ]
+            return sorted(found, key=lambda each: each.group_id)
+
+        return self._cluster.persist("ListGroups", ask)
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """A group of the consumer protocol, or else of the classic one; one that is not there is in state Dead."""
+
+        def ask(connection: Connection) -> GroupDescription:
+            try:
+                return _described(connection, group)
+            except UnsupportedByBroker:
+                pass
+            except KafkaError as error:
+                if error.code not in _NO_GROUP:
+                    raise
+            return _classic_described(connection, group)
+
+        return self._coordinated(group, "DescribeGroups", ask)
+
+    def delete_group(self, group: str) -> None:
+        """Remove a group without members, with its offsets."""
+
+        def ask(connection: Connection) -> None:
+            answer = connection.call(
+                DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse
+            )
+            for result in answer.results:
+                _check(result.error_code, f"group {group}")
+
+        self._coordinated(group, "DeleteGroups", ask)
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """What the group has committed."""
+
+        def ask(connection: Connection) -> dict[TopicPartition, int]:
+            ceiling = FIRST_VERSION_WITH_TOPIC_IDS - 1
+            if connection.version_of(OffsetFetchRequest, ceiling) >= GROUPS_VERSION:
+                wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
+                request = OffsetFetchRequest(groups=[wanted])
+            else:
+                request = OffsetFetchRequest(group_id=group, topics=None)
+            answer = connection.call(request, OffsetFetchResponse, ceiling)
+            source: Any = answer.groups[0] if answer.groups else answer
+            _check(source.error_code, f"group {group}")
+            found: dict[TopicPartition, int] = {}
+            for topic in source.topics:
+                for each in topic.partitions:
+                    _check(each.error_code, f"group {group}, {topic.name}-{each.partition_index}")
+                    if each.committed_offset >= 0:
+                        place = TopicPartition(topic.name, each.partition_index)
+                        found[place] = each.committed_offset
+            return found
+
+        return self._coordinated(group, "OffsetFetch", ask)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit for a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID) where it has some."""
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, partition), offset in sorted(offsets.items()):
+            each = OffsetCommitRequestPartition(
+                partition_index=partition, committed_offset=offset, committed_metadata=""
+            )
+            topics.setdefault(topic, []).append(each)
+
+        def ask(connection: Connection) -> None:
+            request = OffsetCommitRequest(
+                group_id=group,
+                member_id="",
+                topics=[OffsetCommitRequestTopic(name=n, partitions=p) for n, p in topics.items()],
+            )
+            ceiling = FIRST_VERSION_WITH_TOPIC_IDS - 1
+            answer = connection.call(request, OffsetCommitResponse, ceiling)
+            for topic in answer.topics:
+                for result in topic.partitions:
+                    what = f"group {group}, {topic.name}-{result.partition_index}"
+                    _check(result.error_code, what)
+
+        self._coordinated(group, "OffsetCommit", ask)
+
+    def _coordinated(self, group: str, what: str, ask: Callable[[Connection], Value]) -> Value:
+        """Ask the group's coordinator, which is looked up before each try."""
+
+        def ask_it() -> Value:
+            return ask(self._cluster.connection(self._coordinator(group)))
+
+        return self._cluster.persist(f"{what} of group {group}", ask_it)
+
+    def _coordinator(self, group: str) -> tuple[str, int]:
+        connection = self._cluster.any_broker()
+        if connection.version_of(FindCoordinatorRequest) < KEYS_VERSION:
+            request = FindCoordinatorRequest(key=group, key_type=GROUP)
+            answer = connection.call(request, FindCoordinatorResponse)
+            _check(answer.error_code, f"coordinator of group {group}")
+            return answer.host, answer.port
+        request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group])
+        (found,) = connection.call(request, FindCoordinatorResponse).coordinators
+        _check(found.error_code, found.error_message or f"coordinator of group {group}")
+        return found.host, found.port
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self._cluster.settings.request_timeout_ms
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise KafkaError(ErrorCode(code), what)
+
+
+def _topic_description(topic: Any) -> TopicDescription:
+    return TopicDescription(
+        name=topic.name,
+        topic_id="" if topic.topic_id == NO_UUID else uuid_text(bytes(topic.topic_id)),
+        is_internal=topic.is_internal,
+        partitions=[
+            PartitionDescription(
+                partition=each.partition_index,
+                leader=each.leader_id,
+                leader_epoch=each.leader_epoch,
+                replicas=list(each.replica_nodes),
+                isr=list(each.isr_nodes),
+                offline=list(each.offline_replicas),
+            )
+            for each in sorted(topic.partitions, key=lambda each: each.partition_index)
+        ],
+    )
+
+
+def _configs(connection: Connection, resource_type: int, name: str) -> list[ConfigEntry]:
+    wanted = DescribeConfigsResource(
+        resource_type=resource_type, resource_name=name, configuration_keys=None
+    )
+    answer = connection.call(DescribeConfigsRequest(resources=[wanted]), DescribeConfigsResponse)
+    (result,) = answer.results
+    _check(result.error_code, result.error_message or name)
+    return [
+        ConfigEntry(
+            name=each.name,
+            value=each.value,
+            source=each.config_source,
+            is_sensitive=each.is_sensitive,
+            is_read_only=each.read_only,
+        )
+        for each in sorted(result.configs, key=lambda each: each.name)
+    ]
+
+
+def _described(connection: Connection, group: str) -> GroupDescription:
+    request = ConsumerGroupDescribeRequest(group_ids=[group])
+    (found,) = connection.call(request, ConsumerGroupDescribeResponse).groups
+    _check(found.error_code, found.error_message or f"group {group}")
+    return GroupDescription(
+        group_id=group,
+        state=found.group_state,
+        kind="consumer",
+        members=[
+            GroupMember(
+                member_id=each.member_id,
+                client_id=each.client_id,
+                host=each.client_host,
+                partitions=frozenset(
+                    TopicPartition(topic.topic_name, partition)
+                    for topic in each.assignment.topic_partitions
+                    for partition in topic.partitions
+                ),
+            )
+            for each in found.members
+        ],
+    )
+
+
+def _classic_described(connection: Connection, group: str) -> GroupDescription:
+    (found,) = connection.call(DescribeGroupsRequest(groups=[group]), DescribeGroupsResponse).groups
+    if found.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        _check(found.error_code, found.error_message or f"group {group}")
+    return GroupDescription(
+        group_id=group,
+        state=found.group_state or "Dead",
+        kind="classic",
+        members=[
+            GroupMember(
+                member_id=each.member_id,
+                client_id=each.client_id,
+                host=each.client_host,
+                partitions=frozenset(_assigned(bytes(each.member_assignment))),
+            )
+            for each in found.members
+        ],
+    )
+
+
+def _assigned(data: bytes) -> Iterator[TopicPartition]:
+    """Of a member of the consumers' protocol; others' assignments (Connect's) are not understood."""
+    try:
+        assignment = decode_assignment(data)
+    except MalformedFrame:
+        return
+    for topic in assignment.assigned_partitions:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.topic, partition)

@@ -1,0 +1,39 @@
+"""What is printed: tables, sizes, progress."""
+
+import pytest
+
+from broker.cli.output import bytes_text, cell, print_table, progress
+
+
+def test_columns_are_aligned_and_numbers_stand_to_the_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_table([["a", 1, [1, 2]], ["long", 200, []]], ("name", "end_offset", "isr"))
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME  END OFFSET  ISR",
+        "a              1  1,2",
+        "long         200  -",
+    ]
+
+
+def test_cells_are_one_line() -> None:
+    assert [cell(each) for each in (None, "", True, 1.5, b"\xff", "a\nb")] == [
+        "-", "-", "yes", "1.5", "ff", "a\\nb",
+    ]  # fmt: skip
+
+
+def test_sizes_are_for_people() -> None:
+    assert [bytes_text(each) for each in (None, 0, 1023, 1024, 5 * 1024**3)] == [
+        "-", "0 B", "1023 B", "1.0 KiB", "5.0 GiB",
+    ]  # fmt: skip
+
+
+def test_progress_is_a_line_now_and_then_where_nobody_sees_a_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 1.0, 10.0, 12.0])
+    monkeypatch.setattr("broker.cli.output.time.monotonic", lambda: next(times))
+    with progress("produced", 100) as advance:
+        for count in (10, 40, 50):
+            advance(count)
+    assert capsys.readouterr().err == "produced: 50 of 100 records, 5/s, 10 s left\n"

@@ -1,0 +1,51 @@
+"""The program as a whole: what its start takes, and what its help has."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from broker.cli.main import program
+from broker.cli.page import commands
+
+COMMANDS = list(commands(program))
+ROOT = Path(__file__).resolve().parents[3]
+HEAVY = (
+    "pyarrow numba numpy deltalake duckdb pandas pyspark rich ssl asyncio cryptography broker.node"
+)
+
+
+def test_help_loads_nothing_that_takes_time() -> None:
+    code = (
+        "import sys\nfrom broker.cli.main import program\n"
+        "try: program.main(['--help'], prog_name='kafka-ds')\nexcept SystemExit: pass\n"
+        f"print('loaded:', *(m for m in {HEAVY.split()!r} if m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_the_script_is_the_program() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, name = scripts["kafka-ds"].partition(":")
+    assert callable(getattr(import_module(module), name))
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS]
+)
+def test_each_command_has_help_with_an_example(
+    words: tuple[str, ...], command: click.Command
+) -> None:
+    done = CliRunner().invoke(program, [*words, "--help"])
+    assert done.exit_code == 0
+    assert f"kafka-ds {' '.join(words)}" in (command.help or "")
+    assert "Example" in (command.help or "")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help or isinstance(parameter.type, click.Choice), parameter.name
