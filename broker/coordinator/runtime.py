@@ -92,7 +92,7 @@ class CoordinatorShard(Protocol):
     def written(
         self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
     ) -> CoordinatorResult | None:
-        """The records are in the log and were replayed, or (with a code) could not be appended: what follows."""
+        """What follows, asked if the result is `storing`, or its records could not be appended (they have a code)."""
         ...
 
     def next_due_ms(self) -> int | None:
@@ -142,6 +142,7 @@ class CoordinatorContext(Generic[S]):
         """`load_bytes` are read at once; `loads` counts how long reading takes; `perform` performs an effect."""
         self.partition = partition
         self.shard = shard
+        self._name = partition.log.name
         self._clock = clock
         self._loads = loads
         self._load_bytes = load_bytes
@@ -236,16 +237,18 @@ class CoordinatorContext(Generic[S]):
         self._loading = None
         if not task.cancelled() and task.exception() is not None:
             self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            name = self.partition.log.name
-            _LOGGER.error("%s: internal error", name, exc_info=task.exception())
+            _LOGGER.error("%s: internal error", self._name, exc_info=task.exception())
 
     def _loaded(self) -> None:
         self.last_written_offset = self.partition.log.log_end_offset - 1
         self._refusal = None
-        self._perform(self.shard.loaded(self._now()), None)
+        self._warn(self._perform(self.shard.loaded(self._now()), None))
         deferred, self._deferred = self._deferred, []
         for event in deferred:
-            self._warn(self.run(*event))
+            try:
+                self._warn(self.run(*event))
+            except Exception:  # The others count all the same, and requests are taken.
+                _LOGGER.exception("%s: internal error with a deferred event", self._name)
         self._arm()
 
     def close(self) -> None:
@@ -301,7 +304,7 @@ class CoordinatorContext(Generic[S]):
             return CoordinatorResult(response=error)
 
     def run(self, *event: Any) -> KafkaError | None:
-        """An event of this broker, which nobody waits for; the error, for the caller to log, if it was not appended.
+        """An event of this broker, which nobody waits for; the error, for the caller to log, if nothing came of it.
 
         It is deferred while the log is read, and dropped once the partition is not coordinated here.
         """
@@ -311,6 +314,8 @@ class CoordinatorContext(Generic[S]):
             return None
         try:
             return self._perform(self.shard.handle(*event, _NOBODY, self._now()), None)
+        except KafkaError as error:
+            return error
         finally:
             self._arm()
 
@@ -340,9 +345,11 @@ class CoordinatorContext(Generic[S]):
 
     def _arm(self) -> None:
         """Wake up when something is due; a timer that is too early does no harm."""
-        due = [self.shard.next_due_ms()] if self.is_active else []
-        due.append(next((each.deadline_ms for each in self._uncommitted if each.replies), None))
-        next_ms = min((each for each in due if each is not None), default=None)
+        next_ms = self.shard.next_due_ms() if self.is_active else None
+        if self._uncommitted:
+            answer_ms = next((each.deadline_ms for each in self._uncommitted if each.replies), None)
+            if next_ms is None or (answer_ms is not None and answer_ms < next_ms):
+                next_ms = answer_ms
         if next_ms is None or (self._timer is not None and self._timer_ms <= next_ms):
             return
         if self._timer is not None:
@@ -366,7 +373,9 @@ class CoordinatorContext(Generic[S]):
             if code is None and result.info is not None:
                 line, fields = result.info
                 _LOGGER.info(line, extra=fields)
-            follows = self.shard.written(result, code, self._now()) if result.records else None
+            follows = None
+            if code is not None or result.storing is not None:
+                follows = self.shard.written(result, code, self._now())
             replies = result.replies
             if ticket is not None and result.response is not NO_RESPONSE:
                 replies = (*replies, Reply(ticket, result.response))
@@ -398,7 +407,7 @@ class CoordinatorContext(Generic[S]):
 
     def _warn(self, error: KafkaError | None) -> None:
         if error is not None:
-            _LOGGER.warning("%s: cannot append: %s", self.partition.log.name, error)
+            _LOGGER.warning("%s: cannot append: %s", self._name, error)
 
     def _append_batches(self, batches: bytes) -> int:
         """The offset of the first record. Raises KafkaError in a coordinator's words."""
@@ -485,7 +494,14 @@ class CoordinatorContext(Generic[S]):
     def _complete(self, effects: tuple[Any, ...], replies: Sequence[Reply]) -> None:
         for effect in effects:
             assert self._perform_effect is not None, "a machine without effects"
-            self._perform_effect(self, effect)
+            try:
+                self._perform_effect(self, effect)
+            except (
+                Exception
+            ):  # Committed, so the client may ask again; and who waits behind it has to hear.
+                _LOGGER.exception("%s: internal error with %s", self._name, effect.key)
+                error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                replies = [Reply(reply.ticket, error) for reply in replies]
         for reply in replies:
             self._reply(reply)
 

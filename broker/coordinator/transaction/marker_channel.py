@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine, Iterable
+from functools import partial
 from typing import Any, TypeAlias
 
 from broker.coordinator.runtime import CoordinatorContext
@@ -24,6 +25,8 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 _LOGGER = logging.getLogger(__name__)
 
 MARKER_RETRY_SECONDS = 0.1
+# After a mistake of ours, which may come again.
+BEGIN_AGAIN_SECONDS = 1.0
 # How many markers are written before others get their turn.
 MARKERS_AT_ONCE = 100
 
@@ -43,17 +46,24 @@ class TransactionMarkerChannel:
         self.ends_left = 0
 
     def perform(self, context: Context, effect: WriteMarkers) -> None:
-        """Write what can be written at once, and go on with the rest in a task."""
+        """Write what can be written at once, and go on with the rest in a task; what raises is begun again."""
         self._crash_points.at("after_prepare")
+        try:
+            self._write(context, effect.transaction)
+        except Exception:
+            self._begin_again(context, effect.transaction)
+            raise
+
+    def _write(self, context: Context, decided: Transaction) -> None:
         if not context.is_active:
             return
-        decided = effect.transaction
         marker = Marker.of(decided, context.coordinator_epoch)
         listed = sorted(decided.partitions)
         outcomes = self._write_some(marker, listed[:MARKERS_AT_ONCE])
         left = listed[MARKERS_AT_ONCE:]
         if left or any(code is not ErrorCode.NONE for code in outcomes.values()):
-            self._begin(self._write_all(context, decided, marker, outcomes, left))
+            work = self._write_all(context, decided, marker, outcomes, left)
+            self._begin(context, decided, work)
         else:
             self._complete(context, decided)
 
@@ -62,15 +72,30 @@ class TransactionMarkerChannel:
         for task in tuple(self._tasks):
             task.cancel()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(
+        self, context: Context, decided: Transaction, work: Coroutine[Any, Any, None]
+    ) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, context, decided))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, context: Context, decided: Transaction, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _LOGGER.error("transaction markers: internal error", exc_info=task.exception())
+        if task.cancelled() or task.exception() is None:
+            return
+        where, error = context.partition.log.name, task.exception()
+        _LOGGER.error("%s: internal error with %s", where, decided.transactional_id, exc_info=error)
+        self._begin_again(context, decided)
+
+    def _begin_again(self, context: Context, decided: Transaction) -> None:
+        """Nobody else would complete it before another broker leads the coordinator's partition."""
+
+        async def again() -> None:
+            await asyncio.sleep(BEGIN_AGAIN_SECONDS)
+            self._write(context, decided)
+
+        if context.is_active:
+            self._begin(context, decided, again())
 
     def _write_some(
         self, marker: Marker, listed: Iterable[TopicPartition]
@@ -132,7 +157,7 @@ class TransactionMarkerChannel:
         if error is not None:
             if not is_again:
                 _LOGGER.warning("%s cannot be completed yet: %s", decided.transactional_id, error)
-            self._begin(self._complete_later(context, decided))
+            self._begin(context, decided, self._complete_later(context, decided))
 
     async def _complete_later(self, context: Context, decided: Transaction) -> None:
         self.ends_left += 1

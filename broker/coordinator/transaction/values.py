@@ -90,6 +90,11 @@ class WriteMarkers:
 
     transaction: Transaction
 
+    @property
+    def key(self) -> str:
+        """Whose it is."""
+        return self.transaction.transactional_id
+
 
 class TransactionRecord(NamedTuple):
     """One record of `__transaction_state`; without a transaction it is a tombstone."""

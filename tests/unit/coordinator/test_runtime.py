@@ -1,12 +1,25 @@
-"""A topic whose partitions' leaders are coordinators: one a lead, and nothing left of one that is over."""
+"""A topic whose partitions' leaders are coordinators: one a lead, and what one mistake of ours leaves to the others."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from broker.cluster.internal_topics import InternalTopicSettings
-from broker.coordinator.runtime import CoordinatorRuntime
+from broker.coordinator.loads import State
+from broker.coordinator.result import CoordinatorResult, Instant, Ticket
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import BatchHeader
+from tests.loops import in_loop
+from tests.unit.coordinator.partition_bench import PartitionBench
 
 SETTINGS = InternalTopicSettings(
     name="__x", num_partitions=2, replication_factor=1, segment_bytes=1 << 20
@@ -46,3 +59,146 @@ def test_nothing_is_kept_of_a_coordinator_whose_lead_is_over() -> None:
         "the second lead",
         "another partition",
     ]
+
+
+@dataclass(frozen=True)
+class Effect:
+    key: str
+
+
+class Words:
+    """A machine that knows the words of its log; each event is a function of it."""
+
+    def __init__(self) -> None:
+        self.words: list[bytes] = []
+        self.told: list[ErrorCode | None] = []
+
+    def replay_batch(self, data: bytes | bytearray, position: int, header: BatchHeader) -> int:
+        return 1
+
+    def loaded(self, now: Instant) -> CoordinatorResult:
+        return CoordinatorResult()
+
+    def handle(self, *event_ticket_now: Any, **more: Any) -> CoordinatorResult:
+        event: Callable[[Ticket], CoordinatorResult] = event_ticket_now[0]
+        return event(event_ticket_now[-2])
+
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+        key, value = record
+        return key, value
+
+    def replay(self, key: Any, value: Any, *, record_offset: int, producer_id: int) -> None:
+        self.words.append(key)
+
+    def written(
+        self, result: CoordinatorResult, code: ErrorCode | None, now: Instant
+    ) -> CoordinatorResult | None:
+        self.told.append(code)
+        return None
+
+    def next_due_ms(self) -> int | None:
+        return None
+
+    def tick(self, now: Instant) -> CoordinatorResult | None:
+        return None
+
+
+def says(word: bytes, *effects: str, storing: object = None) -> Callable[[Ticket], Any]:
+    return lambda _: CoordinatorResult(
+        records=((word, b""),),
+        response=word,
+        effects=tuple(Effect(each) for each in effects),
+        storing=storing,
+    )
+
+
+class Performer:
+    """Performs what it can: an effect that is called `bad` is a mistake of ours."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __call__(self, context: CoordinatorContext[Words], effect: Effect) -> None:
+        if effect.key == "bad":
+            raise AssertionError("ours")
+        self.done.append(effect.key)
+
+
+def said_wrong(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+
+
+@in_loop
+async def test_an_effect_that_fails_takes_nothing_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench, performer = PartitionBench(tmp_path, "__x", followers=1), Performer()
+    context = bench.context(Words(), perform=performer)
+    first = context.submit(says(b"a", "before", "bad", "after"))
+    second = context.submit(says(b"b", "next"))
+    third = context.submit(says(b"c"))
+    bench.replicate()
+    assert await asyncio.wait_for(third, 5) == b"c"
+    assert await second == b"b"
+    with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
+        await first
+    assert performer.done == ["before", "after", "next"]
+    assert said_wrong(caplog) == ["__x-0: internal error with bad"]
+    context.close()
+
+
+@in_loop
+async def test_an_effect_that_fails_at_once_is_an_error_of_the_coordinator(tmp_path: Path) -> None:
+    context = PartitionBench(tmp_path, "__x").context(Words(), perform=Performer())
+    with pytest.raises(KafkaError) as refused:
+        context.submit(says(b"a", "bad"))
+    assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert context.submit(says(b"b")) == b"b"
+    context.close()
+
+
+def refuses(_: Ticket) -> CoordinatorResult:
+    raise KafkaError(ErrorCode.INVALID_REQUEST, "not so")
+
+
+def fails(_: Ticket) -> CoordinatorResult:
+    raise AssertionError("ours")
+
+
+@in_loop
+async def test_an_event_that_waited_for_the_log_and_is_refused_concerns_itself_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = PartitionBench(tmp_path, "__x")
+    before = bench.context(Words())
+    before.submit(says(b"a"))
+    assert before.run(refuses) is not None, "who runs it hears of it"
+    before.close()
+    context = bench.context(Words())
+    for event in (refuses, fails, says(b"b")):
+        assert context.run(event) is None
+    async with asyncio.timeout(20):
+        while context.state is State.LOADING:
+            await asyncio.sleep(0.005)
+    assert context.state is State.ACTIVE
+    assert context.shard.words == [b"b"]
+    assert said_wrong(caplog) == ["__x-0: internal error with a deferred event"]
+    assert "INVALID_REQUEST" in caplog.text
+    context.close()
+
+
+@in_loop
+async def test_a_machine_hears_of_its_records_where_that_means_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = PartitionBench(tmp_path, "__x")
+    context = bench.context(Words())
+    context.submit(says(b"a"))
+    assert context.shard.told == []
+    context.submit(says(b"b", storing="b"))
+    monkeypatch.setattr(bench.log, "append", lambda *_, **__: refuses(0))
+    with pytest.raises(KafkaError):
+        context.submit(says(b"c"))
+    assert context.shard.told == [None, ErrorCode.INVALID_REQUEST]
+    assert context.shard.words == [b"a", b"b"]
+    context.close()

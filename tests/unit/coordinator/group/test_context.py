@@ -8,20 +8,16 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.events import PartitionRegistration
 from broker.coordinator.group.committing import EXPIRED_RECORDS_MAX
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.shard import FetchOffsets, GroupShard, TopicsDeleted
 from broker.coordinator.group.values import Client, CoordinatorRecord, GroupSettings
-from broker.coordinator.loads import Loads, State
+from broker.coordinator.loads import State
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
-from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendInfo, AppendOrigin
+from broker.log.values import AppendInfo
 from broker.replica.leader.hosted import HostedPartition
-from broker.replica.leader.partition import LeaderPartition
-from broker.system import SystemDisk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
@@ -33,71 +29,23 @@ from kafka_ds.protocol.messages.groups import JoinGroupRequestProtocol
 from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
 from tests.loops import in_loop
+from tests.unit.coordinator.partition_bench import NOW_MS, PartitionBench
 
 CLIENT = Client("c", "/127.0.0.1", 9)
-NOW_MS = 1_700_000_000_000
 
 
-class SetClock:
-    """A clock that is set by the test; the event loop has its own."""
-
-    def __init__(self) -> None:
-        self.passed_ms = 0
-
-    def now_ms(self) -> int:
-        return NOW_MS + self.passed_ms
-
-    def monotonic_ms(self) -> int:
-        return self.passed_ms
-
-
-class Bench:
-    """A partition on disk with one other replica, which holds the high watermark back where it is asked to."""
+class Bench(PartitionBench):
+    """One partition of groups."""
 
     def __init__(self, folder: Path, *, followers: int = 0, **config: Any) -> None:
-        self.clock = SetClock()
-        self.log = Log.open(
-            str(folder / f"{TOPIC}-0"),
-            LogConfig(**config),
-            SystemDisk(),
-            self.clock,
-            topic=TOPIC,
-            partition=0,
-        )
-        replicas = tuple(range(1, 2 + followers))
-        registration = PartitionRegistration(replicas=replicas, isr=replicas, leader=1)
-        leader = LeaderPartition(
-            registration,
-            node_id=1,
-            log_end_offset=self.log.log_end_offset,
-            high_watermark=0,
-            min_insync_replicas=1,
-        )
-        self.partition = HostedPartition(self.log, leader, clock=self.clock)
-        self.partition.elected()
-        self.loads = Loads()
+        super().__init__(folder, TOPIC, followers=followers, **config)
 
     def runner(self, **settings: int) -> CoordinatorContext[GroupShard]:
         given = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
-        runner = CoordinatorContext(
-            self.partition,
+        return self.context(
             GroupShard(given, lambda: "id"),
-            clock=self.clock,
-            loads=self.loads,
             load_bytes=given.offsets_load_buffer_size,
             commit_timeout_ms=given.offsets_commit_timeout_ms,
-        )
-        runner.start()
-        return runner
-
-    def replicate(self) -> None:
-        """The follower has everything now."""
-        end_offset = self.log.log_end_offset
-        self.partition.followed(2, fetch_offset=end_offset, log_start_offset=0, broker_epoch=-1)
-
-    def append(self, batch: bytes) -> None:
-        self.partition.append(
-            memoryview(bytearray(batch)), acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
         )
 
 

@@ -13,6 +13,7 @@ import pytest
 from broker.coordinator.placement import partition_for
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction import marker_channel
+from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.shard import TransactionShard
 from broker.coordinator.transaction.states import TransactionState as S
 from broker.coordinator.transaction.values import TransactionSettings
@@ -175,3 +176,36 @@ async def test_a_transaction_that_began_by_a_write_is_ended_by_an_old_request_to
         assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE
         partition = broker.node.replica_manager.get("t", 0)
         assert partition.last_stable_offset() == partition.log.log_end_offset
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@in_loop
+async def test_markers_are_begun_again_after_a_mistake_of_ours(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nth: int
+) -> None:
+    """Nobody else would: the first time before the answer is given, the second time while it is done later."""
+    monkeypatch.setattr(marker_channel, "BEGIN_AGAIN_SECONDS", 0)
+    monkeypatch.setattr(marker_channel, "MARKER_RETRY_SECONDS", 0)
+    write, calls = MarkerSender.write, iter(range(1, 1_000))
+
+    def fail(sender: MarkerSender, *given: Any) -> Any:
+        call = next(calls)
+        if call == nth:
+            raise AssertionError("ours")
+        return ErrorCode.LEADER_NOT_AVAILABLE if call == 1 else write(sender, *given)
+
+    async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
+        await broker.create("t")
+        producer_id = await begin(broker)
+        monkeypatch.setattr(MarkerSender, "write", fail)
+        end = EndTxnRequest(
+            transactional_id="x", producer_id=producer_id, producer_epoch=0, committed=True
+        )
+        answer = (await broker.ask(end, 3)).error_code
+        assert answer == (ErrorCode.COORDINATOR_NOT_AVAILABLE if nth == 1 else ErrorCode.NONE)
+        transactions = broker.node.transactions
+        await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
+        partition = broker.node.replica_manager.get("t", 0)
+        assert partition.last_stable_offset() == partition.log.log_end_offset == 1
+    wrong = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
+    assert wrong == ["__transaction_state-0: internal error with x"]
