@@ -158,10 +158,14 @@ class TransactionCoordinator:
 
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
-    ) -> None:
-        """Refuse a write to a partition that does not belong to the open transaction."""
-        self.topic.context_of(transactional_id).check().verify(
-            transactional_id, producer, partition
+    ) -> Any:
+        """Refuse a write to a partition that does not belong to the open transaction: None if it does.
+
+        It waits until the partition's record is committed: the next coordinator might not know of it, and what is
+        written there would stay open for ever.
+        """
+        return self.topic.context_of(transactional_id).submit(
+            lambda shard, _: shard.verify(transactional_id, producer, partition)
         )
 
     def end(

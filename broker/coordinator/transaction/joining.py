@@ -208,8 +208,8 @@ class Coordinating(Protocol):
 
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
-    ) -> None:
-        """Refuse a write to a partition that does not belong to the open transaction."""
+    ) -> Any:
+        """Refuse a write to a partition that does not belong to the open transaction: None, or what waits for it."""
 
     def add_partitions(
         self,
@@ -317,8 +317,8 @@ class Joins:
         if leader not in (self._node_id, NO_LEADER):
             return self._sender.send(leader, Joining(writer, where))
         if writer.support is not Support.JOINS:
-            self._transactions.verify(writer.transactional_id, writer.producer, where)
-            return None
+            known = self._transactions.verify(writer.transactional_id, writer.producer, where)
+            return known if isinstance(known, Awaitable) else None
         try:
             answer = self._transactions.add_partitions(
                 writer.transactional_id,

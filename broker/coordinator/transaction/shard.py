@@ -234,10 +234,11 @@ class TransactionShard:
 
     def verify(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
-    ) -> None:
+    ) -> CoordinatorResult:
         """Refuse a write to a partition that does not belong to the producer's open transaction; raises KafkaError."""
         if partition not in self._speaking(transactional_id, producer).partitions:
             raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE)
+        return CoordinatorResult(response=None)
 
     def _speaking(self, transactional_id: str, producer: ProducerIdAndEpoch) -> Transaction:
         """The transaction of who speaks, if it may be changed; raises KafkaError."""

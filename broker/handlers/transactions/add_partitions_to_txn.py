@@ -12,6 +12,7 @@ Versions: 1 is 0; 2 PRODUCER_FENCED; 3 flexible; 4 many transactions and verific
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from broker.cluster.image import MetadataImage
 from broker.cluster.topic_names import INTERNAL_TOPICS
@@ -23,7 +24,7 @@ from broker.coordinator.transaction.values import (
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import partitions_of, told
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
@@ -143,17 +144,28 @@ def _add(
     )
 
 
-def _verify(transaction: AddPartitionsToTxnTransaction, context: RequestContext) -> Results:
+def _verify(
+    transaction: AddPartitionsToTxnTransaction, context: RequestContext
+) -> Awaitable[Results]:
+    transactional_id = transaction.transactional_id
     producer = ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
+    asked = {
+        partition: answered(
+            partial(context.node.transactions.verify, transactional_id, producer, partition),
+            lambda _: ErrorCode.NONE,
+            lambda code: code,
+        )
+        for partition in partitions_of(transaction.topics)
+    }
 
-    def code_of(partition: TopicPartition) -> ErrorCode:
-        try:
-            context.node.transactions.verify(transaction.transactional_id, producer, partition)
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.NONE
+    async def verified() -> Results:
+        codes = {
+            partition: await code if isinstance(code, Awaitable) else code
+            for partition, code in asked.items()
+        }
+        return _results(transaction.topics, codes.__getitem__)
 
-    return _results(transaction.topics, code_of)
+    return verified()
 
 
 def _exists(image: MetadataImage, where: TopicPartition) -> bool:

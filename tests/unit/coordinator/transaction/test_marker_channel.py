@@ -16,13 +16,14 @@ from broker.coordinator.transaction import marker_channel
 from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.shard import TransactionShard
 from broker.coordinator.transaction.states import TransactionState as S
-from broker.coordinator.transaction.values import TransactionSettings
+from broker.coordinator.transaction.values import ProducerIdAndEpoch, TransactionSettings
 from broker.replica.leader import hosted
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     EndTxnRequest,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.in_process import batch_of, in_process, produce_request
 from tests.loops import in_loop
 from tests.unit.coordinator.transaction.transaction_desk import apply, begin, in_state
@@ -80,6 +81,32 @@ async def test_a_decision_that_a_full_disk_did_not_flush_is_carried_out(
         transactions = broker.node.transactions
         await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
         assert broker.node.replica_manager.get("t", 0).log.log_end_offset == 1, "a marker"
+
+
+@in_loop
+async def test_nothing_is_verified_that_may_be_forgotten(memory_path: Path) -> None:
+    """The next coordinator may not know of the partition: it would never get a marker, and the write stay open."""
+    async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
+        await broker.create("t", 2)
+        who = ProducerIdAndEpoch(await begin(broker), 0)
+        partition = broker.node.replica_manager.get("__transaction_state", 0)
+        partition.log.update_config(replace(partition.log.config, flush_messages=1))
+        flushed: list[Any] = []
+        partition.log.flush = lambda then=None, **_: flushed.append(then)  # type: ignore[method-assign]
+        transactions, added = broker.node.transactions, TopicPartition("t", 1)
+        asked = [
+            transactions.add_partitions("x", who, [added]),
+            transactions.verify("x", who, added),
+            transactions.verify("x", who, TopicPartition("t", 9)),
+        ]
+        await asyncio.sleep(0)
+        assert [each.done() for each in asked] == [False] * 3
+        del partition.log.flush
+        partition.log.flush(then=flushed.pop())
+        assert [await asked[0], await asked[1]] == [None, None]
+        with pytest.raises(KafkaError, match="TRANSACTION_ABORTABLE"):
+            await asked[2]
+        assert transactions.verify("x", who, added) is None, "at once, as it is committed"
 
 
 def test_many_unused_ids_are_forgotten_in_turns_and_none_that_is_used_meanwhile() -> None:
