@@ -469,7 +469,7 @@ class Node(Parts):
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            for tick in (self._tick_logs, self.replica_manager.tick):
+            for tick in (self._tick_logs, self.replica_manager.tick, self._tick_coordinators):
                 try:
                     tick()
                 except OSError as error:
@@ -479,6 +479,11 @@ class Node(Parts):
 
     def _tick_logs(self) -> None:
         self.log_manager.tick(self.clock.now_ms())
+
+    def _tick_coordinators(self) -> None:
+        """A log that could be opened only now is read, though the metadata say nothing new."""
+        self.groups.start()
+        self.transactions.start()
 
     # -- ending -------------------------------------------------------------------------------------
 

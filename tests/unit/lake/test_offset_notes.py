@@ -260,6 +260,27 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         assert len(asked) == 2
 
 
+@in_loop
+async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
+    tmp_path: Path,
+) -> None:
+    """A stop publishes twice: neither time is it said that there are no groups."""
+    async with in_process(tmp_path) as broker:
+        node, shards = broker.node, []
+
+        async def ask(request: dict[str, Any]) -> None:
+            shards.extend(request["shards"])
+
+        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000)
+        await broker.create("orders")
+        await node.groups.topic.ensure()
+        node.groups.start()
+        assert await notes.publish()
+        await broker.create("others")
+        assert await notes.publish()
+        assert shards == []
+
+
 def _commit(group: str, offset: int) -> OffsetCommitRequest:
     partition = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=None

@@ -170,24 +170,28 @@ class Changing:
             says_it_owns=says_it_owns,
             subscribes_to=self._topic_ids_of(group, member) if subscribes_anew else None,
         )
-        if updated == member:
-            return member
-        draft.write(current_record(group.group_id, updated))
+        if updated != member:
+            draft.write(current_record(group.group_id, updated))
         if updated.classic is None:
-            self.expect_revocation(group.group_id, updated, now)
+            self.expect_revocation(group.group_id, updated, now, anew=updated != member)
         return updated
 
     def _topic_ids_of(self, group: ConsumerGroup, member: ConsumerMember) -> frozenset[bytes]:
         shapes = map(self._state.topology.topic, group.topics_of(member))
         return frozenset(shape.topic_id for shape in shapes if shape is not None)
 
-    def expect_revocation(self, group_id: str, member: ConsumerMember, now: Instant) -> None:
-        """Set the deadline of a member that must give partitions back: its rebalance timeout."""
-        key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
-        if member.state is MemberState.UNREVOKED_PARTITIONS:
-            self._state.timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
-        else:
-            self._state.timers.cancel(key)
+    def expect_revocation(
+        self, group_id: str, member: ConsumerMember, now: Instant, *, anew: bool = True
+    ) -> None:
+        """Set the deadline of a member that must give partitions back (its rebalance timeout), anew or if it has none.
+
+        It has none if it gave them back, and the record of that could not be written.
+        """
+        key, timers = TimerKey(TimerKind.REBALANCE, group_id, member.member_id), self._state.timers
+        if member.state is not MemberState.UNREVOKED_PARTITIONS:
+            timers.cancel(key)
+        elif anew or timers.get(key) is None:
+            timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
 
     def remove(self, draft: Draft, member_ids: Iterable[str], now: Instant) -> None:
         """Remove members: others may have their partitions from the next epoch on."""

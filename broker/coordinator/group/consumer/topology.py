@@ -24,6 +24,7 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.patterns import matcher
+from kafka_ds.protocol.errors import KafkaError
 
 # How many expressions' topics are kept; one more clears them.
 MATCHES_MAX = 1_000
@@ -139,16 +140,21 @@ class Matches:
         self._found: dict[str, frozenset[str]] = {}
 
     def of(self, expression: str) -> frozenset[str]:
-        """The topics whose whole name it matches; raises KafkaError if it is not a valid expression."""
+        """The topics whose whole name it matches: none if a broker with another syntax has let it in."""
         if self._names_version != self._topology.names_version or len(self._found) >= MATCHES_MAX:
             self._names_version = self._topology.names_version
             self._found = {}
         known = self._found.get(expression)
         if known is None:
-            matches = matcher(expression)
-            known = frozenset(name for name in self._topology.names() if matches(name))
-            self._found[expression] = known
+            known = self._found[expression] = self._matching(expression)
         return known
+
+    def _matching(self, expression: str) -> frozenset[str]:
+        try:
+            matches = matcher(expression)
+        except KafkaError:
+            return frozenset()  # As in Kafka: who would subscribe by it here is told.
+        return frozenset(name for name in self._topology.names() if matches(name))
 
 
 def metadata_hash(topology: Topology, names: Iterable[str]) -> int:

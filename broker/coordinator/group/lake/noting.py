@@ -55,6 +55,8 @@ class OffsetNotes:
         self._coordinators = coordinators
         self._interval_ms = interval_ms
         self._told: Any = None
+        # Whether it has written, and not only because it stops.
+        self._has_begun = False
         self._shards: dict[int, tuple[ShardPlace, str]] = {}
         self._writing = asyncio.Lock()
 
@@ -94,7 +96,7 @@ class OffsetNotes:
     async def _note(self, begins: bool) -> None:
         partitions = await self._partitions()
         await self._encode_shards()
-        if not begins and self._told is None:
+        if not begins and not self._has_begun:
             for index, each in self._active().items():
                 if not each.shard.has_groups:
                     self._shards.pop(index, None)
@@ -115,6 +117,7 @@ class OffsetNotes:
             }
         )
         self._told = told
+        self._has_begun = self._has_begun or begins
 
     async def _partitions(self) -> list[list[Any]]:
         found: list[list[Any]] = []

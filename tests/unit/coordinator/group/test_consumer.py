@@ -9,7 +9,8 @@ import pytest
 
 from broker.coordinator.group.consumer.assignors import ASSIGNORS, Subscriber
 from broker.coordinator.group.consumer.group import ConsumerGroupState
-from broker.coordinator.group.consumer.member import NOTHING, MemberState
+from broker.coordinator.group.consumer.member import NOTHING, ConsumerMember, MemberState
+from broker.coordinator.group.consumer.records import epoch_record, member_record
 from broker.coordinator.group.shard import FetchOffsets
 from broker.coordinator.group.values import sees_all
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -48,6 +49,37 @@ def test_the_first_member_gets_everything_at_once(desk: Desk, topics: Topics) ->
     assert a.beat(full=False).assignment is None
     assert len(desk.log) == written
     desk.check_replay()
+
+
+def test_a_deadline_is_not_lost_with_a_record_that_could_not_be_written(
+    desk: Desk, topics: Topics
+) -> None:
+    """Else a member that says no more of its partitions would keep those that another one waits for."""
+    a, b = NewConsumer(desk, "a", "t"), NewConsumer(desk, "b", "t")
+    a.beat()
+    b.beat()
+    a.beat()
+    assert group_of(desk).members["a"].state is MemberState.UNREVOKED_PARTITIONS
+    desk.append_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert a.refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(3):
+        desk.pass_time(REBALANCE_MS // 2)
+        b.beat()
+        if "a" in group_of(desk).members:
+            a.beat(full=False)
+    b.beat()
+    assert group_of(desk).members.keys() == {"b"} and b.owned == topics.all_of("t")
+
+
+def test_an_expression_of_another_broker_that_means_nothing_here_keeps_nobody_away(
+    desk: Desk, topics: Topics
+) -> None:
+    stranger = ConsumerMember(member_id="stranger", regex="(", rebalance_timeout_ms=REBALANCE_MS)
+    for key, value in (member_record(GROUP, stranger), epoch_record(GROUP, 1, 0)):
+        desk.shard.replay(key, value, record_offset=-1)
+    a = NewConsumer(desk, "a", "t")
+    a.beat()
+    assert a.owned == topics.all_of("t")
 
 
 def test_a_second_member_gets_what_the_first_gives_back(desk: Desk, topics: Topics) -> None:

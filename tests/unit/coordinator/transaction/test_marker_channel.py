@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from broker import node
 from broker.coordinator.placement import partition_for
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction import marker_channel
@@ -17,6 +18,7 @@ from broker.coordinator.transaction.markers import MarkerSender
 from broker.coordinator.transaction.shard import TransactionShard
 from broker.coordinator.transaction.states import TransactionState as S
 from broker.coordinator.transaction.values import ProducerIdAndEpoch, TransactionSettings
+from broker.log.directories.manager import LogManager
 from broker.replica.leader import hosted
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -236,3 +238,31 @@ async def test_markers_are_begun_again_after_a_mistake_of_ours(
         assert partition.last_stable_offset() == partition.log.log_end_offset == 1
     wrong = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert wrong == ["__transaction_state-0: internal error with x"]
+
+
+@in_loop
+async def test_a_decision_in_a_log_that_opens_late_is_carried_out(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No client asks, and nothing changes in the cluster's metadata."""
+    state = "__transaction_state"
+    end = EndTxnRequest(transactional_id="x", producer_id=0, producer_epoch=0, committed=True)
+    with monkeypatch.context() as away:
+        async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
+            await broker.create("t")
+            end.producer_id = await begin(broker)
+            away.setattr(MarkerSender, "write", lambda *_: ErrorCode.LEADER_NOT_AVAILABLE)
+            assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE
+    create, refusals = LogManager.create, iter(range(2))
+
+    def opens_late(logs: LogManager, topic: str, *given: Any, **more: Any) -> Any:
+        if topic == state and next(refusals, None) is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return create(logs, topic, *given, **more)
+
+    monkeypatch.setattr(LogManager, "create", opens_late)
+    monkeypatch.setattr(node, "TICK_SECONDS", 0.01)
+    async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
+        assert broker.node.replica_manager.find(state, 0) is None
+        partition = broker.node.replica_manager.get("t", 0)
+        await eventually(lambda: partition.log.log_end_offset == 1)

@@ -1,0 +1,91 @@
+"""A partition on disk under a coordinator, with other replicas that hold the high watermark back where it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from broker.cluster.events import PartitionRegistration
+from broker.coordinator.loads import Loads
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorShard
+from broker.log.config import LogConfig
+from broker.log.log import Log
+from broker.log.values import AppendOrigin
+from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
+from broker.system import SystemDisk
+
+NOW_MS = 1_700_000_000_000
+S = TypeVar("S", bound=CoordinatorShard)
+
+
+class SetClock:
+    """A clock that is set by the test; the event loop has its own."""
+
+    def __init__(self) -> None:
+        self.passed_ms = 0
+
+    def now_ms(self) -> int:
+        return NOW_MS + self.passed_ms
+
+    def monotonic_ms(self) -> int:
+        return self.passed_ms
+
+
+class PartitionBench:
+    """One partition of a coordinator's topic."""
+
+    def __init__(self, folder: Path, topic: str, *, followers: int = 0, **config: Any) -> None:
+        self.clock = SetClock()
+        self.log = Log.open(
+            str(folder / f"{topic}-0"),
+            LogConfig(**config),
+            SystemDisk(),
+            self.clock,
+            topic=topic,
+            partition=0,
+        )
+        replicas = tuple(range(1, 2 + followers))
+        registration = PartitionRegistration(replicas=replicas, isr=replicas, leader=1)
+        leader = LeaderPartition(
+            registration,
+            node_id=1,
+            log_end_offset=self.log.log_end_offset,
+            high_watermark=0,
+            min_insync_replicas=1,
+        )
+        self.partition = HostedPartition(self.log, leader, clock=self.clock)
+        self.partition.elected()
+        self.loads = Loads()
+
+    def context(
+        self,
+        shard: S,
+        *,
+        perform: Callable[[CoordinatorContext[S], Any], None] | None = None,
+        load_bytes: int = 1 << 20,
+        commit_timeout_ms: int = 5_000,
+    ) -> CoordinatorContext[S]:
+        """The coordinator of the partition, which begins to read its log."""
+        context = CoordinatorContext(
+            self.partition,
+            shard,
+            clock=self.clock,
+            loads=self.loads,
+            load_bytes=load_bytes,
+            commit_timeout_ms=commit_timeout_ms,
+            perform=perform,
+        )
+        context.start()
+        return context
+
+    def replicate(self) -> None:
+        """The follower has everything now."""
+        end_offset = self.log.log_end_offset
+        self.partition.followed(2, fetch_offset=end_offset, log_start_offset=0, broker_epoch=-1)
+
+    def append(self, batch: bytes) -> None:
+        self.partition.append(
+            memoryview(bytearray(batch)), acks=1, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
+        )
