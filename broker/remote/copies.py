@@ -383,7 +383,7 @@ class CopyLoop:
                 led.state.copied_offset,
                 extra=_where(led),
             )
-            led.state.lost(outcome.tiered_end)
+            led.lost(outcome.tiered_end)
         elif outcome.tiered_end >= 0:
             led.state.learnt(outcome.tiered_end, now_ms)
             self._advanced(led)

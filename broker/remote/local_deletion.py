@@ -186,7 +186,7 @@ class LocalDeletion:
                 state.copied_offset,
                 extra=where,
             )
-            state.lost(min(answer["tiered_end"], state.copied_offset))
+            led.lost(min(answer["tiered_end"], state.copied_offset))
             self._copy_again(led)
             return
         gaps = [(each["start_offset"], each["end_offset"]) for each in answer["missing"]]
@@ -217,18 +217,16 @@ class LocalDeletion:
 
     def _let_go(self, led: Led) -> None:
         """Let the log delete, by its local retention, what was FINISHED long enough ago."""
-        if led.state.missing:
-            log = led.log
-            log.highest_offset_in_remote_storage = min(
-                log.highest_offset_in_remote_storage, led.state.deletable_offset
-            )
         let_go(led.log, led.state.deletable_offset, self._clock)
 
 
 def let_go(log: Log, offset: int, clock: Clock) -> None:
-    """Have a log, of a leader or a follower, delete what was in the lake long enough ago; what fails is logged."""
-    if offset > log.highest_offset_in_remote_storage:
-        log.highest_offset_in_remote_storage = offset
+    """Have a log, of a leader or a follower, delete what was in the lake long enough ago; what fails is logged.
+
+    An offset below the one before keeps what is behind it: the lake has lost it.
+    """
+    before, log.highest_offset_in_remote_storage = log.highest_offset_in_remote_storage, offset
+    if offset > before:
         try:
             log.delete_local_segments(clock.now_ms())
         except (OSError, KafkaError) as error:

@@ -59,6 +59,11 @@ class Led:
         """For people."""
         return f"{self.log.topic}-{self.log.partition}"
 
+    def lost(self, tiered_end: int) -> None:
+        """The lake ends there, and ended further up: the log keeps what is behind it until it is copied again."""
+        self.state.lost(tiered_end)
+        self.log.highest_offset_in_remote_storage = self.state.deletable_offset
+
     def view(self, *, with_active: bool, now_ms: int) -> tuple[PartitionView, list[Range]]:
         """What may be copied now; of many closed segments only the first ones. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1

@@ -80,8 +80,10 @@ class TieredEnds:
 
     def _may_have_news(self, partition: FollowedPartition) -> bool:
         known = self._known.get(partition)
-        end = -1 if known is None else known.copied_offset
-        return end < partition.log.log_end_offset - 1
+        if known is None or known.copied_offset < partition.log.log_end_offset - 1:
+            return True
+        # What the lake loses later, this log keeps: as long as it has what retention may take.
+        return len(partition.log.segments.all) > 1
 
     async def _ask(self, leader: int, partitions: Sequence[FollowedPartition]) -> None:
         address = self._around.address_of(leader)
@@ -109,8 +111,10 @@ class TieredEnds:
             for found in topic.partitions:
                 partition, epoch = by_key[topic.name, found.partition_index]
                 is_current = not partition.is_lost and partition.follower.leader_epoch == epoch
-                if found.error_code == ErrorCode.NONE and found.offset >= 0 and is_current:
+                if found.error_code == ErrorCode.NONE and is_current:
                     state = self._known.setdefault(partition, CopyState())
+                    if found.offset < state.copied_offset:
+                        state.lost(found.offset)
                     state.finished(found.offset, now_ms)
 
     def _let_go(self, partition: FollowedPartition) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -230,6 +230,16 @@ def test_a_commit_that_was_taken_away_is_copied_again(is_lost: bool, end: int) -
     assert log.highest_offset_in_remote_storage == 19
 
 
+def test_what_the_lake_has_lost_of_what_may_go_stays() -> None:
+    log = Log(0)
+    desk = led_by(log)
+    desk.after(60)
+    desk.copied(19, (7, "id"))
+    desk.store.tiered_end = 4
+    desk.after(60)
+    assert (log.highest_offset_in_remote_storage, desk.state.copied_offset) == (4, 4)
+
+
 def test_a_partition_that_is_led_elsewhere_by_now_is_left_alone() -> None:
     log = Log(0)
     desk = led_by(log)
@@ -263,3 +273,24 @@ def test_nor_does_it_on_a_follower(error: Exception) -> None:
     ends.stop()
     assert [each.log.highest_offset_in_remote_storage for each in followed] == [9, 9]
     followed[1].log.delete_local_segments.assert_called_once()
+
+
+def test_what_the_lake_has_lost_stays_on_a_follower() -> None:
+    """Also where the log was in the lake as a whole: it is asked for while retention may take of it."""
+    partition = Mock(is_lost=False, key=("t", 0), index=0, topic="t")
+    log, follower = partition.log, partition.follower
+    log.highest_offset_in_remote_storage, log.log_end_offset, log.segments.all = -1, 10, [0, 5]
+    follower.leader, follower.leader_epoch = 1, 3
+    around: Any = Mock(clock=ManualClock(), node_id=2)
+    around.settings.lake_local_grace_ms = 0
+    around.address_of.return_value = ("leader", 9092)
+    ends = TieredEnds(around, lambda: [partition])
+    reached: list[int] = []
+    for end in (9, 4, 9, -1):
+        found = Mock(partition_index=0, error_code=ErrorCode.NONE, offset=end)
+        answer = Mock(topics=[Mock(partitions=[found])])
+        answer.topics[0].name = "t"
+        ends._peers = Mock(ask=AsyncMock(return_value=answer))
+        asyncio.run(ends.look())
+        reached.append(log.highest_offset_in_remote_storage)
+    assert reached == [9, 4, 9, -1]
