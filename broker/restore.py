@@ -127,33 +127,51 @@ class Restoration:
     # -- leaders ------------------------------------------------------------------------------------
 
     async def _elect(self) -> None:
-        """Lead what belongs here and nobody leads, until there is nothing of that kind."""
+        """Lead what belongs here and nobody leads, until there is nothing of that kind.
+
+        Who led when the cluster ended counts as the leader until its session ends: so long that is waited for.
+        """
         node = self._node
-        while leaderless := self._leaderless():
-            topics: dict[str, list[int]] = {}
-            for topic, index in leaderless:
-                topics.setdefault(topic, []).append(index)
-            log.warning("nobody leads %d partitions: this broker will", len(leaderless))
-            request = ElectLeadersRequest(
-                election_type=ElectionType.UNCLEAN,
-                topic_partitions=[
-                    TopicPartitions(topic=topic, partitions=indexes)
-                    for topic, indexes in topics.items()
-                ],
-                timeout_ms=node.config.request_timeout_ms,
-            )
-            try:
-                await node.member.channel.ask(request, timeout_ms=node.config.request_timeout_ms)
-            except KafkaError as error:
-                log.warning("no election yet: %s", error)
+        patience_ms = (
+            node.config.broker_session_timeout_ms + node.config.broker_heartbeat_interval_ms
+        )
+        settled_ms = node.clock.monotonic_ms() + patience_ms
+        while True:
+            if leaderless := self._led_by(lambda leader: leader == NO_LEADER):
+                await self._lead(leaderless)
+            elif node.clock.monotonic_ms() >= settled_ms or not self._led_by(
+                lambda leader: leader != node.config.node_id
+            ):
+                return
             await node.controller.changed(RETRY_SECONDS)
 
-    def _leaderless(self) -> list[tuple[str, int]]:
+    async def _lead(self, leaderless: Sequence[tuple[str, int]]) -> None:
+        node = self._node
+        topics: dict[str, list[int]] = {}
+        for topic, index in leaderless:
+            topics.setdefault(topic, []).append(index)
+        log.warning("nobody leads %d partitions: this broker will", len(leaderless))
+        request = ElectLeadersRequest(
+            election_type=ElectionType.UNCLEAN,
+            topic_partitions=[
+                TopicPartitions(topic=topic, partitions=indexes)
+                for topic, indexes in topics.items()
+            ],
+            timeout_ms=node.config.request_timeout_ms,
+        )
+        try:
+            await node.member.channel.ask(request, timeout_ms=node.config.request_timeout_ms)
+        except KafkaError as error:
+            log.warning("no election yet: %s", error)
+
+    def _led_by(self, is_meant: Callable[[int], bool]) -> list[tuple[str, int]]:
+        """Partitions of this broker that have such a leader."""
+        here = self._node.config.node_id
         return [
             (topic.name, index)
             for topic in self._node.metadata.topics.values()
             for index, state in topic.partitions.items()
-            if state.leader == NO_LEADER and self._node.config.node_id in state.replicas
+            if here in state.replicas and is_meant(state.leader)
         ]
 
     # -- groups -------------------------------------------------------------------------------------
