@@ -12,6 +12,7 @@ from broker.worker.rpc import FINISHED, CopyRange
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from kafka_ds.lake.actions import encode_actions
+from kafka_ds.lake.files.parquet import FileReader, write_rows
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.log.snapshot import TopicSnapshot
 from kafka_ds.lake.names import commit_file
@@ -76,6 +77,23 @@ def operations(store: MemoryStore) -> list[str]:
     ]
 
 
+def pack(store: MemoryStore) -> None:
+    """Another engine's OPTIMIZE: one file with the rows of all those that the table names."""
+    entries = TopicSnapshot.load(store, TOPIC).files.values()
+    reader = FileReader(store)
+    batches = [one for each in entries for one in reader.open(each.path).read().to_batches()]
+    written = write_rows(store, f"{TABLE}/partition=0/packed.parquet", batches)
+    assert written is not None
+    fixed = {"partitionValues": {"partition": "0"}, "dataChange": False, "deletionTimestamp": 0}
+    removes = [{"remove": {"path": e.action_path, "size": e.size, **fixed}} for e in entries]
+    put_version(
+        store,
+        {"commitInfo": {"operation": "OPTIMIZE"}},
+        *removes,
+        written.add(TABLE, 0, now_ms=0, data_change=False),
+    )
+
+
 @pytest.mark.parametrize("damage", ["gone", "empty", "short"])
 def test_a_missing_file_is_written_again(store: MemoryStore, source: Source, damage: str) -> None:
     Worker(store).copy(source(0, 9), source(10, 19))
@@ -136,8 +154,6 @@ def erase(store: MemoryStore, gone: range) -> None:
     actions = log.read_version(log.latest_version())
     assert actions is not None
     (add,) = [each["add"] for each in actions if "add" in each]
-    from kafka_ds.lake.files.parquet import FileReader, write_rows
-
     table = FileReader(store).open(path).read()
     kept = table.filter([each not in gone for each in table.column("offset").to_pylist()])
     remove = {name: add[name] for name in ("path", "partitionValues", "size")}
@@ -273,6 +289,25 @@ def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: So
         assert each.offsets() == list(range(30))
         assert each.storage.state(TOPIC, TOPIC_ID, 0).tiered_end == 29
     assert operations(store)[-1] == "REPAIR"
+
+
+def test_a_hole_inside_a_file_that_others_packed_is_filled(
+    store: MemoryStore, source: Source
+) -> None:
+    worker = Worker(store)
+    for start in (0, 10, 20):
+        worker.copy(source(start, start + 9))
+    store.objects[f"{TABLE}/{commit_file(2)}"] = encode_actions(
+        [{"commitInfo": {"operation": "DELETE"}}]
+    )
+    pack(store)
+    (entry,) = TopicSnapshot.load(store, TOPIC).files.values()
+    assert (entry.min_offset, entry.max_offset, entry.rows) == (0, 29, 20)
+    later = Worker(store, node_id=2)
+    assert spans(look(later)) == [(10, 19)]
+    assert repair(later, source(10, 19)).missing == []
+    for each in (later, Worker(store)):
+        assert each.offsets() == list(range(30))
 
 
 def test_a_leader_that_was_overtaken_repairs_nothing(store: MemoryStore, source: Source) -> None:

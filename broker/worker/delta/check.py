@@ -166,9 +166,10 @@ class StoreCheck:
             and each.state is FINISHED
             and each.row_count > 0
             and each.end_offset <= end
-            and not _meets([(one.min_offset, one.max_offset) for one in files], each)
+            and not _ends_in(files, each)
             and not _meets(out, each)
             and self._storage.holds(each) is None
+            and not self._lies_inside(files, lost, each)
         ]
         return Look(tiered_end=end, gaps=gaps)
 
@@ -205,6 +206,22 @@ class StoreCheck:
             )
 
     # -- what is missing --------------------------------------------------------------------
+
+    def _lies_inside(
+        self, files: Sequence[FileEntry], lost: Sequence[FileEntry], segment: RemoteLogSegment
+    ) -> bool:
+        """Whether a file that begins before the segment and ends after it has rows of it, as far as that is known."""
+        for each in files:
+            if each.min_offset < segment.start_offset and segment.end_offset < each.max_offset:
+                if each in lost or each.rows == each.max_offset - each.min_offset + 1:
+                    return True
+                try:
+                    offsets = self._offsets([each])
+                except UnreadableFile:
+                    return True
+                if np.any((offsets >= segment.start_offset) & (offsets <= segment.end_offset)):
+                    return True
+        return False
 
     def _sizes(self, paths: Sequence[str]) -> list[int | None]:
         if self._threads == 1 or len(paths) < 2:
@@ -414,6 +431,15 @@ def _of_restore(start_offset: int, end_offset: int) -> _Gap:
             read_from=start_offset,
             read_to=end_offset,
         )
+    )
+
+
+def _ends_in(files: Sequence[FileEntry], segment: RemoteLogSegment) -> bool:
+    """Whether the first or the last row of a file is one of the segment's."""
+    return any(
+        segment.start_offset <= offset <= segment.end_offset
+        for each in files
+        for offset in (each.min_offset, each.max_offset)
     )
 
 
