@@ -433,9 +433,9 @@ def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
 
     with Cluster(parse_settings(ours(broker, "oauth"))) as cluster:
         connection = cluster.any_broker()
-        assert connection._renew_at is not None
+        assert connection._session._renew_at is not None
         broker.run(end_sessions())
-        connection._renew_at, before = 0.0, metrics.reauthentications
+        connection._session._renew_at, before = 0.0, metrics.reauthentications
         connection.call(MetadataRequest(topics=[]), MetadataResponse)
         assert metrics.reauthentications == before + 1
         broker.run(end_sessions())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from broker.config.settings import ConfigError
 from broker.system import SystemNetwork
+from broker.transport.peer import PeerConnection, PeerUnreachable
 from broker.transport.secure_network import SecureNetwork
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreateTopicsRequest
@@ -89,8 +89,10 @@ async def test_a_wrong_password_between_brokers_is_said_once_by_its_setting(
         config = new_node(tmp_path / "other", **given).config
         network = SecureNetwork(SystemNetwork(), config, lambda: config)
         for _ in range(2):
-            with pytest.raises(ConnectionRefusedError, match="Invalid username or password"):
-                await network.connect(asyncio.Protocol, "127.0.0.1", port)
+            with pytest.raises(PeerUnreachable, match="Invalid username or password"):
+                await PeerConnection.connect(
+                    network, "127.0.0.1", port, client_id="broker-2", timeout_ms=30_000
+                )
     (warning,) = [r.getMessage() for r in caplog.records if r.name == SecureNetwork.__module__]
     assert f"127.0.0.1:{port}: it does not let this broker in by " in warning
     assert "listener.name.between.plain.sasl.jaas.config: " in warning

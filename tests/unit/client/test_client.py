@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from kafka_ds.client import cluster as cluster_module
-from kafka_ds.client import hosts
+from kafka_ds.client import connection
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import (
@@ -247,10 +247,10 @@ def test_a_name_has_an_address_also_where_nobody_listens(
 
 
 def test_names_that_had_an_address_take_no_more_room_than_they_may() -> None:
-    for number in range(hosts.REMEMBERED_MAX + 1):
-        hosts.has_address(f"h{number}.example")
-    assert hosts.had_address(f"h{hosts.REMEMBERED_MAX}.example")
-    assert not hosts.had_address("h0.example")
+    for number in range(connection.RESOLVED_MAX + 1):
+        connection.remember_resolved(f"h{number}.example")
+    assert connection.was_resolved(f"h{connection.RESOLVED_MAX}.example")
+    assert not connection.was_resolved("h0.example")
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])

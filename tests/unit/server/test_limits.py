@@ -19,8 +19,8 @@ from broker.security.quotas.address_rates import ADDRESSES_MAX, AddressRates
 from broker.server.connection import Connection
 from broker.server.connection_limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.server.tls_handshake import TlsHandshake
-from broker.transport.secure_network import _read_token
 from kafka_ds.protocol.frame_assembler import SCRATCH_BYTES
+from kafka_ds.security.token_file import TokenUnreadable, read_token
 from tests.loops import in_loop
 from tests.unit.security.test_quotas import entity
 from tests.unit.server.net_harness import Harness, api_versions, feed, ids, settle
@@ -102,8 +102,8 @@ async def test_who_is_gone_before_it_is_let_in_leaves_nothing_behind() -> None:
 def test_a_bad_file_of_a_token_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"\xff\xfe")
     for name, why in (("bad", "is not UTF-8"), ("none", "no such file")):
-        with pytest.raises(ConnectionError, match=f"tokenFile=.*{name}: {why}"):
-            _read_token(str(tmp_path / name))
+        with pytest.raises(TokenUnreadable, match=f"tokenFile=.*{name}: {why}"):
+            read_token(str(tmp_path / name))
 
 
 def test_overrides_are_read() -> None:
