@@ -20,11 +20,12 @@ from kafka_ds.client.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     ClientError,
+    NobodyListens,
     NoSuchHost,
     TopicGone,
 )
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -57,8 +58,9 @@ Value = TypeVar("Value")
 
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 BRIEF_MS: Final = 20
-# A wrong name is told soon, but not before a name has come back that is unknown while brokers are rolled (Kubernetes).
-NO_SUCH_HOST_PATIENCE_MS: Final = 10_000
+# A wrong address is told soon, but not before a name has come back that is unknown while brokers are rolled
+# (Kubernetes), or a broker has started that was started together with the query.
+PATIENCE_MS: Final[dict[type[ClientError], int]] = {NoSuchHost: 10_000, NobodyListens: 15_000}
 
 _ABSENT: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
@@ -363,6 +365,7 @@ class Cluster:
         Raises:
             BrokerUnreachable: none does; the message tells of each.
             NoSuchHost: none has a name that can be resolved.
+            NobodyListens: all refuse connections, or have no such name, and did ever since.
         """
         addresses = dict.fromkeys([*self._brokers.values(), *self.settings.bootstrap_servers])
         open_ones = [a for a in addresses if a in self._connections and self._connections[a].idle]
@@ -374,7 +377,11 @@ class Cluster:
                 raise
             except ClientError as problem:
                 problems.append(problem)
-        kind = NoSuchHost if all(isinstance(p, NoSuchHost) for p in problems) else BrokerUnreachable
+        kind: type[BrokerUnreachable] = BrokerUnreachable
+        if all(isinstance(p, NoSuchHost) for p in problems):
+            kind = NoSuchHost
+        elif all(isinstance(p, NoSuchHost | NobodyListens) for p in problems):
+            kind = NobodyListens
         raise kind(
             f"no broker of option 'kafka.bootstrap.servers' answers: {'; '.join(map(str, problems))}"
         )
@@ -429,28 +436,31 @@ class Cluster:
 
         Raises:
             BrokerTimeout: it is; the message says what was asked for, and the last problem.
-            NoSuchHost: no bootstrap server has a name that can be resolved, nor had one before in this process. That is
-                a mistake, as it is for Java's client, but only after `NO_SUCH_HOST_PATIENCE_MS`.
+            NoSuchHost, NobodyListens: no bootstrap server has a name that can be resolved, or takes connections, nor
+                did before in this process. That is a mistake, but only after `PATIENCE_MS`.
             KafkaError: a refusal that no retry mends.
         """
         settings = self.settings
-        deadline = time.monotonic() + settings.default_api_timeout_ms / 1_000
-        unknown_until: float | None = None
+        began_at = time.monotonic()
+        deadline = began_at + settings.default_api_timeout_ms / 1_000
+        hopeless_until: dict[type[Exception], float] = {}
         pause_ms = settings.retry_backoff_ms
         while True:
             problem: ClientError | KafkaError
             try:
                 return ask()
-            except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as found:
+            except (BrokerUnreachable, BrokerTimeout) as found:
                 self._topics.clear()
-                if isinstance(found, NoSuchHost) and not self._brokers:
+                if type(found) in PATIENCE_MS and not self._brokers:
                     now = time.monotonic()
-                    if unknown_until is None:
-                        unknown_until = min(deadline, now + NO_SUCH_HOST_PATIENCE_MS / 1_000)
-                    if now + pause_ms / 1_000 >= unknown_until:
-                        raise
+                    patience_s = PATIENCE_MS[type(found)] / 1_000
+                    ends_at = hopeless_until.setdefault(
+                        type(found), min(deadline, now + patience_s)
+                    )
+                    if now + pause_ms / 1_000 >= ends_at:
+                        raise type(found)(f"{found}; tried for {now - began_at:.1f} s") from None
                 self._tell_of_silence(found)
-                problem = found if isinstance(found, ClientError) else ClientError(str(found))
+                problem = found
             except KafkaError as found:
                 if not found.code.retriable:
                     raise
@@ -466,14 +476,15 @@ class Cluster:
             time.sleep(pause_ms / 1_000)
             pause_ms = min(max(1, pause_ms) * 2, settings.retry_backoff_max_ms)
 
-    def _tell_of_silence(self, problem: ClientError | MalformedFrame) -> None:
+    def _tell_of_silence(self, problem: ClientError) -> None:
         """Tell the user of a wrong address now, and not only when the time is over."""
         if self._brokers or self._silence_told:
             return
         self._silence_told = True
-        limit = f"kafka.default.api.timeout.ms={self.settings.default_api_timeout_ms}"
-        if isinstance(problem, NoSuchHost):
-            limit = f"{NO_SUCH_HOST_PATIENCE_MS / 1_000:g} s"
+        limit_ms = self.settings.default_api_timeout_ms
+        limit = f"kafka.default.api.timeout.ms={limit_ms}"
+        if type(problem) in PATIENCE_MS and PATIENCE_MS[type(problem)] < limit_ms:
+            limit = f"{PATIENCE_MS[type(problem)] / 1_000:g} s"
         LOGGER.warning("%s; trying for %s", problem, limit)
 
 

@@ -22,6 +22,7 @@ from kafka_ds.client.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     ClientError,
+    NobodyListens,
     NoSuchHost,
 )
 from kafka_ds.client.session import ANY_VERSION, SaslRefused, Session
@@ -50,12 +51,12 @@ _OF_OUR_VERSIONS = frozenset({
 _OF_OUR_KEY_OR_SUITES = frozenset({
     "SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV1_ALERT_INSUFFICIENT_SECURITY", "NO_CIPHERS_AVAILABLE",
 })  # fmt: skip
-# Hosts that had an address in this process, and how many are remembered. A name that had one is no mistake: in
-# Kubernetes that of a headless service is unknown for some seconds while its pods are rolled. A sink has a new client
-# for each task and commit, so what one client has seen is not enough. Single operations on a set need no lock, and so
-# none is held while a process forks.
-RESOLVED_MAX: Final = 1024
-_RESOLVED: set[str] = set()
+# Hosts that had an address in this process, and host:port where somebody listened. Such a one is no mistake: in
+# Kubernetes the name of a headless service is unknown for some seconds while its pods are rolled. A sink has a new
+# client for each task and commit, so what one client has seen is not enough. Single operations on a set need no lock,
+# and so none is held while a process forks.
+KNOWN_MAX: Final = 1024
+_KNOWN: set[str] = set()
 Response = TypeVar("Response")
 
 
@@ -87,9 +88,14 @@ class Connection:
                 f"kafka.socket.connection.setup.timeout.ms={setup_ms}"
             ) from None
         except (OSError, UnicodeError) as problem:
-            kind = NoSuchHost if _is_no_host(host, problem) else BrokerUnreachable
+            kind: type[BrokerUnreachable] = BrokerUnreachable
+            if _is_no_host(host, problem):
+                kind = NoSuchHost
+            elif isinstance(problem, ConnectionRefusedError) and not is_known(self.address):
+                kind = NobodyListens
             raise kind(f"no connection to broker {self.address}: {problem}") from None
-        remember_resolved(host)
+        remember(host)
+        remember(self.address)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         buffers = (
             (socket.SO_RCVBUF, self._settings.receive_buffer_bytes),
@@ -283,16 +289,16 @@ class Connection:
         return BrokerUnreachable(text)
 
 
-def remember_resolved(host: str) -> None:
-    """Remember that the name has an address. If there are too many names, others are forgotten."""
-    if host not in _RESOLVED and len(_RESOLVED) >= RESOLVED_MAX:
-        _RESOLVED.clear()
-    _RESOLVED.add(host)
+def remember(place: str) -> None:
+    """Remember a host that has an address, or a place where somebody listens. Of too many, others are forgotten."""
+    if place not in _KNOWN and len(_KNOWN) >= KNOWN_MAX:
+        _KNOWN.clear()
+    _KNOWN.add(place)
 
 
-def was_resolved(host: str) -> bool:
-    """Whether the name had an address since the process began, as far as is remembered; also in a forked child."""
-    return host in _RESOLVED
+def is_known(place: str) -> bool:
+    """Whether that was so since the process began, as far as is remembered; also in a forked child."""
+    return place in _KNOWN
 
 
 def _is_no_host(host: str, problem: OSError | UnicodeError) -> bool:
@@ -301,9 +307,9 @@ def _is_no_host(host: str, problem: OSError | UnicodeError) -> bool:
         # An empty label, or one of more than 63 characters: it cannot be asked for (RFC 1035, section 2.3.4).
         return True
     if not isinstance(problem, socket.gaierror):
-        remember_resolved(host)
+        remember(host)
         return False
-    return problem.errno == socket.EAI_NONAME and not was_resolved(host)
+    return problem.errno == socket.EAI_NONAME and not is_known(host)
 
 
 def _which_refuses(problem: ssl.SSLCertVerificationError, tls: TlsSettings) -> str:

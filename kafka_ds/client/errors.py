@@ -19,6 +19,10 @@ class NoSuchHost(BrokerUnreachable):
     """A broker's name that no name server knows, nor did before in this process."""
 
 
+class NobodyListens(BrokerUnreachable):
+    """The machine at a broker's address refuses connections, and did since this process began."""
+
+
 class AuthenticationRefused(ClientError):
     """The broker does not accept who we say we are, or we do not accept its certificate; not retried."""
 

@@ -22,7 +22,7 @@ from kafka_ds.client.errors import (
     TopicGone,
 )
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.messages.data import (
     CONSUMER,
@@ -132,7 +132,7 @@ class _RangeReader:
                     self._connection = self._find_leader()
                     self._send()
                 chunk = self._receive(self._connection)
-            except (BrokerUnreachable, BrokerTimeout, MalformedFrame, TopicGone) as problem:
+            except (BrokerUnreachable, BrokerTimeout, TopicGone) as problem:
                 self._lost_leader()
                 if isinstance(problem, TopicGone):
                     absences += 1
@@ -249,7 +249,7 @@ class _RangeReader:
         """The next Fetch. What has come is whole, also if the connection ends now: another one goes on behind it."""
         try:
             self._send()
-        except (BrokerUnreachable, BrokerTimeout, MalformedFrame):
+        except (BrokerUnreachable, BrokerTimeout):
             if not is_chunk:
                 raise
             self._lost_leader()

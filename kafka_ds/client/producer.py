@@ -25,7 +25,7 @@ from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, ClientError
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.splitting import split
-from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_ds.protocol.messages.data import (
     PartitionProduceData,
@@ -232,7 +232,7 @@ class Producer:
                     connection = self._cluster.new_connection(address)
                     link = self._links[address] = _Link(connection)
                 self._post(link, batches)
-            except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as problem:
+            except (BrokerUnreachable, BrokerTimeout) as problem:
                 self._came_back(batches, problem)
                 self._lost(address, problem)
                 return
@@ -278,7 +278,7 @@ class Producer:
         address = next(a for a, other in self._links.items() if other is link)
         try:
             response: ProduceResponse = link.connection.receive()
-        except (BrokerUnreachable, BrokerTimeout, MalformedFrame) as problem:
+        except (BrokerUnreachable, BrokerTimeout) as problem:
             self._lost(address, problem)
             return
         batches = {batch.key: batch for batch in link.requests.popleft()}

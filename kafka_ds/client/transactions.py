@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from kafka_ds.client.cluster import Cluster, TopicPartition
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
-from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -162,7 +162,7 @@ class Transactions:
         def ask_it() -> Value:
             try:
                 return ask(self._cluster.connection(self._address_of(transactional_id)))
-            except (KafkaError, BrokerUnreachable, BrokerTimeout, MalformedFrame):
+            except (KafkaError, BrokerUnreachable, BrokerTimeout):
                 self._addresses.pop(transactional_id, None)
                 raise
 

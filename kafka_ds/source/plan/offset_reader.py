@@ -19,6 +19,7 @@ from kafka_ds.client.cluster import Cluster, OffsetAnswer, Topic
 from kafka_ds.client.errors import (
     AuthenticationRefused,
     ClientError,
+    NobodyListens,
     NoSuchHost,
     TopicGone,
     UnsupportedByBroker,
@@ -276,7 +277,7 @@ class OffsetReader:
         for attempt in range(self.options.fetch_offset_retries + 1):
             try:
                 return ask()
-            except (AuthenticationRefused, NoSuchHost):
+            except (AuthenticationRefused, NobodyListens, NoSuchHost):
                 raise
             except (ClientError, KafkaError) as problem:
                 if attempt == self.options.fetch_offset_retries:

@@ -16,6 +16,7 @@ from kafka_ds.client.connection import Connection
 from kafka_ds.client.errors import (
     BrokerTimeout,
     BrokerUnreachable,
+    NobodyListens,
     NoSuchHost,
     OffsetsGone,
     PlanDiverged,
@@ -153,8 +154,42 @@ def test_no_broker_at_all_names_the_option(free_port: int) -> None:
     wanted = ClientSettings(
         bootstrap_servers=(("127.0.0.1", free_port),), default_api_timeout_ms=50, retry_backoff_ms=1
     )
-    with Cluster(wanted) as cluster, pytest.raises(BrokerTimeout, match="kafka.bootstrap.servers"):
+    with Cluster(wanted) as cluster, pytest.raises(NobodyListens, match="kafka.bootstrap.servers"):
         cluster.topics(["t"])
+
+
+class FakeTime:
+    """A clock that only a pause moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def refuse(*_: object, **__: object) -> NoReturn:
+    raise ConnectionRefusedError(111, "Connection refused")
+
+
+@pytest.mark.parametrize(("was_there", "seconds"), [(False, 15), (True, 60)])
+def test_brokers_that_all_refuse_are_given_up_soon_unless_they_were_there_before(
+    monkeypatch: pytest.MonkeyPatch, was_there: bool, seconds: float
+) -> None:
+    """A wrong port, or a cluster that is not started, is told by its addresses; one that restarts is waited for."""
+    monkeypatch.setattr(connection, "_KNOWN", {"a.example:9092"} if was_there else set())
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    clock = FakeTime()
+    monkeypatch.setattr(cluster_module, "time", clock)
+    wanted = ClientSettings(bootstrap_servers=(("a.example", 9092), ("b.example", 9093)))
+    kind = BrokerTimeout if was_there else NobodyListens
+    with Cluster(wanted) as cluster, pytest.raises(kind) as error:
+        cluster.topics(["t"])
+    assert seconds - 2 <= clock.now - 1_000 <= seconds
+    assert "a.example:9092" in str(error.value) and "b.example:9093" in str(error.value)
 
 
 def test_silence_is_told_of_before_the_patience_is_over(
@@ -163,7 +198,7 @@ def test_silence_is_told_of_before_the_patience_is_over(
     wanted = ClientSettings(
         bootstrap_servers=(("127.0.0.1", free_port),), default_api_timeout_ms=50, retry_backoff_ms=1
     )
-    with Cluster(wanted) as cluster, pytest.raises(BrokerTimeout):
+    with Cluster(wanted) as cluster, pytest.raises(NobodyListens):
         cluster.topics(["t"])
     told = [record.getMessage() for record in caplog.records if record.name == "kafka_ds.client"]
     assert len(told) == 1
@@ -175,7 +210,7 @@ def no_such_host(*_: object, **__: object) -> NoReturn:
 
 
 def test_names_that_nobody_knows_end_it_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "NO_SUCH_HOST_PATIENCE_MS", 20)
+    monkeypatch.setitem(cluster_module.PATIENCE_MS, NoSuchHost, 20)
     tries = []
 
     def connect(*at: Any, **_: object) -> NoReturn:
@@ -218,7 +253,7 @@ def test_a_name_that_is_unknown_later_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, same_client: bool
 ) -> None:
     """It had an address in this process, so it is no mistake; a sink has a new client for each task and commit."""
-    monkeypatch.setattr(cluster_module, "NO_SUCH_HOST_PATIENCE_MS", 0)
+    monkeypatch.setitem(cluster_module.PATIENCE_MS, NoSuchHost, 0)
     with scripted(in_turn(listed(7))) as broker:
         wanted = settings(broker, default_api_timeout_ms=50, retry_backoff_ms=1)
         with Cluster(wanted) as first, Cluster(wanted) as other:
@@ -233,10 +268,6 @@ def test_a_name_has_an_address_also_where_nobody_listens(
     monkeypatch: pytest.MonkeyPatch, free_port: int
 ) -> None:
     host = "refuses.example"
-
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise ConnectionRefusedError
-
     monkeypatch.setattr(socket, "create_connection", refuse)
     with pytest.raises(BrokerUnreachable):
         Connection(host, free_port, ClientSettings(bootstrap_servers=((host, free_port),)))
@@ -247,10 +278,10 @@ def test_a_name_has_an_address_also_where_nobody_listens(
 
 
 def test_names_that_had_an_address_take_no_more_room_than_they_may() -> None:
-    for number in range(connection.RESOLVED_MAX + 1):
-        connection.remember_resolved(f"h{number}.example")
-    assert connection.was_resolved(f"h{connection.RESOLVED_MAX}.example")
-    assert not connection.was_resolved("h0.example")
+    for number in range(connection.KNOWN_MAX + 1):
+        connection.remember(f"h{number}.example")
+    assert connection.is_known(f"h{connection.KNOWN_MAX}.example")
+    assert not connection.is_known("h0.example")
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.errors import BrokerUnreachable
 from kafka_ds.client.producer import NotWritten, Outgoing, Producer, Written
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import MetadataResponse, ProduceRequest, ProduceResponse
 from kafka_ds.protocol.messages.cluster import (
     MetadataResponseBroker,
@@ -332,7 +333,7 @@ def test_a_broker_whose_first_answers_are_not_kafkas_is_asked_again(
     def garbled_once(cluster: Cluster, address: tuple[str, int]) -> Any:
         tries[0] += 1
         if tries[0] == 2:
-            raise MalformedFrame("SaslHandshakeResponse")
+            raise BrokerUnreachable("answered SaslHandshakeRequest with an HTML page")
         return connect(cluster, address)
 
     monkeypatch.setattr(Cluster, "new_connection", garbled_once)

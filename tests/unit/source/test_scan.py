@@ -263,7 +263,7 @@ def test_a_name_that_nobody_knows_is_no_brokers_that_are_away(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "create_connection", connect)
-    monkeypatch.setattr(cluster, "NO_SUCH_HOST_PATIENCE_MS", 0)
+    monkeypatch.setitem(cluster.PATIENCE_MS, NoSuchHost, 0)
     given = {**AWAY, "kafka.bootstrap.servers": "typo.invalid:9092", "lake": lake.uri}
     given["fetchOffset.numRetries"] = "3"
     with pytest.raises(NoSuchHost, match="'kafka.bootstrap.servers'.*typo.invalid.*tiers=remote"):

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.errors import NobodyListens
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
@@ -451,3 +453,18 @@ def test_what_is_still_there_was_planned_once(topics: Topics, seed: int) -> None
     }
     assert there
     assert there - set(stream.planned) == set()
+
+
+def test_brokers_that_never_listened_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client has waited for them: with `fetchOffset.numRetries` a wrong port would be told after minutes."""
+    asked: list[object] = []
+
+    def topics(cluster: Cluster, names: object) -> None:
+        asked.append(names)
+        raise NobodyListens("no broker of option 'kafka.bootstrap.servers' answers")
+
+    monkeypatch.setattr(Cluster, "topics", topics)
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    with pytest.raises(NobodyListens):
+        OffsetReader(parse_options(options, stream=True)).topics()
+    assert len(asked) == 1
