@@ -17,6 +17,7 @@ from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import ClientOptionError, parse_settings
 from kafka_ds.lake.store.store import UnsupportedStore
 from spark_conf.jars import JarsUnavailable
+from spark_conf.java import JavaUnusable
 from spark_conf.session import session
 
 if TYPE_CHECKING:
@@ -80,7 +81,14 @@ def main() -> int:
     try:
         spark = session("kafka-ds console", master=asked.master, lake=asked.lake)
         views = topic_views(spark, asked.brokers)
-    except (JarsUnavailable, ClientError, ClientOptionError, UnsupportedStore, OSError) as problem:
+    except (
+        JarsUnavailable,
+        JavaUnusable,
+        ClientError,
+        ClientOptionError,
+        UnsupportedStore,
+        OSError,
+    ) as problem:
         print(f"spark_conf.console: {problem}", file=sys.stderr)  # noqa: T201
         return 1
     print(f"topics: {', '.join(views) or 'none'}", flush=True)  # noqa: T201

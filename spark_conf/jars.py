@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from spark_conf.java import JavaUnusable, java_command
 
 KAFKA_VERSION = "4.3.1"
 DELTA_VERSION = "4.4.0"
@@ -186,17 +187,6 @@ def cache_folder() -> Path:
     return base / ".cache" / "jars"
 
 
-def java_command() -> str:
-    """The Java launcher: ``$JAVA_HOME/bin/java``, else ``java`` of the path."""
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return str(Path(home) / "bin" / "java")
-    found = shutil.which("java")
-    if found is None:
-        raise JarsUnavailable("no Java found: install a Java 17 runtime or set JAVA_HOME")
-    return found
-
-
 def _ivy_jar() -> Path:
     import pyspark
 
@@ -325,7 +315,7 @@ def main() -> int:
     for each in coming:
         try:
             print(each.result())  # noqa: T201 (this is the command's output)
-        except JarsUnavailable as problem:
+        except (JarsUnavailable, JavaUnusable) as problem:
             print(f"spark_conf.jars: {problem}", file=sys.stderr)  # noqa: T201
             return 1
     return 0

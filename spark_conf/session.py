@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_conf import home, jars, s3a
+from spark_conf.java import java_home
 from spark_conf.system_views import system_views
 
 if TYPE_CHECKING:
@@ -46,16 +47,17 @@ def session(
     comma-separated list of jars beside Delta's.
 
     Raises:
-        JarsUnavailable: the jars are not in the cache and cannot be fetched, or there is no Java.
+        JavaUnusable: there is no Java that Spark can run on.
+        JarsUnavailable: the jars are not in the cache and cannot be fetched.
     """
     from pyspark.sql import SparkSession
 
     import kafka_ds
 
+    java = java_home()
     on_s3 = s3a.is_on_s3(lake)
     sets = ["delta", s3a.JARS] if on_s3 else ["delta"]
     paths = [str(path) for name in sets for path in sorted(jars.fetch(name).glob("*.jar"))]
-    java = Path(jars.java_command()).resolve().parent.parent
     # Spark's launcher looks here; the version that we found is the version that it shall use.
     os.environ.setdefault("JAVA_HOME", str(java))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

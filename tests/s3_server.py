@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from spark_conf.jars import fetch, java_command
+from spark_conf.jars import fetch
+from spark_conf.java import java_command
 
 READY_TIMEOUT_S = 120
 IDENTITY = "kafka-ds"

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_conf import jars
+from spark_conf.java import java_command
 from tests.bench import machine
 from tests.processes import BrokerProcess
 
@@ -122,7 +123,7 @@ class ApacheKafka:
 
     def _java(self, options: list[str], *words: str) -> list[str]:
         return [
-            jars.java_command(),
+            java_command(),
             *options,
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
             "-cp",

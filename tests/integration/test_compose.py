@@ -21,7 +21,8 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from spark_conf.jars import QUICK_JAVA, fetch, java_command
+from spark_conf.jars import QUICK_JAVA, fetch
+from spark_conf.java import java_command
 from tests.processes import wait_until
 from tests.s3_server import quiet
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from spark_conf import jars
+from spark_conf.java import java_command
 
 CLUSTER_ID = "a2Fma2EtZHMtcGVlci0xMQ"
 TOOL_OPTIONS = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -32,7 +32,7 @@ log4j.appender.console.layout.ConversionPattern=%p %m (%c)%n
 
 
 def java(jar_folder: Path, options: tuple[str, ...], *words: str) -> list[str]:
-    return [jars.java_command(), *options, "-cp", f"{jar_folder}/*", *words]
+    return [java_command(), *options, "-cp", f"{jar_folder}/*", *words]
 
 
 def tool(jar_folder: Path, name: str, *words: str, typed: str = "") -> str:

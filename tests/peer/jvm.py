@@ -21,7 +21,7 @@ from py4j.java_gateway import (
 )
 from py4j.protocol import Py4JJavaError
 
-from spark_conf import jars
+from spark_conf.java import java_command
 
 OPTIONS = ["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 TOOLS = "org.apache.kafka.tools"
@@ -103,7 +103,7 @@ def kafka_jvm(jar_folder: Path) -> Iterator[Jvm]:
     port, process = launch_gateway(
         classpath=f"{jar_folder}/*",
         javaopts=OPTIONS,
-        java_path=jars.java_command(),
+        java_path=java_command(),
         die_on_exit=True,
         return_proc=True,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_conf import jars
+from spark_conf.java import java_command
 from tests.processes import wait_until
 from tests.spark.java import QUICK_JAVA
 
@@ -37,7 +37,7 @@ class Machines:
         self._spark = spark
         self._environment = environment or {}
         self._after = after
-        self._java = str(Path(jars.java_command()).resolve().parent.parent)
+        self._java = str(Path(java_command()).resolve().parent.parent)
 
     def start(
         self, name: str, words: Sequence[str | Path], hidden: Sequence[Path] = ()

@@ -1,4 +1,4 @@
-"""A session's settings for S3, and that its jars are of one Hadoop version."""
+"""A session's settings for S3, that its jars are of one Hadoop version, and which Java it takes."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pyspark
 import pytest
 
 from spark_conf import catalog, jars, s3a
+from spark_conf.java import JavaUnusable, java_home
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,48 @@ def test_brokers_that_are_away_are_told_in_one_line():
     problem = catalog._Topics("127.0.0.1:1", quickly).apply("")
     assert problem.startswith("option 'kafka.bootstrap.servers' (127.0.0.1:1): ")
     assert "\n" not in problem
+
+
+def a_java(folder: Path, *, release: str = "", says: str = "exit 1") -> dict[str, str]:
+    """An environment with a Java that has this file of itself, and says this of its version."""
+    (folder / "bin").mkdir()
+    launcher = folder / "bin" / "java"
+    launcher.write_text(f"#!/bin/sh\n{says}\n")
+    launcher.chmod(0o755)
+    if release:
+        (folder / "release").write_text(release)
+    return {"JAVA_HOME": str(folder)}
+
+
+def test_a_java_that_spark_can_run_on_is_taken(tmp_path):
+    assert java_home(a_java(tmp_path, release='JAVA_VERSION="21.0.2"\n')) == tmp_path
+
+
+def test_a_java_without_a_file_of_itself_is_asked(tmp_path):
+    said = a_java(tmp_path, says="echo 'openjdk version \"25\" 2025-09-16' >&2")
+    assert java_home(said) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        (
+            {"release": 'JAVA_VERSION="11.0.24"\n'},
+            r"bin/java is Java 11\.0\.24\. Spark needs Java 17",
+        ),
+        ({"release": 'JAVA_VERSION="1.8.0_402"\n'}, r"is Java 1\.8\.0_402"),
+        ({}, r"bin/java does not run, or does not say its version"),
+    ],
+)
+def test_a_java_that_spark_cannot_run_on_is_named(tmp_path, how, told):
+    with pytest.raises(JavaUnusable, match=told):
+        java_home(a_java(tmp_path, **how))
+
+
+def test_where_there_is_no_java_is_told(tmp_path):
+    with pytest.raises(
+        JavaUnusable, match=rf"JAVA_HOME={tmp_path}: there is no {tmp_path}/bin/java"
+    ):
+        java_home({"JAVA_HOME": str(tmp_path)})
+    with pytest.raises(JavaUnusable, match="no Java found: JAVA_HOME is not set"):
+        java_home({"PATH": str(tmp_path)})
