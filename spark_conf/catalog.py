@@ -16,10 +16,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import ClientError
 from kafka_ds.client.settings import parse_settings
+from kafka_ds.errors import ClientError, OptionError
 from kafka_ds.protocol.errors import KafkaError
-from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.pyspark_version import check_pyspark
 from kafka_ds.source.session.janino import compiled
 
@@ -266,7 +265,7 @@ def topic_catalog(
     its own by ``SELECT … FROM kafka.orders WITH (…)``. The format ``kafka_ds`` must be registered.
 
     Raises:
-        ClientOptionError: the brokers' address is none, or a ``kafka.*`` option is wrong.
+        OptionError: the brokers' address is none, or a ``kafka.*`` option is wrong.
         OptionError: an option that names topics.
         RuntimeError: a session of Spark Connect, which has no catalogs of its own to give.
         ImportError: a PySpark that is too old.

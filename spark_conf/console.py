@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import ClientError
-from kafka_ds.client.settings import ClientOptionError, parse_settings
+from kafka_ds.client.settings import parse_settings
+from kafka_ds.errors import ClientError, OptionError
 from kafka_ds.lake.store.store import UnsupportedStore
 from spark_conf.jars import JarsUnavailable
 from spark_conf.java import JavaUnusable
@@ -29,7 +29,7 @@ ROWS_SHOWN_MAX = 1000
 def topic_views(spark: SparkSession, brokers: str) -> list[str]:
     """Make a temporary view of each topic that clients made; their names.
 
-    Raises ClientError where no broker answers, ClientOptionError where the address is none.
+    Raises ClientError where no broker answers, OptionError where the address is none.
     """
     with Cluster(parse_settings({"kafka.bootstrap.servers": brokers})) as cluster:
         names = [name for name, topic in cluster.topics(None).items() if not topic.internal]
@@ -85,7 +85,7 @@ def main() -> int:
         JarsUnavailable,
         JavaUnusable,
         ClientError,
-        ClientOptionError,
+        OptionError,
         UnsupportedStore,
         OSError,
     ) as problem:

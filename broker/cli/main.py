@@ -56,9 +56,7 @@ def _is_told(error: Exception) -> bool:
         return True
     loaded = sys.modules
     for module, names in (
-        ("kafka_ds.client.errors", ("ClientError",)),
-        ("kafka_ds.client.producer", ("NotWritten",)),
-        ("kafka_ds.protocol.errors", ("KafkaError",)),
+        ("kafka_ds.errors", ("KafkaDsError",)),
         ("broker.config.settings", ("ConfigError",)),
         ("kafka_ds.lake.store.store", ("UnsupportedStore",)),
     ):

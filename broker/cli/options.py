@@ -88,24 +88,25 @@ class Target:
 
     def settings(self) -> ClientSettings:
         """The client's settings. Raises Mistake."""
-        from kafka_ds.client.settings import ClientOptionError, parse_settings
+        from kafka_ds.client.settings import parse_settings
+        from kafka_ds.errors import OptionError
 
         try:
             return parse_settings(self.client_options())
-        except ClientOptionError as problem:
+        except OptionError as problem:
             raise self._mistaken(problem) from None
 
     def producer_settings(self, more: Mapping[str, str]) -> ProducerSettings:
         """A producer's; ``more`` are settings by Kafka's names. Raises Mistake."""
         from kafka_ds.client.producer_settings import parse_producer_settings
-        from kafka_ds.client.settings import ClientOptionError
+        from kafka_ds.errors import OptionError
 
         options = {**self.client_options(), **{f"kafka.{n}": v for n, v in more.items()}}
         # Of a producer it bounds a request alone; the broker may wait as long for replicas.
         options["kafka.request.timeout.ms"] = str(2 * REQUEST_TIMEOUT_MS)
         try:
             return parse_producer_settings(options)
-        except ClientOptionError as problem:
+        except OptionError as problem:
             raise self._mistaken(problem) from None
 
     def _mistaken(self, problem: Exception) -> Mistake:
@@ -147,7 +148,7 @@ class Target:
 def _contact(settings: ClientSettings) -> None:
     """Wait until a broker answers, but not for long."""
     from kafka_ds.client.cluster import Cluster
-    from kafka_ds.client.errors import AuthenticationRefused, ClientError
+    from kafka_ds.errors import AuthenticationRefused, ClientError
 
     logging.getLogger("kafka_ds.client").setLevel(logging.ERROR)
     each_ms = max(500, CONTACT_ATTEMPT_MS // len(settings.bootstrap_servers))

@@ -144,8 +144,8 @@ class TopicTail:
         self, place: TopicPartition, end: int, log_end: int
     ) -> Iterator[tuple[TopicPartition, Record]]:
         """Up to that end, and what else is in the batch that has it."""
-        from kafka_ds.client.errors import OffsetsGone
         from kafka_ds.client.fetch import Range, fetch_range
+        from kafka_ds.errors import OffsetsGone
 
         wanted = Range(
             topic=place.topic,

@@ -15,8 +15,8 @@ import socket
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.transport.secure_network import SecureNetwork
-from kafka_ds.client.errors import UnsupportedByBroker
 from kafka_ds.client.session import SaslRefused, Session
+from kafka_ds.errors import UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

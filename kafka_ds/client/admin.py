@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import TopicGone, UnsupportedByBroker
+from kafka_ds.errors import TopicGone, UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,

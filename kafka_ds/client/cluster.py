@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import (
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import (
     AuthenticationRefused,
     BrokerTimeout,
     BrokerUnreachable,
@@ -24,7 +25,6 @@ from kafka_ds.client.errors import (
     NoSuchHost,
     TopicGone,
 )
-from kafka_ds.client.settings import ClientSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,

@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, TypeVar
 
-from kafka_ds.client.errors import (
+from kafka_ds.client.session import ANY_VERSION, SaslRefused, Session
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import (
     AuthenticationRefused,
     BrokerTimeout,
     BrokerUnreachable,
@@ -25,8 +27,6 @@ from kafka_ds.client.errors import (
     NobodyListens,
     NoSuchHost,
 )
-from kafka_ds.client.session import ANY_VERSION, SaslRefused, Session
-from kafka_ds.client.settings import ClientSettings
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.security.mechanisms import client_mechanism, login
 from kafka_ds.security.tls import TlsError, client_context

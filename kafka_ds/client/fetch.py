@@ -14,14 +14,8 @@ from typing import Final
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import (
-    BrokerTimeout,
-    BrokerUnreachable,
-    OffsetsGone,
-    PlanDiverged,
-    TopicGone,
-)
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, OffsetsGone, PlanDiverged, TopicGone
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.messages.data import (

@@ -22,9 +22,9 @@ from typing import Final
 
 from kafka_ds.client.cluster import Cluster, TopicPartition
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, ClientError
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.splitting import split
+from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, ClientError, NotDelivered
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
 from kafka_ds.protocol.messages.data import (
@@ -33,7 +33,7 @@ from kafka_ds.protocol.messages.data import (
     TopicProduceData,
 )
 
-__all__ = ["NotWritten", "Outgoing", "Producer", "Written"]
+__all__ = ["NotDelivered", "Outgoing", "Producer", "Written"]
 
 # By name and not by id (KIP-516), and in transactions by the first protocol, in which partitions are added.
 PRODUCE_VERSION_MAX: Final = 12
@@ -54,10 +54,6 @@ _OF_TRANSACTION: Final = frozenset(
     }
 )
 Address = tuple[str, int]
-
-
-class NotWritten(RuntimeError):
-    """A batch that no broker took; the message names topic, partition and rows."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -166,7 +162,7 @@ class Producer:
         """Until every batch was taken.
 
         Raises:
-            NotWritten: one was not, and no retry would mend that, or ``delivery.timeout.ms`` is over.
+            NotDelivered: one was not, and no retry would mend that, or ``delivery.timeout.ms`` is over.
             KafkaError: this producer is fenced, or its transaction has ended.
         """
         while self._step():
@@ -293,7 +289,7 @@ class Producer:
         if code in _DONE:
             if self._transactional_id is not None and answer.base_offset == NO_OFFSET:
                 # A duplicate of long ago. The decision about the attempt needs its offset.
-                raise NotWritten(
+                raise NotDelivered(
                     f"{_place(batch)}: written, and the broker does not tell at which offset"
                 )
             self._took(batch, answer.base_offset)
@@ -310,11 +306,11 @@ class Producer:
 
     def _refused(
         self, batch: Outgoing, code: ErrorCode, answer: PartitionProduceResponse
-    ) -> NotWritten:
+    ) -> NotDelivered:
         places = [error.batch_index for error in answer.record_errors] or range(batch.record_count)
         reasons = [error.batch_index_error_message for error in answer.record_errors]
         reason = next(filter(None, [*reasons, answer.error_message]), "")
-        return NotWritten(
+        return NotDelivered(
             f"{_place(batch)}: {batch.describe(places)}: {code.name}{f' ({reason})' if reason else ''}"
         )
 
@@ -353,7 +349,7 @@ class Producer:
                     if late
                     else f"kafka.retries={settings.retries}"
                 )
-                raise NotWritten(
+                raise NotDelivered(
                     f"{_place(batch)}: {batch.describe(range(batch.record_count))}: not taken within "
                     f"{option}; last: {problem}"
                 ) from problem
@@ -410,7 +406,7 @@ class Producer:
             except ClientError as problem:
                 if isinstance(problem, BrokerTimeout) and time.monotonic() < batch.deadline:
                     continue
-                raise NotWritten(
+                raise NotDelivered(
                     f"{_place(batch)}: {batch.describe(range(batch.record_count))}: {problem}"
                 ) from problem
 

@@ -12,14 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kafka_ds.client.settings import (
-    INT32_MAX,
-    PREFIX,
-    ClientOptionError,
-    ClientSettings,
-    parse_number,
-    parse_settings,
-)
+from kafka_ds.client.settings import INT32_MAX, PREFIX, ClientSettings, parse_number, parse_settings
+from kafka_ds.errors import OptionError
 from kafka_ds.records.compression import Codec
 
 __all__ = ["ALL", "ProducerSettings", "parse_producer_settings"]
@@ -90,7 +84,7 @@ def parse_producer_settings(options: Mapping[str, str]) -> ProducerSettings:
     """The settings out of options, of which only those that begin with ``kafka.`` are looked at.
 
     Raises:
-        ClientOptionError: unknown, ill-typed, out of bounds, or not to be honoured.
+        OptionError: unknown, ill-typed, out of bounds, or not to be honoured.
     """
     values: dict[str, object] = {}
     rest: dict[str, str] = {}
@@ -100,7 +94,7 @@ def parse_producer_settings(options: Mapping[str, str]) -> ProducerSettings:
         if not option.lower().startswith(PREFIX) or _WITHOUT_EFFECT.fullmatch(name):
             continue
         if name in _REFUSED:
-            raise ClientOptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
+            raise OptionError(f"option 'kafka.{name}' is not supported: {_REFUSED[name]}")
         field = name.replace(".", "_")
         if field in _NUMBERS:
             values[field] = parse_number(PREFIX + name, value, *_NUMBERS[field])
@@ -129,7 +123,7 @@ def _client(settings: ProducerSettings) -> ClientSettings:
 
 def _one_of(name: str, text: str, values: Mapping[str, object]) -> object:
     if text not in values:
-        raise ClientOptionError(f"option 'kafka.{name}' is {text!r}; it is {' or '.join(values)}")
+        raise OptionError(f"option 'kafka.{name}' is {text!r}; it is {' or '.join(values)}")
     return values[text]
 
 
@@ -139,7 +133,7 @@ def _level(settings: ProducerSettings, named: Mapping[str, str]) -> int | None:
     for name, value in named.items():
         codec = next((c for c in _LEVELS if name == f"compression.{c.name.lower()}.level"), None)
         if codec is None:
-            raise ClientOptionError(f"option 'kafka.{name}' is not a setting of a Kafka producer")
+            raise OptionError(f"option 'kafka.{name}' is not a setting of a Kafka producer")
         level = parse_number(PREFIX + name, value, *_LEVELS[codec])
         found = level if codec == settings.compression else found
     return found
@@ -156,7 +150,7 @@ def _checked(settings: ProducerSettings, *, asked: bool) -> ProducerSettings:
     if settings.enable_idempotence and any(problems.values()):
         name = next(name for name, is_wrong in problems.items() if is_wrong)
         if asked:
-            raise ClientOptionError(
+            raise OptionError(
                 f"option 'kafka.enable.idempotence' is true, which 'kafka.{name}' excludes"
             )
         settings = replace(settings, enable_idempotence=False)

@@ -18,7 +18,7 @@ from typing import Final
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import TopicGone
+from kafka_ds.errors import TopicGone
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.messages.data import (

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Final
 
+from kafka_ds.errors import OptionError
 from kafka_ds.security.jaas import JaasError
 from kafka_ds.security.mechanisms import MECHANISMS, login
 from kafka_ds.security.secret import Secret
@@ -22,10 +23,6 @@ _SECRETS: Final = frozenset(
     each.name.replace("_", ".") for each in fields(TlsSettings) if "Secret" in str(each.type)
 )
 _LISTS: Final = ("ssl.enabled.protocols", "ssl.cipher.suites")
-
-
-class SecurityOptionError(ValueError):
-    """An option that cannot be honoured; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +49,12 @@ def parse_security(given: Mapping[str, str]) -> ClientSecurity:
     """The settings out of options without their prefix, of which only those of PREFIXES are looked at.
 
     Raises:
-        SecurityOptionError: unknown, wrong, missing, or without effect under the protocol.
+        OptionError: unknown, wrong, missing, or without effect under the protocol.
     """
     options = {name: text.strip() for name, text in given.items() if name.startswith(PREFIXES)}
     protocol = options.pop("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
-        raise SecurityOptionError(
+        raise OptionError(
             f"option 'kafka.security.protocol' is {protocol!r}; it is one of {', '.join(PROTOCOLS)}"
         )
     wanted = ClientSecurity(protocol=protocol)
@@ -74,18 +71,18 @@ def parse_security(given: Mapping[str, str]) -> ClientSecurity:
         return ClientSecurity(protocol=protocol, tls=tls)
     mechanism = options.get("sasl.mechanism", "").upper()
     if mechanism not in MECHANISMS:
-        raise SecurityOptionError(
+        raise OptionError(
             f"option 'kafka.sasl.mechanism' is {mechanism!r}; it is one of {', '.join(MECHANISMS)}"
         )
     if not options.get("sasl.jaas.config"):
-        raise SecurityOptionError(
+        raise OptionError(
             f"option 'kafka.sasl.jaas.config' must be given where 'kafka.security.protocol' is {protocol}"
         )
     jaas = Secret(options["sasl.jaas.config"])
     try:
         login(mechanism, jaas)
     except JaasError as error:
-        raise SecurityOptionError(f"option 'kafka.sasl.jaas.config': {error}") from None
+        raise OptionError(f"option 'kafka.sasl.jaas.config': {error}") from None
     return ClientSecurity(protocol=protocol, tls=tls, mechanism=mechanism, jaas=jaas)
 
 
@@ -96,9 +93,9 @@ def _check_name(name: str, wanted: ClientSecurity) -> None:
         hint = f"; did you mean 'kafka.{close[0]}'?" if close else ""
         if "oauth" in name:
             hint = ": a token is given by sasl.jaas.config, as token or tokenFile"
-        raise SecurityOptionError(f"option 'kafka.{name}' is not supported{hint}")
+        raise OptionError(f"option 'kafka.{name}' is not supported{hint}")
     fits = wanted.uses_tls if name.startswith("ssl.") else wanted.uses_sasl
     if not fits:
-        raise SecurityOptionError(
+        raise OptionError(
             f"option 'kafka.{name}' is not supported with 'kafka.security.protocol' = {wanted.protocol}"
         )

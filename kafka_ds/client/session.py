@@ -12,7 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
-from kafka_ds.client.errors import UnsupportedByBroker
+from kafka_ds.errors import UnsupportedByBroker
 from kafka_ds.protocol.buffer_pool import BufferPool
 from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
 from kafka_ds.protocol.frame import decode_response, encode_request

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kafka_ds.client.security import PREFIXES, ClientSecurity, SecurityOptionError, parse_security
+from kafka_ds.client.security import PREFIXES, ClientSecurity, parse_security
+from kafka_ds.errors import OptionError
 
 PREFIX: Final = "kafka."
 READ_COMMITTED: Final = "read_committed"
@@ -35,10 +36,6 @@ REFUSED: Final = {
     "enable.auto.commit": "the source keeps its own offsets and commits none",
     "interceptor.classes": "an interceptor could change the rows",
 }
-
-
-class ClientOptionError(ValueError):
-    """A `kafka.*` option that cannot be honoured; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +95,7 @@ def parse_settings(options: Mapping[str, str]) -> ClientSettings:
     """The settings out of options, of which only those that begin with ``kafka.`` are looked at.
 
     Raises:
-        ClientOptionError: unknown, ill-typed, out of bounds, or not to be honoured.
+        OptionError: unknown, ill-typed, out of bounds, or not to be honoured.
     """
     given = {
         name.lower().removeprefix(PREFIX): value
@@ -110,16 +107,13 @@ def parse_settings(options: Mapping[str, str]) -> ClientSettings:
         if name.startswith(PREFIXES):
             continue
         if name in REFUSED:
-            raise ClientOptionError(f"option 'kafka.{name}' is not supported: {REFUSED[name]}")
+            raise OptionError(f"option 'kafka.{name}' is not supported: {REFUSED[name]}")
         if not _WITHOUT_EFFECT.fullmatch(name):
             field = name.replace(".", "_")
             values[field] = _parse(field, value)
     if "bootstrap_servers" not in values:
-        raise ClientOptionError("option 'kafka.bootstrap.servers' must be given")
-    try:
-        security = parse_security(given)
-    except SecurityOptionError as problem:
-        raise ClientOptionError(str(problem)) from None
+        raise OptionError("option 'kafka.bootstrap.servers' must be given")
+    security = parse_security(given)
     return ClientSettings(**values, security=security)  # type: ignore[arg-type]
 
 
@@ -129,14 +123,14 @@ def _parse(field: str, value: str) -> object:
         return parse_servers(text)
     if field == "isolation_level":
         if text.lower() not in (READ_COMMITTED, READ_UNCOMMITTED):
-            raise ClientOptionError(
+            raise OptionError(
                 f"option '{name}' is {value!r}; it is {READ_COMMITTED} or {READ_UNCOMMITTED}"
             )
         return text.lower()
     if field == "client_id":
         return text
     if field not in _NUMBERS:
-        raise ClientOptionError(f"option '{name}' is not a setting of a Kafka consumer")
+        raise OptionError(f"option '{name}' is not a setting of a Kafka consumer")
     return parse_number(name, value, *_NUMBERS[field])
 
 
@@ -144,14 +138,14 @@ def parse_number(option: str, text: str, low: int, high: int) -> int:
     """The whole number that an option is.
 
     Raises:
-        ClientOptionError: it is none, or not between ``low`` and ``high``; the message names the option.
+        OptionError: it is none, or not between ``low`` and ``high``; the message names the option.
     """
     try:
         number = int(text)
     except ValueError:
-        raise ClientOptionError(f"option '{option}' is {text!r}; it is a whole number") from None
+        raise OptionError(f"option '{option}' is {text!r}; it is a whole number") from None
     if not low <= number <= high:
-        raise ClientOptionError(f"option '{option}' is {number}; it lies between {low} and {high}")
+        raise OptionError(f"option '{option}' is {number}; it lies between {low} and {high}")
     return number
 
 
@@ -159,17 +153,17 @@ def parse_servers(text: str) -> tuple[tuple[str, int], ...]:
     """``host:port,[::1]:9092`` as pairs.
 
     Raises:
-        ClientOptionError: a server without a port, or no server at all.
+        OptionError: a server without a port, or no server at all.
     """
     found: list[tuple[str, int]] = []
     for server in filter(None, (part.strip() for part in text.split(","))):
         host, _, port = server.removeprefix("PLAINTEXT://").rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ClientOptionError(
+            raise OptionError(
                 f"option 'kafka.bootstrap.servers' holds {server!r}, which is not host:port"
             )
         found.append((host, int(port)))
     if not found:
-        raise ClientOptionError("option 'kafka.bootstrap.servers' names no server")
+        raise OptionError("option 'kafka.bootstrap.servers' names no server")
     return tuple(found)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from kafka_ds.client.cluster import Cluster, TopicPartition
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable
+from kafka_ds.errors import BrokerTimeout, BrokerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
+from kafka_ds.errors import KafkaDsError
+
 
 class ErrorCode(IntEnum):
     """Kafka's error codes by Kafka's names."""
@@ -200,7 +202,7 @@ _RETRIABLE = frozenset(
 )
 
 
-class KafkaError(Exception):
+class KafkaError(KafkaDsError):
     """A refusal that the other side learns by its code."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

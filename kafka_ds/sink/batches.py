@@ -21,6 +21,7 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.transactions import Identity
+from kafka_ds.errors import RowError
 from kafka_ds.lake.batches.arrow import columns_of
 from kafka_ds.lake.batches.rebuild import KernelBatch, sealed
 from kafka_ds.records import encoder, kernel
@@ -37,7 +38,7 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.records.partitioner import STICKY, STICKY_FIELDS
 from kafka_ds.records.sequences import sequence_after
-from kafka_ds.sink.columns import Columns, RowError
+from kafka_ds.sink.columns import Columns
 from kafka_ds.sink.loops import loops
 from kafka_ds.sink.rows import TopicRows, rows_by_topic
 

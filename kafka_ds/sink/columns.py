@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_ds.sink.options import SinkOptionError
+from kafka_ds.errors import OptionError, RowError
 
 __all__ = ["Columns", "RowError", "check_columns", "describe_rows"]
 
@@ -26,10 +26,6 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 _NAMED_MAX: Final = 3
 
 
-class RowError(ValueError):
-    """A row that cannot be a record; the message names it, and the column or option."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """Which of the sink's columns a DataFrame has."""
@@ -42,18 +38,16 @@ def check_columns(types: Mapping[str, str], topic: str | None) -> Columns:
     """The columns, by name and Spark's word for their type; ``topic`` is the option.
 
     Raises:
-        SinkOptionError: naming the column or option.
+        OptionError: naming the column or option.
     """
     if topic is None and "topic" not in types:
-        raise SinkOptionError("option 'topic' must be given where there is no column 'topic'")
+        raise OptionError("option 'topic' must be given where there is no column 'topic'")
     if "value" not in types:
-        raise SinkOptionError("column 'value' is missing; it is what is written")
+        raise OptionError("column 'value' is missing; it is what is written")
     for name, allowed in _TYPES.items():
         found = types.get(name)
         if found is not None and found not in allowed:
-            raise SinkOptionError(
-                f"column '{name}' is {found}; it has to be {' or '.join(allowed)}"
-            )
+            raise OptionError(f"column '{name}' is {found}; it has to be {' or '.join(allowed)}")
     return Columns(names=frozenset(_TYPES) & frozenset(types), topic=topic)
 
 

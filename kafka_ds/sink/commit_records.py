@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from kafka_ds.errors import UnknownLayout
 from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
 
 __all__ = [
@@ -20,10 +21,6 @@ __all__ = [
 ]  # fmt: skip
 
 LAYOUT: Final = 1
-
-
-class UnknownLayout(ValueError):
-    """A record of a version of this package that is newer than this one."""
 
 
 def lock_id(prefix: str) -> str:

@@ -14,10 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kafka_ds.client.cluster import Cluster, TopicPartition
-from kafka_ds.client.errors import OffsetsGone, UnsupportedByBroker
 from kafka_ds.client.fetch import Chunk, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.transactions import Identity, Transactions
+from kafka_ds.errors import (
+    BatchCommitUnfinished,
+    OffsetsGone,
+    OptionError,
+    UnsupportedByBroker,
+)
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
@@ -49,7 +54,7 @@ from kafka_ds.sink.commit_records import (
     last_commit,
     lock_id,
 )
-from kafka_ds.sink.options import SinkOptionError, SinkOptions
+from kafka_ds.sink.options import SinkOptions
 from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
 
 __all__ = ["BatchCommitUnfinished", "ExactlyOnceCommitter"]
@@ -77,10 +82,6 @@ _ENDED_OTHERWISE: Final = frozenset(
     }
 )
 Pair = tuple[bytes | None, bytes | None]
-
-
-class BatchCommitUnfinished(RuntimeError):
-    """A decided batch whose records are gone before it was finished; the message names topic and offsets."""
 
 
 class ExactlyOnceCommitter:
@@ -162,7 +163,7 @@ class ExactlyOnceCommitter:
     # -- decisions ------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the topic of decisions, where it is not there; SinkOptionError for one that forgets decisions."""
+        """Make the topic of decisions, where it is not there; OptionError for one that forgets decisions."""
         name = self._place[0]
         if name in self._cluster.topics([name]):
             self._check_cleanup(name)
@@ -207,7 +208,7 @@ class ExactlyOnceCommitter:
             LOGGER.warning("cleanup.policy of topic %s: %s", name, refusal.code.name)
             return
         if policy != "compact":
-            raise SinkOptionError(
+            raise OptionError(
                 f"option 'decisionsTopic': topic {name} has cleanup.policy={policy} and would forget decisions; "
                 "it has to be compact"
             )

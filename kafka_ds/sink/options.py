@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kafka_ds.client.producer_settings import ProducerSettings, parse_producer_settings
-from kafka_ds.client.settings import ClientOptionError
+from kafka_ds.errors import OptionError
 
-__all__ = ["SINK_OPTIONS", "SinkOptionError", "SinkOptions", "parse_sink_options"]
+__all__ = ["SINK_OPTIONS", "OptionError", "SinkOptions", "parse_sink_options"]
 
 EXACTLY_ONCE: Final = "exactly_once"
 AT_LEAST_ONCE: Final = "at_least_once"
@@ -48,10 +48,6 @@ _LOCAL: Final = re.compile(r"(?i:file):(?://(?:localhost)?)?(/(?!/).*)")
 PREFIX_CHARACTERS_MAX: Final = 200
 
 
-class SinkOptionError(ValueError):
-    """An option or a column that is wrong; the message names it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """What a write asks for. ``prefix`` is None where nothing is written in transactions."""
@@ -66,25 +62,20 @@ def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions
     """The options of a batch's or a stream's write.
 
     Raises:
-        SinkOptionError: naming the option.
+        OptionError: naming the option.
     """
     options = {name.lower(): value for name, value in given.items()}
     _refuse_unknown(options, stream=stream)
-    try:
-        producer = parse_producer_settings(options)
-    except ClientOptionError as problem:
-        raise SinkOptionError(str(problem)) from None
+    producer = parse_producer_settings(options)
     topic = options.get("topic")
     for name in _NAMES:
         if not options.get(name.lower(), name).strip():
-            raise SinkOptionError(f"option '{name}' is empty")
+            raise OptionError(f"option '{name}' is empty")
     in_transactions = _in_transactions(options, stream=stream)
     for name in () if in_transactions else _OF_TRANSACTIONS:
         if name.lower() in options:
             kind = "'deliveryGuarantee' = at_least_once" if stream else "a batch"
-            raise SinkOptionError(
-                f"option '{name}' is of transactions, and {kind} is written without"
-            )
+            raise OptionError(f"option '{name}' is of transactions, and {kind} is written without")
     return SinkOptions(
         producer=producer,
         topic=topic and topic.strip(),
@@ -97,25 +88,25 @@ def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
     known = _SPELLINGS.keys() | (_SPARKS if stream else frozenset())
     for name in options:
         if name == "path":
-            raise SinkOptionError(
+            raise OptionError(
                 "option 'path', the argument of save() or start(), says nothing: rows go to topics, as the option "
                 "'topic' or a column of that name says"
             )
         if name not in known and not name.startswith("kafka."):
             close = difflib.get_close_matches(name, _SPELLINGS, 1)
             hint = f"; did you mean '{_SPELLINGS[close[0]]}'?" if close else ""
-            raise SinkOptionError(f"option '{name}' is no option of a write{hint}")
+            raise OptionError(f"option '{name}' is no option of a write{hint}")
 
 
 def _in_transactions(options: Mapping[str, str], *, stream: bool) -> bool:
     default = EXACTLY_ONCE if stream else AT_LEAST_ONCE
     wanted = options.get("deliveryguarantee", default).strip().lower()
     if wanted not in (EXACTLY_ONCE, AT_LEAST_ONCE):
-        raise SinkOptionError(
+        raise OptionError(
             f"option 'deliveryGuarantee' is {wanted!r}; it is {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
         )
     if wanted == EXACTLY_ONCE and not stream:
-        raise SinkOptionError(
+        raise OptionError(
             "option 'deliveryGuarantee' is exactly_once, which is for streams: a batch that is run again is another one"
         )
     return wanted == EXACTLY_ONCE
@@ -123,18 +114,18 @@ def _in_transactions(options: Mapping[str, str], *, stream: bool) -> bool:
 
 def _prefix(options: Mapping[str, str], producer: ProducerSettings) -> str:
     if not producer.enable_idempotence:
-        raise SinkOptionError(
+        raise OptionError(
             "option 'deliveryGuarantee' is exactly_once, which the settings 'kafka.enable.idempotence', 'kafka.acks', "
             "'kafka.retries' and 'kafka.max.in.flight.requests.per.connection' exclude"
         )
     given = options.get("transactionalidprefix", "").strip()
     checkpoint = _one_spelling(options.get("checkpointlocation", "").strip())
     if len(given) > PREFIX_CHARACTERS_MAX:
-        raise SinkOptionError(
+        raise OptionError(
             f"option 'transactionalIdPrefix' has more than {PREFIX_CHARACTERS_MAX} characters"
         )
     if not given and not checkpoint:
-        raise SinkOptionError(
+        raise OptionError(
             "option 'transactionalIdPrefix' must be given, or the checkpoint as 'checkpointLocation', of which it "
             "is made: transactions are found by it after a restart ('deliveryGuarantee' = at_least_once has none)"
         )

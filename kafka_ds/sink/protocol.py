@@ -12,32 +12,21 @@ from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kafka_ds.errors import (
+    CheckpointRolledBack,
+    CommitsLost,
+    KafkaDsError,
+    PrefixConflict,
+    PrefixInUse,
+    RunSuperseded,
+)
+
 __all__ = [
     "NO_ATTEMPTS", "AbortAttempt", "Attempt", "BatchCommit", "CheckpointRolledBack", "CommitAttempt", "CommitsLost",
     "Effect", "Fence", "Finish", "Job", "LastCommit", "ListOpen", "Lock", "PrefixConflict", "PrefixInUse",
     "ReadLastCommit", "Rewrite", "RunSuperseded", "Span", "Steps", "TransactionAborted", "WriteCommit", "abort",
     "commit", "recover",
 ]  # fmt: skip
-
-
-class PrefixConflict(RuntimeError):
-    """Somebody else writes under this prefix."""
-
-
-class PrefixInUse(PrefixConflict):
-    """The prefix is in use by another query (or by this one with a new checkpoint)."""
-
-
-class CheckpointRolledBack(PrefixConflict):
-    """A batch before the last one committed: the checkpoint was rolled back."""
-
-
-class RunSuperseded(PrefixConflict):
-    """Another run of the query has written since: of a copy of its checkpoint, or as this one was taken for dead."""
-
-
-class CommitsLost(RuntimeError):
-    """Batches between the last one decided and this one: their decisions were not restored with the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +215,7 @@ def abort(attempts: Sequence[Attempt], job: Job | None = None) -> Steps:
     yield from _fence_all_but(() if kept is None else [a.transactional_id for a in kept.attempts])
 
 
-def _refusal(job: Job, decided: BatchCommit | None) -> RuntimeError | None:
+def _refusal(job: Job, decided: BatchCommit | None) -> KafkaDsError | None:
     """Why this job must not be decided, if so."""
     if decided is None:
         return None

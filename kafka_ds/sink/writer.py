@@ -22,11 +22,11 @@ from pyspark.sql.datasource import (
 )
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import ClientError
 from kafka_ds.client.producer import Producer
 from kafka_ds.client.settled import settle
 from kafka_ds.client.transactions import Identity, Transactions
 from kafka_ds.client.undelayed import acknowledge, answer_at_once
+from kafka_ds.errors import ClientError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.sink import protocol
 from kafka_ds.sink.columns import Columns, describe_rows

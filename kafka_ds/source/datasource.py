@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
-from kafka_ds.source.options.limits import OptionError
+from kafka_ds.errors import OptionError
 from kafka_ds.source.options.options import Options, parse_options
 from kafka_ds.source.orphaned import end_with_driver
 from kafka_ds.source.report import keeps_logs
@@ -185,12 +185,13 @@ class KafkaDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """The writer of a batch query."""
+        from kafka_ds.errors import OptionError
         from kafka_ds.sink.columns import check_columns
-        from kafka_ds.sink.options import SinkOptionError, parse_sink_options
+        from kafka_ds.sink.options import parse_sink_options
         from kafka_ds.sink.writer import BatchSink
 
         if overwrite:
-            raise SinkOptionError("mode 'overwrite' is not possible: rows are appended to topics")
+            raise OptionError("mode 'overwrite' is not possible: rows are appended to topics")
         options = parse_sink_options(dict(self.options), stream=False)
         settle()
         return BatchSink(options, check_columns(_types(schema), options.topic))

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from kafka_ds.errors import OptionError
+
 if TYPE_CHECKING:
-    from kafka_ds.source.options.limits import OptionError
+    from kafka_ds.errors import OptionError
     from kafka_ds.source.read_limits import ReadLimit
 
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from kafka_ds.source.options.limits import OptionError, TopicPartition
+from kafka_ds.errors import OptionError
+from kafka_ds.source.options.limits import TopicPartition
 from kafka_ds.source.options.options import Options, parse_options
 from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import PartitionView

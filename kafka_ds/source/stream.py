@@ -17,22 +17,17 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kafka_ds.client.cluster import Topic
 from kafka_ds.client.undelayed import acknowledge
+from kafka_ds.errors import DataLoss, OptionError
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.batch import read_config, slots_for
-from kafka_ds.source.options.limits import OptionError, TopicPartition
+from kafka_ds.source.options.limits import TopicPartition
 from kafka_ds.source.options.options import Options
 from kafka_ds.source.plan.input_partitions import Pack, packed
 from kafka_ds.source.plan.leader_epochs import Bounds
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import LostRange, plan_scan
 from kafka_ds.source.plan.sizes import limited_by_bytes
-from kafka_ds.source.read.partition_reader import (
-    LOGGER,
-    DataLoss,
-    ReadConfig,
-    read_tasks,
-    report_loss,
-)
+from kafka_ds.source.read.partition_reader import LOGGER, ReadConfig, read_tasks, report_loss
 from kafka_ds.source.read.prefetch import PrefetchesRows
 from kafka_ds.source.read_limits import (
     HAS_LIMITS,

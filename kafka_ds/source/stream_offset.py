@@ -16,15 +16,12 @@ from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from typing import Any, Final
 
+from kafka_ds.errors import BadOffset
 from kafka_ds.protocol.types import NO_UUID, same_topic, uuid_from_text, uuid_text
 
 TopicPartition = tuple[str, int]
 FORMAT: Final = 1
 UNKNOWN_EPOCH: Final = -1
-
-
-class BadOffset(ValueError):
-    """A stream offset that is not of this source; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

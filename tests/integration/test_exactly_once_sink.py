@@ -15,11 +15,12 @@ from kafka.partitioner.default import murmur2
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.transactions import Transactions
+from kafka_ds.errors import CheckpointRolledBack, OptionError, PrefixInUse, RowError, RunSuperseded
 from kafka_ds.sink import writer
-from kafka_ds.sink.columns import RowError, check_columns
+from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
-from kafka_ds.sink.options import DECISIONS_TOPIC, SinkOptionError
-from kafka_ds.sink.protocol import Attempt, CheckpointRolledBack, PrefixInUse, RunSuperseded
+from kafka_ds.sink.options import DECISIONS_TOPIC
+from kafka_ds.sink.protocol import Attempt
 from kafka_ds.sink.writer import BatchSink, TaskCommitMessage
 from tests.integration.sink_life import (
     Context,
@@ -228,7 +229,7 @@ def test_decisions_are_not_kept_where_they_would_be_deleted(
     broker: BrokerProcess, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spark = life(broker.bootstrap, topics, monkeypatch, decisionsTopic=topics[1])
-    with pytest.raises(SinkOptionError, match=r"option 'decisionsTopic'.*cleanup\.policy=delete"):
+    with pytest.raises(OptionError, match=r"option 'decisionsTopic'.*cleanup\.policy=delete"):
         spark.batch(0)
 
 

@@ -26,8 +26,8 @@ from confluent_kafka.admin import (
 )
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import AuthenticationRefused, ClientError
 from kafka_ds.client.settings import parse_settings
+from kafka_ds.errors import AuthenticationRefused, ClientError
 from kafka_ds.protocol.messages import MetadataRequest, MetadataResponse
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.options import parse_sink_options

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from kafka_ds.errors import DataLoss
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
 from kafka_ds.protocol.messages.replicas import ReassignablePartition, ReassignableTopic
@@ -32,7 +33,6 @@ from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.table_scan import as_pinned, cold, hot_options, hot_reads
-from kafka_ds.source.read.partition_reader import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.in_process import Cluster, in_process_cluster
 from tests.integration.test_cluster_moves import create, elect, partition

@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
-from kafka_ds.client.settings import ClientOptionError
+from kafka_ds.errors import OptionError
 from kafka_ds.source.batch import KafkaBatchReader
-from kafka_ds.source.options.options import OptionError, parse_options
+from kafka_ds.source.options.options import parse_options
 from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess
 from tests.spark.sides import QUERY_LIMIT_S, Given, Job, Side, expected, named, rows
@@ -237,7 +237,7 @@ def test_what_a_stream_cannot_mean_is_refused_by_both(
     accepted = []
     theirs, ours = sides
     for name, (given, said) in STREAMS_REFUSED.items():
-        with pytest.raises((OptionError, ClientOptionError), match=said):
+        with pytest.raises((OptionError, OptionError), match=said):
             parse_options(ours.options(given), stream=True)
         try:
             theirs.stream(spark, given)
@@ -303,7 +303,7 @@ def test_what_a_batch_cannot_mean_is_refused_by_both(
                         side.read(spark, given).collect()
                 else:
                     options = side.options(given)
-                    with pytest.raises((OptionError, ClientOptionError), match=said):
+                    with pytest.raises((OptionError, OptionError), match=said):
                         KafkaBatchReader(parse_options(options, stream=False), ANY).partitions()
             except pytest.fail.Exception:
                 accepted.append((name, side.format))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final, NoReturn
 
+from kafka_ds.errors import OptionError
 from kafka_ds.source.filters import predicate as p
 from kafka_ds.source.filters.predicate import Condition, Predicate
 from kafka_ds.source.filters.pushdown import microseconds
@@ -31,10 +32,6 @@ _MIRRORED: Final = {
 CONDITIONS_MAX: Final = 1000
 
 
-class WhereError(ValueError):
-    """The option `where` holds something that cannot be pushed down; the message says what and where."""
-
-
 def parse_where(text: str, known: Predicate | None = None) -> Predicate:
     """The predicate that the text spells, AND the one already known."""
     parser = _Parser(text)
@@ -42,7 +39,7 @@ def parse_where(text: str, known: Predicate | None = None) -> Predicate:
     for condition in parser.conditions():
         narrowed = found.narrowed(condition)
         if narrowed is None:
-            raise WhereError(
+            raise OptionError(
                 f"option 'where': {condition.column} cannot be compared by {condition.operator!r}"
             )
         found = narrowed
@@ -60,7 +57,7 @@ class _Parser:
         while text[at:].strip():
             match = _TOKEN.match(text, at)
             if match is None:
-                raise WhereError(f"option 'where': cannot read {text[at:].strip()[:40]!r}")
+                raise OptionError(f"option 'where': cannot read {text[at:].strip()[:40]!r}")
             kind = str(match.lastgroup)
             self._tokens.append((kind, match.group(kind), match.start(kind)))
             at = match.end()
@@ -207,5 +204,5 @@ class _Parser:
     def _fail(self, reason: str) -> NoReturn:
         if self._position < len(self._tokens):
             at = self._tokens[self._position][2]
-            raise WhereError(f"option 'where': {reason}; at {self._text[at:][:40]!r}")
-        raise WhereError(f"option 'where': {reason}; at its end")
+            raise OptionError(f"option 'where': {reason}; at {self._text[at:][:40]!r}")
+        raise OptionError(f"option 'where': {reason}; at its end")

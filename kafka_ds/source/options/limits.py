@@ -11,16 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from kafka_ds.errors import OptionError
 from kafka_ds.protocol.types import MAX_I64
 
 # In options, as Spark's Kafka source writes them; the messages, which have the same, take a planner 25 ms to import.
 LATEST: Final = -1
 EARLIEST: Final = -2
 TopicPartition = tuple[str, int]
-
-
-class OptionError(ValueError):
-    """An option that makes no sense; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,14 @@ from typing import Final, Literal, TypeVar
 from kafka_ds.client.settings import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    ClientOptionError,
     ClientSettings,
     parse_settings,
 )
+from kafka_ds.errors import BadOffset, OptionError
 from kafka_ds.protocol.types import MAX_I64
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
-from kafka_ds.source.filters.where import WhereError, parse_where
+from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.limits import (
     AS_OF_LEADER_EPOCH,
     EARLIEST,
@@ -34,13 +34,12 @@ from kafka_ds.source.options.limits import (
     AtTimestamp,
     AtTimestamps,
     Limit,
-    OptionError,
     TopicPartition,
     check_batch,
     parse_limit,
 )
 from kafka_ds.source.schema import ColumnError, parse_columns
-from kafka_ds.source.stream_offset import BadOffset, StreamOffset
+from kafka_ds.source.stream_offset import StreamOffset
 
 __all__ = ["OPTIONS", "AsOf", "OptionError", "Options", "Subscription", "parse_options"]
 
@@ -246,10 +245,7 @@ def _refuse_in_streams(options: Mapping[str, str]) -> None:
 
 
 def _client(options: Mapping[str, str]) -> ClientSettings:
-    try:
-        settings = parse_settings(options)
-    except ClientOptionError as problem:
-        raise OptionError(str(problem)) from None
+    settings = parse_settings(options)
     levels = (READ_COMMITTED, READ_UNCOMMITTED)
     wanted = _one_of(options, "isolation", levels, settings.isolation_level)
     if "kafka.isolation.level" in options and wanted != settings.isolation_level:
@@ -319,12 +315,7 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _where(options: Mapping[str, str]) -> Predicate:
-    if "where" not in options:
-        return Predicate()
-    try:
-        return parse_where(options["where"])
-    except WhereError as problem:
-        raise OptionError(str(problem)) from None
+    return parse_where(options["where"]) if "where" in options else Predicate()
 
 
 def _as_of(options: Mapping[str, str]) -> AsOf | None:

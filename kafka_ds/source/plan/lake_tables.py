@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
+from kafka_ds.errors import OptionError
 from kafka_ds.lake.store.opening import open_store
 from kafka_ds.lake.store.store import Store, UnsupportedStore
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.intervals import Intervals
-from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import AsOf
 from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
 from kafka_ds.source.plan.table_scan import TableVersion

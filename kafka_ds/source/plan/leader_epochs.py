@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kafka_ds.client.cluster import Cluster, OffsetAnswer
-from kafka_ds.client.errors import PlanDiverged, TopicGone
+from kafka_ds.errors import OptionError, PlanDiverged, TopicGone
 from kafka_ds.protocol.messages.offsets import EARLIEST
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, NONE, Intervals
-from kafka_ds.source.options.limits import AtLeaderEpoch, OptionError, TopicPartition, names
+from kafka_ds.source.options.limits import AtLeaderEpoch, TopicPartition, names
 from kafka_ds.source.plan.scan_plan import LakeFile, LakeView, PartitionView
 
 if TYPE_CHECKING:

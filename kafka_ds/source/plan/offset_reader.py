@@ -16,15 +16,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kafka_ds.client.cluster import Cluster, OffsetAnswer, Topic
-from kafka_ds.client.errors import (
+from kafka_ds.client.samples import Samples
+from kafka_ds.errors import (
     AuthenticationRefused,
     ClientError,
     NobodyListens,
     NoSuchHost,
+    OptionError,
     TopicGone,
     UnsupportedByBroker,
 )
-from kafka_ds.client.samples import Samples
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
 from kafka_ds.protocol.types import same_topic
@@ -37,7 +38,6 @@ from kafka_ds.source.options.limits import (
     AtTimestamps,
     Everywhere,
     Limit,
-    OptionError,
     TopicPartition,
     names,
 )

@@ -12,14 +12,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kafka_ds.client.errors import BrokerTimeout, BrokerUnreachable, NoSuchHost
+from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, NoSuchHost, OptionError
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import (
     AtLeaderEpoch,
     AtOffsets,
     Everywhere,
     Limit,
-    OptionError,
     TopicPartition,
     names,
 )

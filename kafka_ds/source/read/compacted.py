@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.fetch import Range
+from kafka_ds.errors import PlanGone
 from kafka_ds.protocol.messages.offsets import EARLIEST_LOCAL, LATEST_TIERED
-from kafka_ds.source.read.gone import PlanGone
 
 
 def refuse_compacted(cluster: Cluster, span: Range, gap: int) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from kafka_ds.client.cluster_pool import pooled_cluster
-from kafka_ds.client.errors import ClientError, TopicGone
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import ClientError, TopicGone
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST
 from kafka_ds.protocol.types import same_topic

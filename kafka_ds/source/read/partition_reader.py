@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.cluster_pool import pooled_cluster
-from kafka_ds.client.errors import OffsetsGone, PlanDiverged, TopicGone
 from kafka_ds.client.fetch import Range, fetch_range
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.client.settled import settle
 from kafka_ds.client.undelayed import answer_at_once
+from kafka_ds.errors import CorruptBatch, DataLoss, OffsetsGone, PlanDiverged, PlanGone, TopicGone
 from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
 from kafka_ds.source.plan.scan_plan import ColdPiece, FileSlice, HotPiece, LostRange, Task
 from kafka_ds.source.read.compacted import refuse_compacted
-from kafka_ds.source.read.gone import PlanGone
 from kafka_ds.source.read.left import end_quietly
 from kafka_ds.source.read.missing import lost_below
 from kafka_ds.source.read.scan_metrics import ScanMetrics
@@ -57,14 +56,6 @@ ALIKE = 4
 # Compressed batches that are unpacked at once: until it is known how large they become, and at most.
 BATCHES_AT_ONCE = 16
 BATCHES_AT_ONCE_MAX = 1 << 16
-
-
-class DataLoss(RuntimeError):
-    """Rows that a query asked for are gone; the message holds the exact ranges."""
-
-
-class CorruptBatch(RuntimeError):
-    """A batch in the log whose checksum, compression or records are broken; the message holds its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

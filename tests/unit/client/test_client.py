@@ -13,7 +13,9 @@ from kafka_ds.client import cluster as cluster_module
 from kafka_ds.client import connection
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import (
+from kafka_ds.client.fetch import Chunk, Range, aborted_ranges, fetch_range
+from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import (
     BrokerTimeout,
     BrokerUnreachable,
     NobodyListens,
@@ -23,8 +25,6 @@ from kafka_ds.client.errors import (
     TopicGone,
     UnsupportedByBroker,
 )
-from kafka_ds.client.fetch import Chunk, Range, aborted_ranges, fetch_range
-from kafka_ds.client.settings import ClientSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     FetchRequest,

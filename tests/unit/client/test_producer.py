@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import BrokerUnreachable
-from kafka_ds.client.producer import NotWritten, Outgoing, Producer, Written
+from kafka_ds.client.producer import Outgoing, Producer, Written
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import BrokerUnreachable, NotDelivered
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import MetadataResponse, ProduceRequest, ProduceResponse
 from kafka_ds.protocol.messages.cluster import (
@@ -158,7 +158,7 @@ def test_a_refusal_for_good_names_the_rows() -> None:
     with (
         scripted(lambda r: refused if isinstance(r, ProduceRequest) else None) as broker,
         pytest.raises(
-            NotWritten, match=r"topic t, partition 0: rows \[1\]: INVALID_RECORD \(no key\)"
+            NotDelivered, match=r"topic t, partition 0: rows \[1\]: INVALID_RECORD \(no key\)"
         ),
     ):
         send(broker, 1)
@@ -166,7 +166,7 @@ def test_a_refusal_for_good_names_the_rows() -> None:
 
 def test_out_of_order_without_a_reason_is_final() -> None:
     log = Log([ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER])
-    with scripted(log) as broker, pytest.raises(NotWritten, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
+    with scripted(log) as broker, pytest.raises(NotDelivered, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
         send(broker, 1)
 
 
@@ -182,7 +182,7 @@ def test_out_of_order_without_a_reason_is_final() -> None:
 )
 def test_patience_ends_and_says_which_setting_did_it(more: dict[str, Any], said: str) -> None:
     log = Log([ErrorCode.NOT_ENOUGH_REPLICAS] * 50)
-    with scripted(log) as broker, pytest.raises(NotWritten, match=said):
+    with scripted(log) as broker, pytest.raises(NotDelivered, match=said):
         send(broker, 1, **more)
 
 
@@ -417,7 +417,7 @@ def test_a_record_that_is_too_large_for_its_topic_is_named(transactional_id: str
         made = Producer(made._cluster, made._settings, transactional_id=transactional_id)
         made.send(large(3, Codec.NONE, is_transactional=transactional_id is not None))
         with pytest.raises(
-            NotWritten, match=r"topic t, partition 0: rows \[30\]: MESSAGE_TOO_LARGE"
+            NotDelivered, match=r"topic t, partition 0: rows \[30\]: MESSAGE_TOO_LARGE"
         ):
             made.flush()
         made.close()

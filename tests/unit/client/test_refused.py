@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.errors import AuthenticationRefused
 from kafka_ds.client.settings import parse_settings
+from kafka_ds.errors import AuthenticationRefused
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import SaslHandshakeRequest, SaslHandshakeResponse
 from tests.certificates import Authority

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.client.errors import UnsupportedByBroker
 from kafka_ds.client.session import RENEWED_AFTER, SaslRefused, Session
+from kafka_ds.errors import UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
 from kafka_ds.protocol.frame import decode_request_header, encode_response
 from kafka_ds.protocol.messages import (

@@ -17,7 +17,8 @@ from broker.config.settings import ConfigError
 from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.listener_security import ListenerSecurity
 from broker.security.authentication.oauth_tokens import OauthSettings, TokenVerifier
-from kafka_ds.client.settings import ClientOptionError, parse_settings
+from kafka_ds.client.settings import parse_settings
+from kafka_ds.errors import OptionError
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterConfigsRequest
 from kafka_ds.protocol.messages.configs import AlterableConfig, AlterConfigsResource
@@ -226,7 +227,7 @@ def test_no_secret_of_a_job_is_shown() -> None:
         ("kafka.ssl.provider", HUSH),
         ("kafka.security.protocol", "PLAINTEXT"),
     ):
-        with pytest.raises(ClientOptionError) as error:
+        with pytest.raises(OptionError) as error:
             parse_settings({**given, name: text})
         assert HUSH not in str(error.value)
 
@@ -252,7 +253,7 @@ def test_an_option_of_a_job_that_is_missing_or_misspelt_is_named(
         "kafka.sasl.mechanism": "PLAIN",
         **{f"kafka.{name}": text for name, text in changes.items()},
     }
-    with pytest.raises(ClientOptionError, match=said) as error:
+    with pytest.raises(OptionError, match=said) as error:
         parse_settings(given)
     assert HUSH not in str(error.value)
 

@@ -9,6 +9,7 @@ import pytest
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.fetch import Chunk
+from kafka_ds.errors import BatchCommitUnfinished, OptionError
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
@@ -24,8 +25,8 @@ from kafka_ds.protocol.messages.offsets import (
 )
 from kafka_ds.records.batch import Codec, Record, build_batch
 from kafka_ds.sink.columns import check_columns
-from kafka_ds.sink.exactly_once import BatchCommitUnfinished, ExactlyOnceCommitter
-from kafka_ds.sink.options import SinkOptionError, SinkOptions, parse_sink_options
+from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
+from kafka_ds.sink.options import SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import Attempt, Span
 from kafka_ds.sink.writer import TransactionalSink
 from tests.unit.source.source_broker import CLOSE, scripted
@@ -79,7 +80,7 @@ def test_a_broker_that_goes_while_the_topic_of_decisions_is_checked_ends_no_micr
 
 
 def test_a_topic_that_forgets_decisions_is_refused_at_once() -> None:
-    with pytest.raises(SinkOptionError, match=r"cleanup.policy=delete and would forget decisions"):
+    with pytest.raises(OptionError, match=r"cleanup.policy=delete and would forget decisions"):
         prepare(described("delete"))
     assert prepare(described("", ErrorCode.TOPIC_AUTHORIZATION_FAILED)) == 1
 

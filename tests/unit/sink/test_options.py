@@ -12,7 +12,7 @@ import pytest
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
 from kafka_ds.client.producer_settings import parse_producer_settings
-from kafka_ds.client.settings import ClientOptionError
+from kafka_ds.errors import OptionError, UnknownLayout
 from kafka_ds.lake.batches.arrow import columns_of
 from kafka_ds.records.arrays import fixed
 from kafka_ds.records.compression import Codec
@@ -20,7 +20,6 @@ from kafka_ds.records.encoder import BinaryColumn
 from kafka_ds.records.partitioner import NO_PARTITION, STICKY, STICKY_FIELDS
 from kafka_ds.sink.columns import check_columns, describe_rows
 from kafka_ds.sink.commit_records import (
-    UnknownLayout,
     attempt_id,
     commit_key,
     commit_value,
@@ -31,7 +30,7 @@ from kafka_ds.sink.commit_records import (
     lock_id,
 )
 from kafka_ds.sink.loops import loops
-from kafka_ds.sink.options import SINK_OPTIONS, SinkOptionError, SinkOptions, parse_sink_options
+from kafka_ds.sink.options import SINK_OPTIONS, SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
 
 SERVERS = {"kafka.bootstrap.servers": "h:9092"}
@@ -73,7 +72,7 @@ def test_settings_have_kafkas_names_and_words() -> None:
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_named(name: str, value: str, said: str) -> None:
-    with pytest.raises(ClientOptionError, match=f"kafka.{name}.*{said}"):
+    with pytest.raises(OptionError, match=f"kafka.{name}.*{said}"):
         parse_producer_settings({**SERVERS, f"kafka.{name}": value})
 
 
@@ -84,7 +83,7 @@ def test_a_setting_that_cannot_be_honoured_is_named(name: str, value: str, said:
 def test_idempotence_that_was_asked_for_is_not_dropped_in_silence(name: str, value: str) -> None:
     given_ = {**SERVERS, f"kafka.{name}": value}
     assert not parse_producer_settings(given_).enable_idempotence
-    with pytest.raises(ClientOptionError, match=f"which 'kafka.{name}' excludes"):
+    with pytest.raises(OptionError, match=f"which 'kafka.{name}' excludes"):
         parse_producer_settings({**given_, "kafka.enable.idempotence": "true"})
 
 
@@ -105,26 +104,24 @@ def test_transactions_are_found_again_by_the_checkpoint_or_a_prefix() -> None:
     assert options(transactionalIdPrefix="mine", checkpointLocation="/a").prefix == "mine"
     assert options(deliveryGuarantee="at_least_once").prefix is None
     assert options(stream=False).prefix is None
-    with pytest.raises(SinkOptionError, match="'transactionalIdPrefix' must be given"):
+    with pytest.raises(OptionError, match="'transactionalIdPrefix' must be given"):
         options()
-    with pytest.raises(SinkOptionError, match="exactly_once, which the settings"):
+    with pytest.raises(OptionError, match="exactly_once, which the settings"):
         options(**{"checkpointLocation": "/a", "kafka.acks": "1"})
-    with pytest.raises(SinkOptionError, match="more than 200 characters"):
+    with pytest.raises(OptionError, match="more than 200 characters"):
         options(transactionalIdPrefix="x" * 201)
 
 
 def test_an_unknown_option_is_named_with_the_one_that_was_meant() -> None:
-    with pytest.raises(
-        SinkOptionError, match="'tpoic' is no option of a write; did you mean 'topic'"
-    ):
+    with pytest.raises(OptionError, match="'tpoic' is no option of a write; did you mean 'topic'"):
         options(tpoic="x")
-    with pytest.raises(SinkOptionError, match="option 'topic' is empty"):
+    with pytest.raises(OptionError, match="option 'topic' is empty"):
         options(checkpointLocation="/a", topic=" ")
     # As made from a variable that is not set: what was decided under the other name would not be found.
     for name in ("transactionalIdPrefix", "decisionsTopic"):
-        with pytest.raises(SinkOptionError, match=f"option '{name}' is empty"):
+        with pytest.raises(OptionError, match=f"option '{name}' is empty"):
             options(checkpointLocation="/a", **{name: " "})
-    with pytest.raises(SinkOptionError, match="'deliveryGuarantee' is 'once'"):
+    with pytest.raises(OptionError, match="'deliveryGuarantee' is 'once'"):
         options(deliveryGuarantee="once")
     assert all(text for text in SINK_OPTIONS.values())
 
@@ -152,16 +149,16 @@ def test_other_checkpoints_have_other_prefixes() -> None:
 )
 def test_what_transactions_alone_need_is_refused_without_them(name: str) -> None:
     for stream in (True, False):
-        with pytest.raises(SinkOptionError, match=f"option '{name}' is of transactions"):
+        with pytest.raises(OptionError, match=f"option '{name}' is of transactions"):
             options(stream, **{name: "1", "deliveryGuarantee": "at_least_once"})
 
 
 def test_what_says_nothing_in_a_write_is_refused() -> None:
     for stream in (True, False):
-        with pytest.raises(SinkOptionError, match="option 'path'.*rows go to topics"):
+        with pytest.raises(OptionError, match="option 'path'.*rows go to topics"):
             options(stream, path="/a", checkpointLocation="/a")
     for name in ("checkpointLocation", "queryName"):
-        with pytest.raises(SinkOptionError, match=f"'{name.lower()}' is no option of a write"):
+        with pytest.raises(OptionError, match=f"'{name.lower()}' is no option of a write"):
             options(False, **{name: "/a"})
     assert options(checkpointLocation="/a", queryName="q").prefix
 
@@ -169,11 +166,11 @@ def test_what_says_nothing_in_a_write_is_refused() -> None:
 def test_columns_are_those_of_sparks_sink() -> None:
     types = {"value": "binary", "topic": "string", "offset": "bigint"}
     assert check_columns(types, None).names == {"value", "topic"}
-    with pytest.raises(SinkOptionError, match="column 'value' is missing"):
+    with pytest.raises(OptionError, match="column 'value' is missing"):
         check_columns({"key": "string"}, "t")
-    with pytest.raises(SinkOptionError, match="option 'topic' must be given"):
+    with pytest.raises(OptionError, match="option 'topic' must be given"):
         check_columns({"value": "string"}, None)
-    with pytest.raises(SinkOptionError, match="column 'partition' is bigint; it has to be int"):
+    with pytest.raises(OptionError, match="column 'partition' is bigint; it has to be int"):
         check_columns({"value": "string", "partition": "bigint"}, "t")
 
 

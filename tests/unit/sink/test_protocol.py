@@ -8,19 +8,15 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.sink import protocol
-from kafka_ds.sink.protocol import (
-    Attempt,
-    BatchCommit,
+from kafka_ds.errors import (
     CheckpointRolledBack,
     CommitsLost,
-    Job,
-    LastCommit,
     PrefixConflict,
     PrefixInUse,
     RunSuperseded,
-    Span,
 )
+from kafka_ds.sink import protocol
+from kafka_ds.sink.protocol import Attempt, BatchCommit, Job, LastCommit, Span
 from tests.model_runs import examples
 from tests.unit.sink.sink_world import QUERY, Checkpoint, Fenced, Loose, Step, World, life
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kafka_ds.client.errors import PlanDiverged, TopicGone
+from kafka_ds.errors import OptionError, PlanDiverged, TopicGone
 from kafka_ds.source.batch import read_config
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.options import OptionError, Options, parse_options
+from kafka_ds.source.options.options import Options, parse_options
 from kafka_ds.source.plan.pinned import Pinned, pin
 from kafka_ds.source.plan.scan_plan import plan_scan
 from kafka_ds.source.plan.table_scan import as_pinned, hot_reads

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from kafka_ds.client.cluster_pool import close_pool
+from kafka_ds.errors import PlanGone
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.scan_plan import ColdPiece
-from kafka_ds.source.read.gone import PlanGone
 from kafka_ds.source.read.partition_reader import ReadConfig, read_task
 from tests.unit.source.source_broker import TOPIC_ID
 from tests.unit.source.source_lake import Lake, Row, record_batch

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import OptionError
 from kafka_ds.source.datasource import KafkaDataSource
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.limits import AtOffsets, AtTimestamp, AtTimestamps, Everywhere
-from kafka_ds.source.options.options import OPTIONS, OptionError, parse_options
+from kafka_ds.source.options.options import OPTIONS, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t"}
 

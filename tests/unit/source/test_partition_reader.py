@@ -16,23 +16,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from kafka_ds.errors import DataLoss, OptionError, PlanGone
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.filters.intervals import HIGHEST, LOWEST, Intervals
 from kafka_ds.source.filters.masks import repeated, within
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.where import parse_where
-from kafka_ds.source.options.options import OptionError, parse_options
+from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.lake_tables import LakeTables
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import LostRange, Plan, plan_scan
-from kafka_ds.source.read.gone import PlanGone
-from kafka_ds.source.read.partition_reader import (
-    BATCH_BYTES,
-    DataLoss,
-    ReadConfig,
-    read_task,
-    report_loss,
-)
+from kafka_ds.source.read.partition_reader import BATCH_BYTES, ReadConfig, read_task, report_loss
 from kafka_ds.source.read.scan_metrics import COUNTERS
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
 from tests.unit.source.source_lake import T0_MS, Lake, Row, record_batch

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
+from kafka_ds.errors import OptionError
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
 from kafka_ds.source.filters.predicate import Condition, Predicate
 from kafka_ds.source.filters.pushdown import microseconds, pushed
-from kafka_ds.source.filters.where import WhereError, parse_where
+from kafka_ds.source.filters.where import parse_where
 
 spans = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=6)
 
@@ -227,7 +228,7 @@ def test_where_says(text: str, wanted: Predicate) -> None:
     ],
 )  # fmt: skip
 def test_where_refuses_what_it_cannot_push_down(text: str) -> None:
-    with pytest.raises(WhereError, match="option 'where'"):
+    with pytest.raises(OptionError, match="option 'where'"):
         parse_where(text)
 
 
@@ -235,7 +236,7 @@ def test_where_refuses_what_it_cannot_push_down(text: str) -> None:
 def test_where_never_fails_otherwise(text: str) -> None:
     try:
         found = parse_where(text)
-    except WhereError:
+    except OptionError:
         return
     assert isinstance(found, Predicate)
 

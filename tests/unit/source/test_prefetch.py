@@ -16,13 +16,13 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming import python_streaming_source_runner as runner
 from pyspark.sql.types import LongType, StructField, StructType
 
-from kafka_ds.client.errors import BrokerTimeout
 from kafka_ds.client.settings import ClientSettings
+from kafka_ds.errors import BrokerTimeout, CorruptBatch
 from kafka_ds.source.datasource import KafkaDataSource
 from kafka_ds.source.plan.input_partitions import Pack
 from kafka_ds.source.plan.scan_plan import ColdPiece, HotPiece, Task
 from kafka_ds.source.read import prefetch as along
-from kafka_ds.source.read.partition_reader import CorruptBatch, ReadConfig
+from kafka_ds.source.read.partition_reader import ReadConfig
 from kafka_ds.source.read.prefetch import BYTES_MAX, OFFSETS_MAX, PrefetchesRows
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader, EqualTo, InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
-from kafka_ds.client.errors import NoSuchHost
+from kafka_ds.errors import NoSuchHost
 from kafka_ds.source.batch import PushingKafkaBatchReader
 from kafka_ds.source.datasource import PushingKafkaDataSource
 from kafka_ds.source.session.optimizer import CLASS_NAME

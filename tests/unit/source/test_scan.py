@@ -13,13 +13,13 @@ from deltalake import DeltaTable
 from hypothesis import given
 
 from kafka_ds.client import cluster
-from kafka_ds.client.errors import ClientError, NoSuchHost
+from kafka_ds.errors import ClientError, NoSuchHost, OptionError
 from kafka_ds.lake.log.history import history
 from kafka_ds.lake.log.log import DeltaLog
 from kafka_ds.lake.names import commit_file, topic_table
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.options import OptionError, Options, parse_options
+from kafka_ds.source.options.options import Options, parse_options
 from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import LakeFile, LakeView, PartitionView
 from kafka_ds.source.plan.table_scan import (

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from kafka_ds.client.errors import BrokerTimeout
+from kafka_ds.errors import BrokerTimeout, DataLoss, OptionError
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
@@ -32,13 +32,12 @@ from kafka_ds.protocol.messages.offsets import (
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.source import stream
 from kafka_ds.source.filters.where import parse_where
-from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.input_partitions import Pack
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import HotPiece, Task
 from kafka_ds.source.read import prefetch as along
-from kafka_ds.source.read.partition_reader import DataLoss, ReadConfig
+from kafka_ds.source.read.partition_reader import ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 

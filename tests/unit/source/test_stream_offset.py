@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_ds.errors import BadOffset
 from kafka_ds.source.stream_offset import (
-    BadOffset,
     Position,
     StreamOffset,
     limited,

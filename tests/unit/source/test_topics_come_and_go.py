@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.errors import NobodyListens
+from kafka_ds.errors import DataLoss, NobodyListens, OptionError
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
@@ -39,12 +39,10 @@ from kafka_ds.protocol.messages.offsets import (
 )
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import HotPiece, Task
-from kafka_ds.source.read.partition_reader import DataLoss
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.model_runs import examples
 from tests.unit.source.source_broker import ScriptedBroker
