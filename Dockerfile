@@ -13,7 +13,7 @@ RUN pip install --constraint requirements.txt ".[broker]" \
     && mkdir -p /var/lib/kafka-ds && chown kafka /var/lib/kafka-ds
 USER kafka
 # Into the cache of the user who runs it.
-RUN python -c "from broker.cleaner.loops import loops; from kafka_ds.lake.files import pages; from kafka_ds.records import kernel; \
+RUN python -c "from broker.cleaner.loops import loops; from kafka_ds.topic.files import pages; from kafka_ds.records import kernel; \
     kernel.warm_up(); loops(); pages.loops()" \
     && (python -m kafka_ds.records.machine_code || echo "no machine code for produced records: the broker will check them slowly")
 VOLUME /var/lib/kafka-ds

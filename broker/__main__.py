@@ -186,7 +186,7 @@ async def _restore(config: BrokerConfig) -> None:
     """Bring the disks of a broker that does not run back from the lake, and say what came back."""
     from broker.node import Node
     from broker.restore import check, restore
-    from kafka_ds.lake.store.opening import open_store
+    from kafka_ds.delta.store.uri import open_store
 
     raise_open_files_limit()
     disk = SystemDisk()

@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 
 from broker.config.settings import ConfigError
-from kafka_ds.lake.store.opening import open_store, probe
-from kafka_ds.lake.store.store import Store, StoreNotExclusive, UnsupportedStore
+from kafka_ds.delta.store.store import Store, StoreNotExclusive, UnsupportedStore
+from kafka_ds.delta.store.uri import open_store, probe
 
 
 def open_exclusive(uri: str) -> Store:

@@ -67,14 +67,14 @@ from broker.server.server import Server, own_host
 from broker.system import ThreadBackground, halt, new_uuid
 from broker.transport.secure_network import between_brokers
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.log.log import DeltaLog, LogClock
-from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.names import CLUSTER_METADATA
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.store.store import Store
+    from kafka_ds.delta.store.store import Store
 
 log = logging.getLogger(__name__)
 

@@ -34,14 +34,14 @@ from broker.log.values import AppendOrigin
 from broker.node import Node
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Disk
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest
 from kafka_ds.protocol.messages.replicas import TopicPartitions
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.topic.names import CLUSTER_METADATA
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
+from kafka_ds.delta.store.store import UnsupportedStore
 from kafka_ds.errors import ClientError, OptionError
-from kafka_ds.lake.store.store import UnsupportedStore
 from spark_conf.jars import JarsUnavailable
 from spark_conf.java import JavaUnusable
 from spark_conf.session import session

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from kafka_ds.lake.store.store import OBJECT_SCHEMES
+from kafka_ds.delta.store.store import OBJECT_SCHEMES
 
 JARS = "s3a"
 REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")

@@ -22,11 +22,11 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import UnsupportedStore
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.store import UnsupportedStore
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.source.schema import MILLISECONDS_MAX
+from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

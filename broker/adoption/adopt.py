@@ -31,9 +31,9 @@ from broker.log.directories.directory import LogDirectory
 from broker.log.files import replace as replace_file
 from broker.seams import Disk
 from broker.system import new_uuid
-from kafka_ds.lake.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.topic.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
 
 COMMITS_MAX = 3
 TABLES_SHOWN_MAX = 10

@@ -58,7 +58,7 @@ def _is_told(error: Exception) -> bool:
     for module, names in (
         ("kafka_ds.errors", ("KafkaDsError",)),
         ("broker.config.settings", ("ConfigError",)),
-        ("kafka_ds.lake.store.store", ("UnsupportedStore",)),
+        ("kafka_ds.delta.store.store", ("UnsupportedStore",)),
     ):
         if module in loaded:
             kinds = tuple(getattr(loaded[module], name) for name in names)

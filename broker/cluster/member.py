@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from broker.cluster.metadata.driver import ClusterDriver, ControllerClaim
     from broker.config.loading import BrokerConfig
     from broker.seams import Clock, Network
-    from kafka_ds.lake.store.store import Store
+    from kafka_ds.delta.store.store import Store
 
 
 _LOGGER = logging.getLogger(__name__)

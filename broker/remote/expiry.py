@@ -22,7 +22,7 @@ from broker.remote.metrics import Holding, TierMetrics
 from broker.remote.partitions import Key, Led, place_of
 from broker.seams import Clock
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.expiration import NO_LIMIT, Decision, Outlook, Retention
+from kafka_ds.topic.expiration import NO_LIMIT, Decision, Outlook, Retention
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
     from broker.config.access import AccessConfig
     from broker.principal import Principal
-    from kafka_ds.lake.store.store import Store
+    from kafka_ds.delta.store.store import Store
 
 # Kafka's name of the log of decisions.
 _LOGGER = logging.getLogger("kafka.authorizer.logger")

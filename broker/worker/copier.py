@@ -42,8 +42,8 @@ from broker.worker.spi import (
     TableBlocked,
     Written,
 )
-from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
 from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Shell: the upkeep of the tier's tables: checkpoints, and the log's clean-up.
 
 Rules of this file: it is called after each write, so it asks nothing of the store until an interval's commits have come
-since the last known checkpoint. Everything else is `kafka_ds.lake.log.maintenance`, whose library is loaded only then
+since the last known checkpoint. Everything else is `kafka_ds.delta.maintenance`, whose library is loaded only then
 (16 MiB). It uses a log object of its own, since others follow the table meanwhile. It tells the clean-up of orphans of
 each checkpoint; that runs elsewhere. A crash may have torn the newest checkpoint, with which other engines cannot open
 the table: so it is checked once in a worker's life.
@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable
 
 from broker.crash_points import CrashPoints
-from kafka_ds.lake.log.checkpoint import is_torn
-from kafka_ds.lake.log.log import DeltaLog, LogClock
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.checkpoint import is_torn
+from kafka_ds.delta.log import DeltaLog, LogClock
+from kafka_ds.delta.store.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Upkeep:
         known = self._checkpoints[folder] = table.last_checkpoint() or 0
         if version - known < self._interval:
             return
-        from kafka_ds.lake.log.maintenance import maintain
+        from kafka_ds.delta.maintenance import maintain
 
         now_ms = self._clock.wall_ms()
         self._crash_points.at("before_checkpoint")
@@ -82,7 +82,7 @@ class Upkeep:
         newest = max(checkpoints)
         if not is_torn(self._store, table.table, newest, checkpoints[newest]):
             return
-        from kafka_ds.lake.log.maintenance import drop_torn_checkpoints
+        from kafka_ds.delta.maintenance import drop_torn_checkpoints
 
         dropped = drop_torn_checkpoints(table)
         log.warning("%s: torn checkpoints of versions %s taken away", table.table, dropped)

@@ -11,11 +11,11 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 
-from kafka_ds.lake.actions import DAY_MS
-from kafka_ds.lake.log.log import DeltaLog, LogClock
-from kafka_ds.lake.names import RESIDUE, TOPICS, start_of_residue
-from kafka_ds.lake.store.store import Entry, Store
-from kafka_ds.lake.tables.events import residue_of_segments
+from kafka_ds.delta.actions import DAY_MS
+from kafka_ds.delta.log import DeltaLog, LogClock
+from kafka_ds.delta.store.store import Entry, Store
+from kafka_ds.topic.events import residue_of_segments
+from kafka_ds.topic.names import RESIDUE, TOPICS, start_of_residue
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Orphans:
             return folder
 
     def _vacuum(self, folder: str) -> list[str]:
-        from kafka_ds.lake.log.maintenance import vacuum  # 16 MiB that are seldom needed
+        from kafka_ds.delta.maintenance import vacuum  # 16 MiB that are seldom needed
 
         now_ms = self._clock.wall_ms()
         lost: Collection[str] = ()

@@ -19,10 +19,10 @@ from broker.log.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from broker.log.names import PARTITION_METADATA
 from broker.worker.rpc import CopyRange
 from broker.worker.spi import SourceGone
-from kafka_ds.lake.batches.convert import UNPACKED_BYTES_MAX, ResidueBatch, decode_batches
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
+from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, ResidueBatch, decode_batches
 
 PIECE_BYTES = 1024 * 1024
 

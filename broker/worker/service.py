@@ -28,13 +28,13 @@ from broker.worker.rpc import CopyRange, CopyRequest, TieredState
 from broker.worker.settings import TierSettings
 from broker.worker.spi import CommitLost, StorageError
 from broker.worker.sweeper import Place, Sweeper
-from kafka_ds.lake.expiration import Retention
-from kafka_ds.lake.log.attempt import CommitError, Conflict
-from kafka_ds.lake.log.log import ForeignTable, SystemLogClock
-from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
-from kafka_ds.lake.store.opening import open_store, probe
-from kafka_ds.lake.tables.offsets import OffsetsTable, present
+from kafka_ds.delta.commit import CommitError, Conflict
+from kafka_ds.delta.log import ForeignTable, SystemLogClock
+from kafka_ds.delta.store.uri import open_store, probe
 from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.topic.expiration import Retention
+from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
+from kafka_ds.topic.offsets import OffsetsTable, present
 
 log = logging.getLogger(__name__)
 

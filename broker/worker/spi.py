@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from broker.worker.rpc import CopyRange, TieredState
-from kafka_ds.lake.tables.states import RemoteLogSegment
 from kafka_ds.records.crc import Buffer
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 
 class StorageError(Exception):

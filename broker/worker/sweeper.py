@@ -15,9 +15,9 @@ from typing import Any
 from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
 from broker.worker.spi import Front, RemoteLogMetadataManager, RemoteStorageManager, StorageError
-from kafka_ds.lake.expiration import Decision, Held, Retention, decide, is_of_this_history
-from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
 from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.topic.expiration import Decision, Held, Retention, decide, is_of_this_history
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -22,8 +22,6 @@ from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.transactions import Identity
 from kafka_ds.errors import RowError
-from kafka_ds.lake.batches.arrow import columns_of
-from kafka_ds.lake.batches.rebuild import KernelBatch, sealed
 from kafka_ds.records import encoder, kernel
 from kafka_ds.records.arrays import fixed
 from kafka_ds.records.batch import (
@@ -41,6 +39,8 @@ from kafka_ds.records.sequences import sequence_after
 from kafka_ds.sink.columns import Columns
 from kafka_ds.sink.loops import loops
 from kafka_ds.sink.rows import TopicRows, rows_by_topic
+from kafka_ds.topic.batches.arrow import columns_of
+from kafka_ds.topic.batches.rebuild import KernelBatch, sealed
 
 __all__ = ["NO_IDENTITY", "BatchWriter"]
 

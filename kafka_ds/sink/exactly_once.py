@@ -322,7 +322,7 @@ class ExactlyOnceCommitter:
     def _is_there(self, attempt: Attempt, span: Span, offset: int) -> bool:
         """Whether read_committed finds the attempt's record at this offset, in the log or in the lake."""
         # Heavy, and seldom asked for: a driver is here for each micro-batch.
-        from kafka_ds.lake.batches.convert import decode_hot
+        from kafka_ds.topic.batches.convert import decode_hot
 
         owner = (attempt.producer_id, attempt.epoch)
         try:

@@ -113,7 +113,7 @@ def _cold(
     kept = conditions(views, table, options.where)
     if kept is None:
         return []
-    from kafka_ds.lake.schemas import TOPIC_SCHEMA
+    from kafka_ds.topic.schemas import TOPIC_SCHEMA
 
     try:
         rows = spark.read.format("delta").option("versionAsOf", table.version).load(table.uri)

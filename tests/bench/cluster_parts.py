@@ -18,7 +18,7 @@ from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.cluster.metadata.driver import ClusterDriver
 from broker.cluster.metadata.log import MetadataLog
 from broker.system import new_uuid
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
-from kafka_ds.lake.batches.convert import decode_batches
-from kafka_ds.lake.files.parquet import write_rows
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.topic.batches.convert import decode_batches
+from kafka_ds.topic.files.parquet import write_rows
 from tests.bench.load import words
 
 RECORDS_A_BATCH = 500

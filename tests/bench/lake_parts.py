@@ -11,10 +11,10 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from kafka_ds.lake.batches.convert import decode_batches
-from kafka_ds.lake.files.parquet import write_rows
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.topic.batches.convert import decode_batches
+from kafka_ds.topic.files.parquet import write_rows
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, create_topic, ready
 from tests.demo.flights import FlightRecord, flights

@@ -15,10 +15,10 @@ from broker.remote.process import new_worker
 from broker.system import SystemClock
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.log.maintenance import write_checkpoint
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.table import TopicTable
 from tests.bench.report import Figure, Report
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.test_scale import PARTITIONS, ROWS, table_of

@@ -6,7 +6,7 @@ from base64 import b85encode
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kafka_ds.lake.index.vectors import _B85, _Z85, PORTABLE
+from kafka_ds.delta.deletion_vector import _B85, _Z85, PORTABLE
 
 _FROM_B85 = bytes.maketrans(_B85, _Z85)
 

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
-from kafka_ds.lake.files.parquet import write_rows
-from kafka_ds.lake.names import data_file
-from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.lake.tables.intent import Intent, PartitionIntent
+from kafka_ds.topic.commit_rules import Intent, PartitionIntent
+from kafka_ds.topic.files.parquet import write_rows
+from kafka_ds.topic.names import data_file
+from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 
 TOPIC_ID = bytes(range(1, 17))
 START_MS = 1_600_000_000_000

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import CLUSTER_MARK
-from kafka_ds.lake.store.store import Entry, NotWritten
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.store import Entry, NotWritten
+from kafka_ds.topic.names import CLUSTER_MARK
 
 
 def begin_lake(folder: Path) -> None:

@@ -21,15 +21,10 @@ from broker.coordinator.transaction.records import decode_record
 from broker.log.config import LogConfig
 from broker.log.validation import prepare
 from broker.registry import REGISTRY
-from kafka_ds.lake.actions import CorruptLog
-from kafka_ds.lake.batches.convert import decode_hot
-from kafka_ds.lake.batches.residue import ResidueBatch
-from kafka_ds.lake.files.pages import Chunk, Part, Unusual, binaries, numbers
-from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
-from kafka_ds.lake.log.log import DeltaLog, ForeignTable
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.actions import CorruptLog
+from kafka_ds.delta.log import DeltaLog, ForeignTable
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.codec import decode, encode
 from kafka_ds.protocol.errors import KafkaError, MalformedFrame
 from kafka_ds.protocol.frame import decode_request_header
@@ -48,6 +43,11 @@ from kafka_ds.records.batch import (
 from kafka_ds.records.compression import CorruptRecord
 from kafka_ds.records.crc import crc32c
 from kafka_ds.records.legacy import Upconverter
+from kafka_ds.topic.batches.convert import decode_hot
+from kafka_ds.topic.batches.residue import ResidueBatch
+from kafka_ds.topic.files.pages import Chunk, Part, Unusual, binaries, numbers
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
+from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from tests.fakes.lake_store import MemoryStore
 
 NOW_MS = 1_700_000_000_000

@@ -15,7 +15,7 @@ from broker.cluster.metadata.log import MetadataLog
 from broker.coordinator.placement import TOPIC as OFFSETS
 from broker.coordinator.placement import partition_for
 from broker.coordinator.transaction.coordinator import TOPIC as STATE
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from tests.integration.bank_teller import GROUP, ORDERS
 from tests.integration.test_bank import SETTINGS, TELLERS, TIMEOUT_S, Bank, run
 from tests.model_runs import examples

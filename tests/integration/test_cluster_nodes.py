@@ -15,8 +15,7 @@ from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.config.settings import ConfigError
 from broker.replica.manager import ReplicaManager
 from broker.system import new_uuid
-from kafka_ds.lake.names import CLUSTER_MARK
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     AllocateProducerIdsRequest,
@@ -29,6 +28,7 @@ from kafka_ds.protocol.messages import (
     UnregisterBrokerRequest,
 )
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
+from kafka_ds.topic.names import CLUSTER_MARK
 from tests.in_process import (
     Cluster,
     InProcess,

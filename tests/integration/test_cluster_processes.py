@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata.log import MetadataLog
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from tests.processes import BrokerCluster, BrokerProcess, cluster, wait_until
 
 # A session of the cluster's settings, and what a busy machine may add.

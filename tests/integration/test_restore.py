@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata.log import MetadataLog
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.offsets import OffsetsTable, present
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.offsets import OffsetsTable, present
 from spark_conf.system_views import duckdb_views
 from tests.duck import connect
 from tests.integration.tier_broker import (

@@ -14,14 +14,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store.opening import open_store
+from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest, MetadataRequest
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.topic.names import CLUSTER_METADATA
 from tests.in_process import records_of
 from tests.integration.raw_client import RawClient
 from tests.integration.tier_broker import (

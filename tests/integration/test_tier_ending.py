@@ -18,9 +18,9 @@ from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange
 from broker.worker.settings import TierSettings
 from broker.worker.spi import OffsetOutOfRange, StorageError
-from kafka_ds.lake.actions import remove_action
-from kafka_ds.lake.tables.intent import Intent, PartitionIntent
+from kafka_ds.delta.actions import remove_action
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
+from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
 from tests.integration.test_tier_faults import Worker

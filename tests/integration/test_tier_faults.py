@@ -16,12 +16,12 @@ from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.rpc import CONFLICT, FAILED, FINISHED, PartitionOutcome
 from broker.worker.settings import TierSettings
 from broker.worker.spi import CommitLost, StorageError
-from kafka_ds.lake.actions import encode_actions, txn_action
-from kafka_ds.lake.log.attempt import PlainChange
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.log.snapshot import TableSnapshot
-from kafka_ds.lake.names import AppIdKind, app_id, commit_file
-from kafka_ds.lake.tables.states import RemoteLogSegmentState
+from kafka_ds.delta.actions import encode_actions, txn_action
+from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.topic.names import AppIdKind, app_id, commit_file
+from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,

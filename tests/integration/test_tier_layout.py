@@ -22,13 +22,13 @@ from broker.worker.delta.storage import DeltaStorage
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from broker.worker.sweeper import Place, Sweeper
-from kafka_ds.lake.files import relaying
-from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, write_rows
-from kafka_ds.lake.files.relaying import is_well_laid
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import is_light_file
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.topic.files import rewrite as relaying
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
+from kafka_ds.topic.files.rewrite import is_well_laid
+from kafka_ds.topic.names import is_light_file
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,
@@ -242,8 +242,8 @@ def test_files_that_overlap_are_merged_in_order(lake: Lake) -> None:
 
 def lay_by_hand(lake: Lake, tables: list[pa.Table], name: str = "by-hand") -> None:
     """As some engine might: these files for all that are there."""
-    from kafka_ds.lake.actions import add_action, remove_action
-    from kafka_ds.lake.log.attempt import PlainChange
+    from kafka_ds.delta.actions import add_action, remove_action
+    from kafka_ds.delta.commit import PlainChange
 
     found = snapshot(lake)
     actions: list[dict[str, Any]] = []
@@ -391,8 +391,8 @@ def test_a_store_that_is_away_is_asked_again(lake: Lake, monkeypatch: pytest.Mon
         raise OSError("connection reset")
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafka_ds.lake.store.local.LocalStore.read_range", away)
-        patch.setattr("kafka_ds.lake.store.local.LocalStore.local_path", lambda *_: None)
+        patch.setattr("kafka_ds.delta.store.local.LocalStore.read_range", away)
+        patch.setattr("kafka_ds.delta.store.local.LocalStore.local_path", lambda *_: None)
         with pytest.raises(StorageError, match="connection reset"):
             lay_out(storage)
     assert lay_out(storage).files_before == 1

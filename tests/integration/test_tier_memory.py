@@ -19,10 +19,10 @@ from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.orphans import Orphans
 from broker.worker.settings import TierSettings
 from broker.worker.sweeper import Sweeper
-from kafka_ds.lake.actions import DAY_MS
-from kafka_ds.lake.names import TOPICS
-from kafka_ds.lake.store import local as store_local
-from kafka_ds.lake.store.opening import open_store
+from kafka_ds.delta.actions import DAY_MS
+from kafka_ds.delta.store import local as store_local
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.topic.names import TOPICS
 from tests.fakes.lake_store import FakeLogClock, begin_lake
 from tests.integration.tier_segments import copy_range, copy_request, segment
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from broker.worker.orphans import Orphans
-from kafka_ds.lake.log.log import SystemLogClock
-from kafka_ds.lake.store.opening import open_store
+from kafka_ds.delta.log import SystemLogClock
+from kafka_ds.delta.store.uri import open_store
 from tests.integration.test_tier_spi import Crash, Lake
 from tests.integration.tier_segments import (
     TOPIC,

@@ -13,8 +13,8 @@ from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.rpc import CopyAnswer, CopyRequest
 from broker.worker.settings import TierSettings
 from broker.worker.spi import OffsetOutOfRange, RemoteLogMetadataManager, RemoteStorageManager
-from kafka_ds.lake.tables.states import RemoteLogSegmentState
 from kafka_ds.records.batch import Record
+from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_folder import FolderMetadata, FolderStorage
 from tests.integration.tier_segments import (

@@ -18,9 +18,13 @@ from broker.worker.spi import (
     StorageError,
     Written,
 )
-from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState, RemoteSegments
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import iterate_headers, read_records
+from kafka_ds.topic.remote_log_segment import (
+    RemoteLogSegment,
+    RemoteLogSegmentState,
+    RemoteSegments,
+)
 
 DELETIONS = (
     RemoteLogSegmentState.DELETE_SEGMENT_STARTED,

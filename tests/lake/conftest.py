@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
 from tests.s3_server import address_for
 
 

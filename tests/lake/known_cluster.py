@@ -29,15 +29,15 @@ from broker.cluster.metadata.log import MetadataLog, replay_commit
 from broker.crash_points import CrashPoints
 from broker.worker.metadata.materialise import Materialiser
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.events import RemoteLogEvents
-from kafka_ds.lake.tables.offsets import OffsetsTable
-from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.events import RemoteLogEvents
+from kafka_ds.topic.names import CLUSTER_METADATA
+from kafka_ds.topic.offsets import OffsetsTable
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.lake_store import FakeLogClock
 
 S = RemoteLogSegmentState

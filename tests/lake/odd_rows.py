@@ -4,10 +4,10 @@ import datetime as dt
 
 import pyarrow as pa
 
-from kafka_ds.lake.files.parquet import write_rows
-from kafka_ds.lake.names import data_file
-from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.lake.tables.intent import PartitionIntent
+from kafka_ds.topic.commit_rules import PartitionIntent
+from kafka_ds.topic.files.parquet import write_rows
+from kafka_ds.topic.names import data_file
+from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from tests.fakes.lake_rows import commit
 
 UTC = dt.UTC

@@ -6,10 +6,10 @@ import time
 
 import pyarrow as pa
 
-from kafka_ds.lake.log.attempt import Conflict, PlainChange
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.commit import Conflict, PlainChange
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 
 PARTITIONS = 3

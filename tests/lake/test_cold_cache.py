@@ -24,7 +24,7 @@ from broker.worker.delta.storage import DeltaStorage
 from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.settings import TierSettings
 from broker.worker.spi import ColdRead
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from tests.fakes.memory_disk import ManualClock
 from tests.integration.tier_segments import (
     TOPIC,

@@ -6,11 +6,11 @@ import pyarrow.fs
 import pytest
 from deltalake import DeltaTable
 
-from kafka_ds.lake.files.parquet import read_files
-from kafka_ds.lake.log.maintenance import write_checkpoint
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import commit_file
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.topic.files.parquet import read_files
+from kafka_ds.topic.names import commit_file
+from kafka_ds.topic.table import TopicTable
 from tests.duck import connect
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.odd_rows import ROWS, comparable, copy_rows

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from kafka_ds.lake.actions import commit_info, ours_of
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.actions import commit_info, ours_of
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID
 from tests.fakes.lake_store import new_log
 from tests.lake.racer import PARTITIONS

@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.log.attempt import PlainChange
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.store import s3 as store_s3
-from kafka_ds.lake.store.opening import open_store, probe
-from kafka_ds.lake.store.store import Store, UnsupportedStore
+from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store import s3 as store_s3
+from kafka_ds.delta.store.store import Store, UnsupportedStore
+from kafka_ds.delta.store.uri import open_store, probe
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.plan.lake_tables import LakeTables
 from tests.integration.test_restore import restore

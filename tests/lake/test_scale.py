@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from kafka_ds.lake.actions import add_action, txn_action
-from kafka_ds.lake.log.attempt import PlainChange
-from kafka_ds.lake.log.maintenance import write_checkpoint
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import AppIdKind, app_id, data_file
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.actions import add_action, txn_action
+from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.names import AppIdKind, app_id, data_file
+from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 
 PARTITIONS = 20

@@ -12,15 +12,15 @@ from broker.crash_points import CrashPoints
 from broker.worker.delta.front import removals
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.log.attempt import PlainChange
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.log.maintenance import write_checkpoint
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import CLUSTER_METADATA, LOG_FOLDER, commit_file
-from kafka_ds.lake.schemas import CHECKPOINT_INTERVAL
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.intent import PartitionIntent, TableChanged
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.commit_rules import PartitionIntent, TableChanged
+from kafka_ds.topic.names import CLUSTER_METADATA, LOG_FOLDER, commit_file
+from kafka_ds.topic.schemas import CHECKPOINT_INTERVAL
+from kafka_ds.topic.table import TopicTable
 from spark_conf import jars
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.lake.odd_rows import ROWS, comparable, copy_rows

@@ -15,8 +15,8 @@ import duckdb
 import pytest
 
 from broker.cluster.events import Event, TopicCreated, TopicDeleted
-from kafka_ds.lake.names import CLUSTER_METADATA, OFFSETS
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS
 from spark_conf.system_views import DUCKDB, FOLDER, SPARK, duckdb_views, main, questions, statements
 from tests.duck import connect
 from tests.fakes.lake_store import FakeLogClock

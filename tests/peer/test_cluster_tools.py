@@ -14,7 +14,7 @@ from broker.cluster.events import PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata.log import MetadataLog
 from broker.config.access import STANDARD_AUTHORIZER
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode
 from tests.in_process import batch_of, produce_request
 from tests.integration.raw_client import RawClient

@@ -21,9 +21,9 @@ from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import DeltaError
 from deltalake.schema import Field, PrimitiveType
 
-from kafka_ds.lake.actions import encode_actions
-from kafka_ds.lake.log.attempt import Conflict
-from kafka_ds.lake.tables.restoring import add_back, give_up
+from kafka_ds.delta.actions import encode_actions
+from kafka_ds.delta.commit import Conflict
+from kafka_ds.topic.recovery import add_back, give_up
 from tests.sim.tier_lake import LOG, TOPICS, FolderStore, TableWatch
 
 REST_SECONDS_MAX = 1.2

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from kafka_ds.lake.tables import restoring
+from kafka_ds.topic import recovery as restoring
 from tests.sim.clients import History, Partition, Promise
 from tests.sim.engines import Engine
 from tests.sim.scenario import QUIET_SECONDS_MAX, TOPIC

@@ -40,7 +40,7 @@ SLOW = {
 # The mutations that no family was seen to catch, and the tests that do.
 UNSEEN = {
     # In two of some seventy seeds the run did not come to rest, which proves nothing.
-    "a_range_is_committed_twice": "tests/unit/lake/test_topics.py, tests/integration/test_tier_faults.py",
+    "a_range_is_committed_twice": "tests/unit/topic/test_table.py, tests/integration/test_tier_faults.py",
     "leader_epochs_fence_nobody": "tests/integration/test_tier_faults.py",
     # A broker must die after its removes and before the event that they are done, and nothing may be due there later.
     "deletions_of_the_dead_are_left_to_them": "tests/integration/test_tier_sweeper.py",

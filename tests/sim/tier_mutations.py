@@ -19,12 +19,13 @@ from broker.worker.delta import front as delta_front
 from broker.worker.delta.tables import SharedTable
 from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.sweeper import Sweeper
-from kafka_ds.lake import expiration
-from kafka_ds.lake.log import attempt, snapshot
-from kafka_ds.lake.log.attempt import FILES_AGE_MS_MAX, Attempt, vacuumed_age_ms
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import AppIdKind
-from kafka_ds.lake.tables.intent import TopicChange
+from kafka_ds.delta import commit as attempt
+from kafka_ds.delta import snapshot
+from kafka_ds.delta.commit import FILES_AGE_MS_MAX, Attempt, vacuumed_age_ms
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.topic import expiration
+from kafka_ds.topic.commit_rules import TopicChange
+from kafka_ds.topic.names import AppIdKind
 from tests.sim.mutations import Mutation
 
 MUTATIONS: dict[str, Mutation] = {}

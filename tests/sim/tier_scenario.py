@@ -28,16 +28,16 @@ from broker.crash_points import (
 # Imported here, because an import within a run (by workers) would draw from the run's random numbers.
 from broker.log.log import Log
 from broker.worker.delta import writer  # noqa: F401
-from kafka_ds.lake.batches import convert  # noqa: F401
-from kafka_ds.lake.files import relaying  # noqa: F401
-from kafka_ds.lake.log import maintenance  # noqa: F401
-from kafka_ds.lake.tables import event_files  # noqa: F401
-from kafka_ds.lake.tables.events import RemoteLogEvents
-from kafka_ds.lake.tables.states import RemoteLogSegmentState
+from kafka_ds.delta import maintenance  # noqa: F401
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteTopicsRequest
 from kafka_ds.protocol.messages.topics import DeleteTopicState
 from kafka_ds.protocol.types import NO_UUID, uuid_from_text, uuid_text
+from kafka_ds.topic import event_files  # noqa: F401
+from kafka_ds.topic.batches import convert  # noqa: F401
+from kafka_ds.topic.events import RemoteLogEvents
+from kafka_ds.topic.files import rewrite  # noqa: F401
+from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.memory_disk import MemoryDisk
 from tests.sim.checkers import Watch
 from tests.sim.clients import TROUBLE, History, Partition, Producer

@@ -33,8 +33,8 @@ from broker.worker.main import KINDS, Worker
 from broker.worker.metadata import materialise
 from broker.worker.metadata import remote_log as delta_metadata
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.files import parquet
-from kafka_ds.lake.log import log as lake_log
+from kafka_ds.delta import log as lake_log
+from kafka_ds.topic.files import parquet
 from tests.sim.clients import EPOCH_MS
 from tests.sim.fibers import Event, Fibers, Lock, pause
 from tests.sim.loop import PROCESS, Process

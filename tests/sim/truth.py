@@ -16,8 +16,8 @@ from broker.cluster.events import (
 )
 from broker.cluster.image import MetadataImage
 from broker.cluster.metadata.log import MetadataLog, replay_commit
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.topic.names import CLUSTER_METADATA
 from tests.fakes.lake_store import FakeLogClock
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from broker.config.loading import from_given
 from broker.node import Node
-from kafka_ds.lake.store.store import Entry, NotWritten
+from kafka_ds.delta.store.store import Entry, NotWritten
 from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.frame import decode_request_header
 from kafka_ds.protocol.messages import AlterPartitionRequest

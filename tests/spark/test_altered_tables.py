@@ -13,8 +13,8 @@ import kafka_ds
 from broker.crash_points import CrashPoints
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.log.maintenance import write_checkpoint
-from kafka_ds.lake.tables.restoring import add_back, give_up
+from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.topic.recovery import add_back, give_up
 from tests.integration.tier_segments import all_records
 from tests.spark.test_scan import NOBODY, source
 from tests.unit.source.source_lake import Lake, Row, record_batch

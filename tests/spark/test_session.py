@@ -9,9 +9,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import kafka_ds
-from kafka_ds.lake.names import REMOTE_LOG_METADATA
 from kafka_ds.source.datasource import REDACTED_OPTIONS, REDACTION_SETTING, KafkaDataSource
 from kafka_ds.source.report import LOGGING_SETTING
+from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from spark_conf.session import defaults
 from spark_conf.system_views import system_views
 from tests.processes import BrokerProcess, wait_until

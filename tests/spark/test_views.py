@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.offsets import OffsetsTable, present
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.offsets import OffsetsTable, present
 from spark_conf.system_views import questions, system_views
 from tests.lake import known_cluster
 from tests.processes import wait_until

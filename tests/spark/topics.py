@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
-from kafka_ds.lake.names import topic_table
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.names import topic_table
 from tests.processes import BrokerProcess, wait_until
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLive
 if TYPE_CHECKING:
     from broker.cluster.metadata.driver import ClusterDriver, ControllerClaim
     from broker.seams import Clock, Network
-    from kafka_ds.lake.store.store import Store
+    from kafka_ds.delta.store.store import Store
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 
-from kafka_ds.lake.names import CLUSTER_METADATA
+from kafka_ds.topic.names import CLUSTER_METADATA
 
 # A leading underscore marks a name that is not data: engines and VACUUM skip it.
 LEASE_PATH = f"{CLUSTER_METADATA}/_lease"

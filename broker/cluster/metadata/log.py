@@ -32,8 +32,8 @@ from broker.cluster.events import (
 from broker.cluster.image import MetadataImage, Position
 from broker.cluster.metadata import table
 from broker.config.settings import ConfigError
-from kafka_ds.lake.actions import KIND_KEY, Action, CorruptLog, ours_of
-from kafka_ds.lake.log.attempt import (
+from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, ours_of
+from kafka_ds.delta.commit import (
     Attempt,
     CommitError,
     Conflict,
@@ -43,9 +43,9 @@ from kafka_ds.lake.log.attempt import (
     PlainChange,
     VersionsGone,
 )
-from kafka_ds.lake.log.log import DeltaLog, ForeignTable
-from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.log import DeltaLog, ForeignTable
+from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.names import CLUSTER_METADATA
 
 EVENTS_KEY = "events"
 OPERATION = "DECIDE"

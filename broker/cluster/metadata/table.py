@@ -1,6 +1,6 @@
 """Pure: the table of the cluster's metadata: its columns, its properties, its name.
 
-Rules of this file: it repeats `kafka_ds.lake.schemas` for the broker's process, which creates the table but must not
+Rules of this file: it repeats `kafka_ds.topic.schemas` for the broker's process, which creates the table but must not
 load the library that describes it there (139 MiB); a test compares the two.
 """
 

@@ -31,12 +31,12 @@ from broker.security.authentication.scram_users import (
     decode_credential,
     encode_credential,
 )
-from kafka_ds.lake.names import CREDENTIALS
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.names import CREDENTIALS
 
 if TYPE_CHECKING:
     from broker.cluster.image import MetadataImage
-    from kafka_ds.lake.store.store import Store
+    from kafka_ds.delta.store.store import Store
 
 _LOGGER = logging.getLogger(__name__)
 

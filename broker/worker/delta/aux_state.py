@@ -20,9 +20,9 @@ from broker.log.producers import CorruptSnapshot, Producers
 from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.spi import EndOfRange, OffsetOutOfRange, StorageError
-from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, read_files
-from kafka_ds.lake.index.index import FileEntry
 from kafka_ds.records.batch import MAGIC, NO_LEADER_EPOCH, BatchHeader, CorruptRecord, read_header
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
+from kafka_ds.topic.index import FileEntry
 
 log = logging.getLogger(__name__)
 

@@ -29,15 +29,15 @@ from broker.system import new_uuid
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
 from broker.worker.rpc import CopyRange
 from broker.worker.spi import RemoteStorageManager, SourceGone, StorageError
-from kafka_ds.lake.actions import remove_action
-from kafka_ds.lake.files.parquet import FileReader, UnreadableFile, WrittenFile, write_rows
-from kafka_ds.lake.index.index import FileEntry, clusters
-from kafka_ds.lake.log.attempt import Conflict
-from kafka_ds.lake.names import RESIDUE, data_file
-from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.intent import Intent, PartitionIntent
-from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
+from kafka_ds.delta.actions import remove_action
+from kafka_ds.delta.commit import Conflict
+from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.commit_rules import Intent, PartitionIntent
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile, write_rows
+from kafka_ds.topic.index import FileEntry, clusters
+from kafka_ds.topic.names import RESIDUE, data_file
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
 log = logging.getLogger(__name__)
 

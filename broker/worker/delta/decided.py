@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.tables.states import RemoteLogSegment
+from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.log import DeltaLog
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 # Of so many ranges, some 15 MB of them; what is older is read each time.
 RANGES_MAX = 100_000

@@ -1,6 +1,6 @@
 """Shell: the layout of the topics' tables: files are rewritten where that helps readers, and replaced in one commit.
 
-Rules of this file: `kafka_ds.lake.files.layout` decides what is to be done. Files are written while the table is in
+Rules of this file: `kafka_ds.topic.files.optimize` decides what is to be done. Files are written while the table is in
 use; its lock is held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides,
 each file that it replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were
 first: our new files go, and the next look begins with what is there then. The old files stay in the store until VACUUM,
@@ -21,17 +21,17 @@ from broker.system import new_uuid
 from broker.worker.delta.tables import SharedTable, TopicTables
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
-from kafka_ds.lake.actions import remove_action
-from kafka_ds.lake.files.layout import LayoutRules, Reason, Task, next_task
-from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
-from kafka_ds.lake.files.relaying import Relaid, UnfitFile, is_well_laid, write_anew
-from kafka_ds.lake.index.index import FileEntry
-from kafka_ds.lake.index.vectors import action_of
-from kafka_ds.lake.log.attempt import Conflict
-from kafka_ds.lake.log.log import LogClock
-from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.intent import FilesRemoved, Intent, PartitionIntent, fields_of
+from kafka_ds.delta.actions import remove_action
+from kafka_ds.delta.commit import Conflict
+from kafka_ds.delta.deletion_vector import action_of
+from kafka_ds.delta.log import LogClock
+from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
+from kafka_ds.topic.files.optimize import LayoutRules, Reason, Task, next_task
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
+from kafka_ds.topic.files.rewrite import Relaid, UnfitFile, is_well_laid, write_anew
+from kafka_ds.topic.index import FileEntry
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from kafka_ds.records.batch import read_header
 from kafka_ds.records.crc import Buffer
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.batches.records import Rows
     from kafka_ds.records.kernel import Scratch
+    from kafka_ds.topic.batches.records import Rows
 
 # More than a group of rows of ours takes; what was needed once for another's large one is given back.
 SCRATCH_BYTES = 8 * 1024 * 1024
@@ -98,7 +98,7 @@ class _Encoder:
     """Rows as batches, cut where residue comes between."""
 
     def __init__(self, rows: Rows, first_offset: int, batch_bytes: int, scratch: Scratch) -> None:
-        from kafka_ds.lake.batches.records import offsets_of
+        from kafka_ds.topic.batches.records import offsets_of
 
         self._rows = rows
         self._offsets = offsets_of(rows)
@@ -112,8 +112,8 @@ class _Encoder:
         """All rows up to that offset, and a span over the offsets that have none."""
         if last < self._next:
             return
-        from kafka_ds.lake.batches.rebuild import encode_batches
-        from kafka_ds.lake.batches.records import between
+        from kafka_ds.topic.batches.rebuild import encode_batches
+        from kafka_ds.topic.batches.records import between
 
         low, high = self._offsets.searchsorted([self._next, last + 1])
         made = encode_batches(

@@ -41,13 +41,13 @@ from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.delta.times import TimesReader
 from broker.worker.settings import TierSettings
 from broker.worker.spi import ColdRead, OffsetOutOfRange, StorageError
-from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
-from kafka_ds.lake.index.index import FileEntry
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
+from kafka_ds.topic.index import FileEntry
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.batches.records import Rows
+    from kafka_ds.topic.batches.records import Rows
 
 log = logging.getLogger(__name__)
 
@@ -362,7 +362,7 @@ class ColdReader:
     def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
         """Rows from an offset on, the offset up to which they are complete, and the files that hold them."""
         # With numba, 100 MiB that a worker which reads nothing does without.
-        from kafka_ds.lake.batches.records import read_records
+        from kafka_ds.topic.batches.records import read_records
 
         failure: Exception | None = None
         for _ in range(TRIES_MAX):
@@ -422,7 +422,7 @@ class ColdReader:
 
 def _has_rows(rows: Rows, batch: ResiduePiece) -> bool:
     """Whether any of the rows has an offset of the batch."""
-    from kafka_ds.lake.batches.records import offsets_of
+    from kafka_ds.topic.batches.records import offsets_of
 
     low, high = offsets_of(rows).searchsorted([batch.base_offset, batch.last_offset + 1])
     return bool(low < high)

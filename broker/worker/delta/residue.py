@@ -21,11 +21,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.worker.spi import StorageError
-from kafka_ds.lake.batches.residue import CorruptResidue, Residue, ResidueHeader
-from kafka_ds.lake.lineage import Lineage
-from kafka_ds.lake.names import RESIDUE, start_of_residue, topic_table
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.store.store import Store
 from kafka_ds.records.batch import CorruptRecord, crc_is_valid, read_header
+from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueHeader
+from kafka_ds.topic.lineage import Lineage
+from kafka_ds.topic.names import RESIDUE, start_of_residue, topic_table
 
 log = logging.getLogger(__name__)
 

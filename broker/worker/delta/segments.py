@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kafka_ds.lake.tables.states import RemoteLogSegment
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 DATA_SUFFIX = ".parquet"
 

@@ -40,15 +40,14 @@ from broker.worker.spi import (
     Written,
 )
 from broker.worker.turns import Turns
-from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.files.parquet import FileReader
-from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
-from kafka_ds.lake.log.log import ForeignTable, LogClock, SystemLogClock
-from kafka_ds.lake.log.snapshot import NoSuchTable
-from kafka_ds.lake.names import CLUSTER_MARK, deleted_mark
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.intent import (
+from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
+from kafka_ds.delta.log import ForeignTable, LogClock, SystemLogClock
+from kafka_ds.delta.snapshot import NoSuchTable
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.commit_rules import (
     FilesRemoved,
     Intent,
     LeaderEpochFenced,
@@ -57,8 +56,9 @@ from kafka_ds.lake.tables.intent import (
     TopicIdChanged,
     objection,
 )
-from kafka_ds.lake.tables.states import RemoteLogSegment
-from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.files.parquet import FileReader
+from kafka_ds.topic.names import CLUSTER_MARK, deleted_mark
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Shell: the topics' tables as the tier holds them: one each, followed under its lock.
 
-Rules of this file: `kafka_ds.lake.tables.topics` says what a table is and who may write to it. This file has the lock
+Rules of this file: `kafka_ds.topic.table` says what a table is and who may write to it. This file has the lock
 with which several threads use a table, how often it is followed, and which of its complaints may go away by themselves.
 """
 
@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from broker.worker.spi import FateUnknownError, StorageError, TableBlocked
-from kafka_ds.lake.files.parquet import FileReader
-from kafka_ds.lake.index.stats import UnsupportedFile
-from kafka_ds.lake.log.attempt import CommitError, Conflict, FateUnknown
-from kafka_ds.lake.log.log import ForeignTable, LogClock
-from kafka_ds.lake.log.snapshot import NoSuchTable, TopicSnapshot
-from kafka_ds.lake.names import AppIdKind, app_id
-from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.intent import TableChanged, TopicIdChanged
-from kafka_ds.lake.tables.topics import ContendedTable, TopicTable
+from kafka_ds.delta.commit import CommitError, Conflict, FateUnknown
+from kafka_ds.delta.log import ForeignTable, LogClock
+from kafka_ds.delta.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.delta.statistics import UnsupportedFile
+from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.commit_rules import TableChanged, TopicIdChanged
+from kafka_ds.topic.files.parquet import FileReader
+from kafka_ds.topic.names import AppIdKind, app_id
+from kafka_ds.topic.table import ContendedTable, TopicTable
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.spi import StorageError
-from kafka_ds.lake.files.parquet import FileReader, UnreadableFile
-from kafka_ds.lake.index.index import FileEntry, FileIndex, latest_ms
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
+from kafka_ds.topic.index import FileEntry, FileIndex, latest_ms
 
 TIME_COLUMNS = ("offset", "leader_epoch", "timestamp", "timestamp_ms")
 

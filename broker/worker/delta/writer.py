@@ -21,14 +21,14 @@ from broker.worker.rpc import ZSTD, CopyRange
 from broker.worker.segment_source import RangeSource
 from broker.worker.spi import StorageError, Written
 from broker.worker.turns import Turns
-from kafka_ds.lake.batches.convert import ResidueBatch
-from kafka_ds.lake.batches.residue import ResidueHeader, encode_residue
-from kafka_ds.lake.files.parquet import WrittenFile, encode_rows
-from kafka_ds.lake.files.relaying import Peekable
-from kafka_ds.lake.names import data_file, residue_file
-from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.states import RemoteLogSegment
+from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.batches.convert import ResidueBatch
+from kafka_ds.topic.batches.residue import ResidueHeader, encode_residue
+from kafka_ds.topic.files.parquet import WrittenFile, encode_rows
+from kafka_ds.topic.files.rewrite import Peekable
+from kafka_ds.topic.names import data_file, residue_file
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
 

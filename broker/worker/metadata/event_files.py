@@ -10,10 +10,10 @@ Rules of this file:
 from broker.crash_points import CrashPoints
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
-from kafka_ds.lake.log.attempt import CommitError
-from kafka_ds.lake.log.log import DeltaLog, LogClock
-from kafka_ds.lake.log.snapshot import NoSuchTable
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.commit import CommitError
+from kafka_ds.delta.log import DeltaLog, LogClock
+from kafka_ds.delta.snapshot import NoSuchTable
+from kafka_ds.delta.store.store import Store
 
 
 class EventMerging:
@@ -49,7 +49,7 @@ class EventMerging:
         elif now_ms - self._looked_ms < interval_ms:
             return 0
         self._looked_ms = now_ms
-        from kafka_ds.lake.tables.event_files import merge_events
+        from kafka_ds.topic.event_files import merge_events
 
         files_min = self._settings.lake_maintenance_min_files
         try:

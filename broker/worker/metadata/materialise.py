@@ -30,15 +30,15 @@ from broker.worker.maintenance import Upkeep
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.settings import TierSettings
 from broker.worker.spi import FateUnknownError, StorageError
-from kafka_ds.lake.actions import Action, add_action, commit_info, ours_of, txn_action
-from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown, PlainChange
-from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
-from kafka_ds.lake.log.snapshot import TableSnapshot
-from kafka_ds.lake.names import CLUSTER_MARK, CLUSTER_METADATA, ID_CHARACTERS
-from kafka_ds.lake.schemas import CLUSTER_METADATA_SCHEMA
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
+from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown, PlainChange
+from kafka_ds.delta.log import DeltaLog, SystemLogClock
+from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA, ID_CHARACTERS
+from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA
 
 log = logging.getLogger(__name__)
 

@@ -18,20 +18,20 @@ from broker.worker.maintenance import Upkeep
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.settings import TierSettings
 from broker.worker.spi import FateUnknownError, StorageError
-from kafka_ds.lake.actions import ours_of
-from kafka_ds.lake.log.attempt import Attempt, CommitError, Conflict, FateUnknown
-from kafka_ds.lake.log.log import ForeignTable, LogClock, SystemLogClock
-from kafka_ds.lake.names import CLUSTER_MARK
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import Store
-from kafka_ds.lake.tables.events import RemoteLogEvents
-from kafka_ds.lake.tables.states import (
+from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown
+from kafka_ds.delta.log import ForeignTable, LogClock, SystemLogClock
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.events import RemoteLogEvents
+from kafka_ds.topic.names import CLUSTER_MARK
+from kafka_ds.topic.remote_log_segment import (
     RemoteLogSegment,
     RemoteLogSegmentState,
     RemoteSegments,
     is_valid_transition,
 )
-from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 # How old what is known of other brokers' deletions may be.
 FOLLOW_MS = 1_000

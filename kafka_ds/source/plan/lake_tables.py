@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
+from kafka_ds.delta.store.store import Store, UnsupportedStore
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import OptionError
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import Store, UnsupportedStore
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.options.options import AsOf
@@ -24,8 +24,8 @@ from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
 from kafka_ds.source.plan.table_scan import TableVersion
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.index.index import FileEntry, PartitionFiles
-    from kafka_ds.lake.log.snapshot import TopicSnapshot
+    from kafka_ds.delta.snapshot import TopicSnapshot
+    from kafka_ds.topic.index import FileEntry, PartitionFiles
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -62,7 +62,7 @@ class LakeTables:
 
     def topics(self, wanted: Collection[str] | None) -> dict[str, Topic]:
         """The topics that have tables, as far as the tables know them."""
-        from kafka_ds.lake.names import TOPICS
+        from kafka_ds.topic.names import TOPICS
 
         assert self._store is not None
         found: dict[str, Topic] = {}
@@ -110,7 +110,7 @@ class LakeTables:
 
     def version(self, topic: str) -> TableVersion:
         """The version that `views` gave last, which is not looked for again."""
-        from kafka_ds.lake.names import topic_table
+        from kafka_ds.topic.names import topic_table
 
         assert self._store is not None
         snapshot = self._snapshots[topic]
@@ -161,10 +161,10 @@ class LakeTables:
         return self._store.local_path(path) or self._store.uri(path)
 
     def _snapshot(self, topic: str) -> TopicSnapshot | None:
-        from kafka_ds.lake.actions import CorruptLog
-        from kafka_ds.lake.files.parquet import UnreadableFile
-        from kafka_ds.lake.index.stats import UnsupportedFile
-        from kafka_ds.lake.log.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
+        from kafka_ds.delta.actions import CorruptLog
+        from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
+        from kafka_ds.delta.statistics import UnsupportedFile
+        from kafka_ds.topic.files.parquet import UnreadableFile
 
         assert self._store is not None
         known = self._snapshots.get(topic)
@@ -197,9 +197,9 @@ class LakeTables:
         """
         if self._as_of is None:
             return None
-        from kafka_ds.lake.log.history import history
-        from kafka_ds.lake.log.log import DeltaLog
-        from kafka_ds.lake.names import topic_table
+        from kafka_ds.delta.history import history
+        from kafka_ds.delta.log import DeltaLog
+        from kafka_ds.topic.names import topic_table
 
         assert self._store is not None
         versions = history(DeltaLog(self._store, topic_table(topic)))
@@ -218,7 +218,7 @@ class LakeTables:
         )
 
     def _foreign(self, topic: str) -> OptionError:
-        from kafka_ds.lake.names import topic_table
+        from kafka_ds.topic.names import topic_table
 
         assert self._store is not None
         where = self._store.uri(topic_table(topic))

@@ -163,7 +163,7 @@ def _later(file: LakeFile, epoch: int) -> int | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from kafka_ds.lake.files.parquet import open_at
+    from kafka_ds.topic.files.parquet import open_at
 
     with open_at(file.path) as opened:
         rows = opened.read(columns=["offset", "leader_epoch"], use_threads=False)

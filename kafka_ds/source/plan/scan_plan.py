@@ -18,7 +18,7 @@ from kafka_ds.source.filters.intervals import ALL, NONE, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 
 if TYPE_CHECKING:
-    from kafka_ds.lake.index.vectors import DeletionVector
+    from kafka_ds.delta.deletion_vector import DeletionVector
 
 # Bytes of Parquet a task reads, about: as many as Spark gives a task of its own file sources, halved since the rows
 # come out of the files several times as large.

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
-    from kafka_ds.lake.batches.convert import ResidueBatch
-    from kafka_ds.lake.index.vectors import Positions
+    from kafka_ds.delta.deletion_vector import Positions
+    from kafka_ds.topic.batches.convert import ResidueBatch
 
 LOGGER = logging.getLogger("kafka_ds.source")
 # Told at INFO whatever the root says: it is Spark's worker logging that takes it or not.
@@ -245,7 +245,7 @@ def _fetch(
     cluster: Cluster, span: Range, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Generator[pa.RecordBatch, None, int | None]:
     """The rows; returns the first offset that the leader did not have, if any."""
-    from kafka_ds.lake.batches.convert import decode_hot
+    from kafka_ds.topic.batches.convert import decode_hot
 
     gap: int | None = None
     committed = config.client.read_committed
@@ -299,7 +299,7 @@ def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
 def _read_cold(
     task: Task, piece: ColdPiece, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Iterator[pa.RecordBatch]:
-    from kafka_ds.lake.files.parquet import deleted_at, open_at
+    from kafka_ds.topic.files.parquet import deleted_at, open_at
 
     for file_slice in piece.files:
         vector = file_slice.vector
@@ -401,7 +401,7 @@ class Left:
             at += batch.num_rows
 
     def _mask(self, group: int) -> NDArray[np.bool_]:
-        from kafka_ds.lake.index.vectors import kept
+        from kafka_ds.delta.deletion_vector import kept
 
         assert self._deleted is not None
         first = sum(self._metadata.row_group(number).num_rows for number in range(group))
@@ -448,7 +448,7 @@ def _types_of_others(written: pa.Schema, names: list[str]) -> pa.Schema | None:
         return None
     import pyarrow as pa
 
-    from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
+    from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 
     known = set(TOPIC_FILE_SCHEMA.names)
     return pa.schema(

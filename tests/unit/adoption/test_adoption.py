@@ -23,7 +23,7 @@ from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, decode_partition_metadata
 from broker.system import SystemDisk
-from kafka_ds.lake.store.opening import open_store
+from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import OffsetFetchRequest
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup

@@ -4,7 +4,7 @@ A state consists of the objects of the log (`_delta_log/N.json`), the versions t
 what it knows, what it is about to put, and what it has told its clients. One step is one action of one broker or of the
 world; a broker that is paused is one whose next step comes late, so pauses of any length are in it. Reading has two
 ends: what was read is taken in, or it is dropped (its asker went away), and then the log's reader alone knows how far
-it looked. The rules are those of `broker.cluster.metadata.log`, `kafka_ds.lake.log.log` and
+it looked. The rules are those of `broker.cluster.metadata.log`, `kafka_ds.delta.log` and
 `broker.cluster.election.election`; the model has a switch for each, so that a test shows what each of them is for.
 
 What must hold in every state:

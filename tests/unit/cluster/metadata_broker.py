@@ -13,8 +13,8 @@ from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.cluster.metadata.driver import ClusterDriver
 from broker.cluster.metadata.log import MetadataLog
 from broker.system import new_uuid
-from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.names import CLUSTER_METADATA
 
 ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)
 

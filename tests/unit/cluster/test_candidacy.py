@@ -20,8 +20,8 @@ from broker.cluster.metadata.log import Commit
 from broker.config.settings import ConfigError
 from broker.system import new_uuid
 from broker.transport.peer import PeerLate
-from kafka_ds.lake.log.attempt import Attempt, FateUnknown, NotCommitted
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.commit import Attempt, FateUnknown, NotCommitted
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessResponse
 from tests.fakes.memory_disk import ManualClock

@@ -12,7 +12,7 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.membership.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
 from broker.cluster.metadata.driver import RecentCommits
 from broker.cluster.metadata.log import MetadataLog
-from kafka_ds.lake.store.local import LocalStore
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.loops import in_loop
@@ -263,7 +263,7 @@ class LosingStore(LocalStore):
 async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
+    monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
     monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.3)
     store = LosingStore(str(memory_path))
     old, new = Broker(memory_path, node_id=1, store=store), Broker(memory_path, node_id=2)
@@ -308,7 +308,7 @@ class AwayStore(LocalStore):
 async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
+    monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
     monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.01)
     store = AwayStore(str(memory_path))
     broker, other = Broker(memory_path, store=store), Broker(memory_path, node_id=2, store=store)
@@ -364,7 +364,7 @@ async def test_who_does_not_hear_of_its_claim_follows_whoever_decides(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[LosingStore]
 ) -> None:
     """It alone has lost the store, and would lead by old decisions for as long as that lasts."""
-    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", ())
+    monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
     store = kind(str(memory_path))
     gone, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
     cut_off = Broker(memory_path, node_id=3, store=store)

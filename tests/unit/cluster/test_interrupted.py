@@ -9,8 +9,8 @@ import pytest
 
 from broker.cluster.events import Event, decode_events
 from broker.cluster.metadata.log import Commit
-from kafka_ds.lake.actions import CorruptLog
-from kafka_ds.lake.log.attempt import Attempt, Change
+from kafka_ds.delta.actions import CorruptLog
+from kafka_ds.delta.commit import Attempt, Change
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker, events_of, versions

@@ -18,12 +18,12 @@ from broker.cluster.image import MetadataImage
 from broker.cluster.metadata import table
 from broker.cluster.metadata.log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
 from broker.config.settings import ConfigError
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.store.store import NotWritten
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.delta.store.store import NotWritten
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.topic.names import CLUSTER_METADATA
 from tests.loops import in_loop
 from tests.unit.cluster.metadata_broker import Broker, events_of, versions
 
@@ -155,7 +155,7 @@ async def test_commits_of_others_are_passed_over(memory_path: Path) -> None:
     broker = Broker(memory_path)
     await broker.start()
     log = DeltaLog(LocalStore(str(memory_path)), CLUSTER_METADATA)
-    from kafka_ds.lake.log.attempt import PlainChange
+    from kafka_ds.delta.commit import PlainChange
 
     log.commit(log.begin(PlainChange("WRITE")), read_version=log.latest_version())
     (result,) = await broker.create("a")
@@ -219,7 +219,7 @@ async def test_a_lost_answer_is_read_back(memory_path: Path) -> None:
 async def test_what_was_not_written_did_not_happen(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", (0.0,))
     store = FailingStore(str(memory_path))
     broker = Broker(memory_path, store=store)
     await broker.start()
@@ -239,7 +239,7 @@ async def test_what_was_not_written_did_not_happen(
 async def test_an_unknown_fate_is_asked_again(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafka_ds.lake.log.log.RETRY_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", (0.0,))
     monkeypatch.setattr("broker.cluster.metadata.driver.FATE_RETRY_SECONDS", 0.01)
     store = FailingStore(str(memory_path))
     broker = Broker(memory_path, store=store)
@@ -322,7 +322,7 @@ def test_a_folder_that_is_not_ours_is_refused_by_name(
 
 
 def test_the_table_is_the_lakes_own() -> None:
-    from kafka_ds.lake import schemas
+    from kafka_ds.topic import schemas
 
     assert table.schema_json() == schemas.delta_schema_json(schemas.CLUSTER_METADATA_SCHEMA)
     # Other engines must not clean the log up, whose decisions are nowhere else (`tests/lake/test_spark.py`).
@@ -335,7 +335,7 @@ async def test_events_become_rows_for_sql(memory_path: Path) -> None:
     from broker.crash_points import CrashPoints
     from broker.worker.metadata.materialise import Materialiser
     from broker.worker.settings import TierSettings
-    from kafka_ds.lake.log.snapshot import TableSnapshot
+    from kafka_ds.delta.snapshot import TableSnapshot
 
     broker = Broker(memory_path)
     await broker.start()

@@ -18,17 +18,17 @@ from broker.worker.metadata import materialise
 from broker.worker.metadata.materialise import Materialiser
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
-from kafka_ds.lake import actions
-from kafka_ds.lake.actions import KIND_KEY
-from kafka_ds.lake.log.attempt import FateUnknown, PlainChange
-from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
-from kafka_ds.lake.log.maintenance import vacuum, write_checkpoint
-from kafka_ds.lake.log.snapshot import TableSnapshot
-from kafka_ds.lake.names import CLUSTER_METADATA
-from kafka_ds.lake.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.event_files import Merged, merge_events
-from kafka_ds.lake.tables.events import read_events
+from kafka_ds.delta import actions
+from kafka_ds.delta.actions import KIND_KEY
+from kafka_ds.delta.commit import FateUnknown, PlainChange
+from kafka_ds.delta.log import DeltaLog, SystemLogClock
+from kafka_ds.delta.maintenance import vacuum, write_checkpoint
+from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.event_files import Merged, merge_events
+from kafka_ds.topic.events import read_events
+from kafka_ds.topic.names import CLUSTER_METADATA
+from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
 
 Place = tuple[int, str, int]

@@ -17,7 +17,6 @@ from broker.security.authentication.scram_users import (
     credential_of,
     decode_credential,
 )
-from kafka_ds.lake.names import CREDENTIALS
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AlterClientQuotasRequest,
@@ -39,6 +38,7 @@ from kafka_ds.protocol.messages.security import (
     ScramCredentialUpsertion,
     UserName,
 )
+from kafka_ds.topic.names import CREDENTIALS
 from tests.in_process import InProcess, in_process
 from tests.loops import in_loop
 

@@ -13,7 +13,6 @@ from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.errors import OptionError, UnknownLayout
-from kafka_ds.lake.batches.arrow import columns_of
 from kafka_ds.records.arrays import fixed
 from kafka_ds.records.compression import Codec
 from kafka_ds.records.encoder import BinaryColumn
@@ -32,6 +31,7 @@ from kafka_ds.sink.commit_records import (
 from kafka_ds.sink.loops import loops
 from kafka_ds.sink.options import SINK_OPTIONS, SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
+from kafka_ds.topic.batches.arrow import columns_of
 
 SERVERS = {"kafka.bootstrap.servers": "h:9092"}
 

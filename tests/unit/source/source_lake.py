@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kafka_ds.lake.actions import remove_action
-from kafka_ds.lake.files.parquet import write_rows
-from kafka_ds.lake.names import data_file, topic_table
-from kafka_ds.lake.schemas import TOPIC_FILE_SCHEMA
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.intent import Intent, PartitionIntent
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.actions import remove_action
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.commit_rules import Intent, PartitionIntent
+from kafka_ds.topic.files.parquet import write_rows
+from kafka_ds.topic.names import data_file, topic_table
+from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
+from kafka_ds.topic.table import TopicTable
 
 TOPIC_ID = bytes(range(16))
 T0_MS = 1_700_000_000_000

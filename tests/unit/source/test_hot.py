@@ -15,8 +15,6 @@ from kafka_ds.client import settled
 from kafka_ds.client.cluster_pool import pooled_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import CorruptBatch, PlanGone, TopicGone
-from kafka_ds.lake.batches import convert
-from kafka_ds.lake.batches.convert import decode_hot
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
@@ -41,6 +39,8 @@ from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.scan_plan import HotPiece, LakeView, Task, plan_scan
 from kafka_ds.source.read import partition_reader as reading
 from kafka_ds.source.read.partition_reader import ReadConfig, read_task
+from kafka_ds.topic.batches import convert
+from kafka_ds.topic.batches.convert import decode_hot
 from tests.unit.source.source_broker import TOPIC_ID, scripted
 
 # Where a batch of format v2 has its checksum, and its first record.

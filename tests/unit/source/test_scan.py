@@ -13,10 +13,9 @@ from deltalake import DeltaTable
 from hypothesis import given
 
 from kafka_ds.client import cluster
+from kafka_ds.delta.history import history
+from kafka_ds.delta.log import DeltaLog
 from kafka_ds.errors import ClientError, NoSuchHost, OptionError
-from kafka_ds.lake.log.history import history
-from kafka_ds.lake.log.log import DeltaLog
-from kafka_ds.lake.names import commit_file, topic_table
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import Options, parse_options
@@ -31,6 +30,7 @@ from kafka_ds.source.plan.table_scan import (
     hot_reads,
     within,
 )
+from kafka_ds.topic.names import commit_file, topic_table
 from tests.unit.source.source_lake import Lake, Row, record_batch
 from tests.unit.source.test_scan_plan import file, view, views
 

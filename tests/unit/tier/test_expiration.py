@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ds.lake.expiration import (
+from kafka_ds.topic.expiration import (
     Decision,
     Held,
     Outlook,

@@ -15,7 +15,7 @@ from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
 from broker.worker.settings import TierSettings
-from kafka_ds.lake.expiration import Decision
+from kafka_ds.topic.expiration import Decision
 from tests.fakes.memory_disk import ManualClock
 
 KEY = (b"t" * 16, 0)

@@ -7,10 +7,10 @@ import pytest
 
 from broker.worker.delta import residue as delta_residue
 from broker.worker.delta.residue import ResidueFiles
-from kafka_ds.lake.batches.residue import ResidueHeader, encode_residue
-from kafka_ds.lake.names import residue_file, topic_table
-from kafka_ds.lake.store.opening import open_store
-from kafka_ds.lake.store.store import Store
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.topic.batches.residue import ResidueHeader, encode_residue
+from kafka_ds.topic.names import residue_file, topic_table
 
 TOPIC_ID = bytes(range(16))
 FILES, MARKERS = 6, 10

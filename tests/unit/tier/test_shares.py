@@ -15,11 +15,11 @@ from broker.worker.delta.writer import write_ranges
 from broker.worker.rpc import CopyRange
 from broker.worker.spi import SourceGone, Written
 from broker.worker.turns import Turns
-from kafka_ds.lake.batches.residue import Residue
-from kafka_ds.lake.files.parquet import FileReader
-from kafka_ds.lake.names import is_light_file
-from kafka_ds.lake.tables.states import RemoteLogSegment, RemoteLogSegmentState
 from kafka_ds.records.batch import build_batch
+from kafka_ds.topic.batches.residue import Residue
+from kafka_ds.topic.files.parquet import FileReader
+from kafka_ds.topic.names import is_light_file
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,

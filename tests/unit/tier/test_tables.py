@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from broker.worker.delta.tables import TopicTables
-from kafka_ds.lake.actions import add_action
-from kafka_ds.lake.files.parquet import FileReader
-from kafka_ds.lake.log.attempt import PlainChange
-from kafka_ds.lake.log.checkpoint import is_torn
-from kafka_ds.lake.log.log import DeltaLog, SystemLogClock
-from kafka_ds.lake.log.maintenance import write_checkpoint
-from kafka_ds.lake.log.snapshot import TopicSnapshot
-from kafka_ds.lake.names import commit_file, topic_table
-from kafka_ds.lake.schemas import LOG_RETENTION_MS
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.topics import TopicTable
+from kafka_ds.delta.actions import add_action
+from kafka_ds.delta.checkpoint import is_torn
+from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.log import DeltaLog, SystemLogClock
+from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.files.parquet import FileReader
+from kafka_ds.topic.names import commit_file, topic_table
+from kafka_ds.topic.schemas import LOG_RETENTION_MS
+from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 
 FOLDER = topic_table("orders")

@@ -7,11 +7,11 @@ import pytest
 
 from broker.worker.delta.tables import TopicTables
 from broker.worker.delta.times import TimesReader
-from kafka_ds.lake.files.parquet import FileReader
-from kafka_ds.lake.log.log import SystemLogClock
-from kafka_ds.lake.schemas import LOG_RETENTION_MS
-from kafka_ds.lake.store.local import LocalStore
-from kafka_ds.lake.tables.intent import PartitionIntent
+from kafka_ds.delta.log import SystemLogClock
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.commit_rules import PartitionIntent
+from kafka_ds.topic.files.parquet import FileReader
+from kafka_ds.topic.schemas import LOG_RETENTION_MS
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, write_file
 
 # In 2023, as milliseconds; the same moment as others count it, and as large as a time can be.

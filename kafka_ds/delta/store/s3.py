@@ -1,0 +1,278 @@
+"""Shell: the lake in an object store of S3's kind.
+
+Rules of this file:
+- `put_if_absent` is a conditional PUT (`If-None-Match: *`). Where the answer to it was lost the library asks again
+  and is told that the object exists, which is False here: whose it is must be read, as everywhere.
+- Any other error of a write leaves its fate unknown; none is `NotWritten`.
+- What a store may always answer (503 SlowDown, a connection that is reset) is asked again here, with growing pauses. A
+  decision and the lease are asked for briefly, as those who make them try again by themselves and have to be able to
+  stop; a read and a data file for long, as a task of Spark's or a copy fails with it.
+- A bucket that is not there is an error, never an object that is not there (a HEAD alone cannot tell: whoever asks
+  for a size has read before). What the store's refusals mean is said in `s3_errors`.
+- Where the store is and who asks for it come from AWS's own environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
+  `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, a role of the machine …), never from an option or a setting: secrets
+  have no place in a plan, a log line or a table.
+- A file that is made in pieces is put as a whole when it is complete: what failed before leaves nothing behind.
+- Paths are relative to the address; an absolute one below it, as other engines may write, is understood too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import cached_property
+from typing import IO, Any, NoReturn
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
+from obstore.store import S3Store
+
+from kafka_ds.delta.store.s3_errors import (
+    ENDPOINT_VARIABLE,
+    check_endpoint,
+    explained,
+    is_missing_bucket,
+    is_permission,
+)
+from kafka_ds.delta.store.store import OBJECT_SCHEMES, Entry, UnsupportedStore
+
+# A decision (a commit, a read of the log) shall not hang; a data file may take its time.
+REQUEST_TIMEOUT = "10s"
+UPLOAD_TIMEOUT = "300s"
+UPLOADS_AT_ONCE = 4
+CONNECT_TIMEOUT = "3s"
+# From the first try on; no more are begun after.
+DECISION_PATIENCE_SECONDS = 2
+READ_PATIENCE_SECONDS = 15
+UPLOAD_PATIENCE_SECONDS = 60
+RETRIES_MAX = 20
+PAUSE_MS_MIN = 50
+PAUSE_MS_MAX = 1_000
+# A file in the making is kept in memory up to here, then in the temporary folder.
+SPOOLED_BYTES_MAX = 32 << 20
+
+
+class ObjectStore:
+    """A bucket, or what lies below a prefix of it. Threads may share one."""
+
+    def __init__(self, bucket: str, prefix: str = "") -> None:
+        """Nothing is asked yet; errors of bucket and credentials come with the first request.
+
+        Raises UnsupportedStore where `bucket` or AWS_ENDPOINT_URL is no address at all.
+        """
+        if not bucket:
+            raise UnsupportedStore("lake.uri names no bucket: s3://<bucket>/<prefix>")
+        self._endpoint = os.environ.get(ENDPOINT_VARIABLE, "")
+        if (complaint := check_endpoint(self._endpoint)) is not None:
+            raise UnsupportedStore(complaint)
+        self._root = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._alternatives = tuple(
+            f"{s}://{bucket}/{prefix}".rstrip("/") + "/" for s in OBJECT_SCHEMES
+        )
+        self._plain = self._endpoint.startswith("http://")
+        self._place = (bucket, prefix)
+
+    # Each is made when it is first used: a client takes 15 ms, and a reader needs one of them.
+
+    @cached_property
+    def _deciding(self) -> S3Store:
+        return self._client(REQUEST_TIMEOUT, DECISION_PATIENCE_SECONDS)
+
+    @cached_property
+    def _store(self) -> S3Store:
+        return self._client(REQUEST_TIMEOUT, READ_PATIENCE_SECONDS)
+
+    @cached_property
+    def _uploads(self) -> S3Store:
+        return self._client(UPLOAD_TIMEOUT, UPLOAD_PATIENCE_SECONDS)
+
+    def _client(self, timeout: str, patience_seconds: int) -> S3Store:
+        bucket, prefix = self._place
+        return S3Store(
+            bucket,
+            prefix=prefix or None,
+            config={"endpoint": self._endpoint} if self._endpoint else None,
+            client_options={
+                "allow_http": self._plain,
+                "timeout": timeout,
+                "connect_timeout": CONNECT_TIMEOUT,
+            },
+            retry_config={
+                "max_retries": RETRIES_MAX,
+                "retry_timeout": timedelta(seconds=patience_seconds),
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=PAUSE_MS_MIN),
+                    "max_backoff": timedelta(milliseconds=PAUSE_MS_MAX),
+                    "base": 2,
+                },
+            },
+        )
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create `path`; False when an object of that name is there, which may be this very one."""
+        try:
+            obstore.put(
+                self._deciding, self._inside(path), data, mode="create", use_multipart=False
+            )
+        except AlreadyExistsError:
+            return False
+        except (BaseError, FileNotFoundError) as error:
+            self._raise(path, error)
+        return True
+
+    def put_durable(self, path: str, data: bytes) -> None:
+        """Create or replace `path`."""
+        try:
+            obstore.put(self._deciding, self._inside(path), data)
+        except (BaseError, FileNotFoundError) as error:
+            self._raise(path, error)
+
+    @contextlib.contextmanager
+    def create(self, path: str) -> Iterator[IO[bytes]]:
+        """A file to be written in pieces; an object once the context has ended well."""
+        with tempfile.SpooledTemporaryFile(max_size=SPOOLED_BYTES_MAX) as file:
+            yield file
+            file.seek(0)
+            try:
+                obstore.put(
+                    self._uploads, self._inside(path), file, max_concurrency=UPLOADS_AT_ONCE
+                )
+            except (BaseError, FileNotFoundError) as error:
+                self._raise(path, error)
+
+    def delete(self, path: str) -> None:
+        """Remove `path`; no error when it is not there."""
+        try:
+            obstore.delete(self._store, self._inside(path))
+        except FileNotFoundError:
+            return
+        except BaseError as error:
+            self._raise(path, error)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes:
+        """All of `path`; FileNotFoundError when there is none."""
+        try:
+            return bytes(obstore.get(self._store, self._relative(path)).bytes())
+        except FileNotFoundError as error:
+            self._raise_missing(path, error)
+        except BaseError as error:
+            self._raise(path, error)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`, fewer only at the end of the file."""
+        if length <= 0:
+            return b""
+        try:
+            return bytes(
+                obstore.get_range(self._store, self._relative(path), start=start, length=length)
+            )
+        except FileNotFoundError as error:
+            self._raise_missing(path, error)
+        except BaseError as error:
+            if is_permission(str(error)):
+                self._raise(path, error)
+            # A range that begins behind the end is an error there, and nothing here.
+            size = self.size(path)
+            if size is not None and start >= size:
+                return b""
+            self._raise(path, error)
+
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+        """The objects below the folder `prefix`, by path; those after `start_after`."""
+        found: list[Entry] = []
+        try:
+            for chunk in obstore.list(
+                self._store,
+                f"{prefix.rstrip('/')}/" if prefix else None,
+                offset=start_after or None,
+            ):
+                found += [_entry(meta) for meta in chunk]
+        except BaseError as error:
+            self._raise(prefix, error)
+        return tuple(sorted(found, key=lambda entry: entry.path))
+
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """The names directly below `prefix` under which there are objects."""
+        try:
+            listed = obstore.list_with_delimiter(self._store, f"{prefix}/" if prefix else None)
+        except BaseError as error:
+            self._raise(prefix, error)
+        return tuple(
+            sorted(each.rstrip("/").rpartition("/")[2] for each in listed["common_prefixes"])
+        )
+
+    def size(self, path: str) -> int | None:
+        """The size of the object, or None when there is none."""
+        try:
+            return int(obstore.head(self._store, self._relative(path))["size"])
+        except FileNotFoundError:
+            return None
+        except BaseError as error:
+            self._raise(path, error)
+
+    def make_durable(self, path: str) -> None:
+        """What an object store has acknowledged is durable; that it is there is seen once more."""
+        if self.size(path) is None:
+            raise FileNotFoundError(self.uri(path))
+
+    def local_path(self, path: str) -> str | None:
+        """There is none."""
+        return None
+
+    def uri(self, path: str) -> str:
+        """The address of `path` for other libraries."""
+        relative = self._relative(path)
+        return f"{self._root}/{relative}" if relative else self._root
+
+    @property
+    def delta_options(self) -> dict[str, str]:
+        """What `deltalake` needs beside AWS's environment."""
+        options = {"aws_conditional_put": "etag"}
+        return {**options, "aws_allow_http": "true"} if self._plain else options
+
+    # -- names and errors ---------------------------------------------------------------------
+
+    def _relative(self, path: str) -> str:
+        for root in self._alternatives:
+            if path.startswith(root):
+                return path[len(root) :]
+        return path
+
+    def _inside(self, path: str) -> str:
+        relative = self._relative(path)
+        assert relative and "://" not in relative, f"outside: {path}"
+        assert ".." not in relative.split("/"), f"outside: {path}"
+        return relative
+
+    def _raise_missing(self, path: str, error: FileNotFoundError) -> NoReturn:
+        if is_missing_bucket(str(error)):
+            self._raise(path, error)
+        raise FileNotFoundError(self.uri(path)) from None
+
+    def _raise(self, path: str, error: BaseError | FileNotFoundError) -> NoReturn:
+        text = str(error)
+        message = f"{self.uri(path)}: {explained(text)}"
+        refused = isinstance(error, (PermissionDeniedError, UnauthenticatedError))
+        if refused or is_permission(text):
+            raise PermissionError(message) from error
+        raise OSError(message) from error
+
+
+def _entry(meta: Any) -> Entry:
+    return Entry(
+        path=meta["path"],
+        size=int(meta["size"]),
+        modified_ms=int(meta["last_modified"].timestamp() * 1000),
+    )

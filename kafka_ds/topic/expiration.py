@@ -1,0 +1,196 @@
+"""Pure: where a tiered partition begins by its retention, and what lies wholly below that offset (KIP-405).
+
+Rules of this file:
+- A range goes for one of three reasons, like a remote segment in Kafka: it ends below the log start; its newest record
+  is as old as retention.ms; or the partition without it is still as large as retention.bytes. For the last, what is
+  both in the log and in the lake counts once, in bytes of log.
+- Ranges are judged from the oldest on, and the first that stays keeps all after it. Nothing at or above the high
+  watermark goes.
+- A range whose epochs contradict the leader's own is skipped and not counted: it is not part of this history.
+- Retention moves the log start and nothing else. Then what lies wholly below the log start is removed. A file that
+  straddles it stays, with the ranges whose rows it holds.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any, Self
+
+from kafka_ds.topic.lineage import Lineage
+
+NO_LIMIT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One range in the lake: offsets [start_offset, end_offset]."""
+
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    """Of the log that it was copied from."""
+    newest_ms: int
+    """The greatest timestamp of its records; where none has one, when it was copied."""
+    is_ours: bool = True
+    """Whether the leader's epochs agree with those that it was written in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """How much of a partition is to be kept, and what must not go in any case."""
+
+    now_ms: int
+    retention_ms: int
+    retention_bytes: int
+    log_start_offset: int
+    limit_offset: int
+    """Nothing at or above it goes: the high watermark, or the last stable offset where that is lower."""
+    local_bytes: int
+    """Bytes of local log that are not in the lake."""
+
+
+class Reason(Enum):
+    """Why the log start moves; Kafka's words."""
+
+    TIME = "retention.ms"
+    SIZE = "retention.bytes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Where a partition is to begin."""
+
+    log_start_offset: int
+    reasons: frozenset[Reason] = frozenset()
+    expired: int = 0
+    """Ranges that end below it and did not end below the one before."""
+    expired_bytes: int = 0
+    kept: int = 0
+    kept_bytes: int = 0
+    """Of the ranges that stay."""
+    oldest_ms: int | None = None
+    """The newest timestamp of the first range that stays; None where none does."""
+    oldest_bytes: int = 0
+
+    def header(self) -> dict[str, Any]:
+        """As JSON-friendly values."""
+        return {**asdict(self), "reasons": sorted(each.value for each in self.reasons)}
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any]) -> Self:
+        """From JSON-friendly values."""
+        return cls(**{**header, "reasons": frozenset(map(Reason, header["reasons"]))})
+
+
+def decide(held: Sequence[Held], retention: Retention) -> Decision:
+    """Where the partition begins by its retention; `held` is sorted by start offset."""
+    left = [each for each in held if each.is_ours and each.end_offset >= retention.log_start_offset]
+    kept_bytes = sum(each.size_bytes for each in left)
+    start, reasons, count = retention.log_start_offset, set(), 0
+    expired_bytes = 0
+    for each in left:
+        if each.end_offset >= retention.limit_offset:
+            break
+        reason = _due(each, retention, kept_bytes + retention.local_bytes)
+        if reason is None:
+            break
+        reasons.add(reason)
+        kept_bytes -= each.size_bytes
+        expired_bytes += each.size_bytes
+        start = each.end_offset + 1
+        count += 1
+    first = left[count] if count < len(left) else None
+    return Decision(
+        log_start_offset=start,
+        reasons=frozenset(reasons),
+        expired=count,
+        expired_bytes=expired_bytes,
+        kept=len(left) - count,
+        kept_bytes=kept_bytes,
+        oldest_ms=None if first is None else first.newest_ms,
+        oldest_bytes=0 if first is None else first.size_bytes,
+    )
+
+
+def _due(each: Held, retention: Retention, partition_bytes: int) -> Reason | None:
+    """Why this range, the oldest one left, may go."""
+    horizon_ms = retention.now_ms - retention.retention_ms
+    if retention.retention_ms != NO_LIMIT and horizon_ms >= 0 and each.newest_ms <= horizon_ms:
+        return Reason.TIME
+    limit_bytes = retention.retention_bytes
+    if limit_bytes != NO_LIMIT and partition_bytes - each.size_bytes >= limit_bytes:
+        return Reason.SIZE
+    return None
+
+
+def is_of_this_history(
+    epochs: Sequence[tuple[int, int]], lineage: Sequence[tuple[int, int]], end_offset: int
+) -> bool:
+    """Whether a range's epochs agree with those that the leader knows for its offsets."""
+    return Lineage.of(epochs).divergence(Lineage.of(lineage), end_offset) is None
+
+
+def horizon(log_start_offset: int, files: Iterable[tuple[int, int]], tiered_end: int) -> int:
+    """The offset below which all files may go; `files` gives the [first, last] offset of each."""
+    straddling = [first for first, last in files if first < log_start_offset <= last]
+    return min([log_start_offset, tiered_end + 1, *straddling])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residue:
+    """One residue file, and what it knows."""
+
+    path: str
+    end_offset: int
+    has_producers: bool
+
+
+def residue_to_drop(files: Iterable[Residue], below: int) -> list[str]:
+    """The files that only concern lower offsets, without the last ones, which know epochs and producers.
+
+    Rebuilding a replica asks for the partition's state at an offset, perhaps the one before the first.
+    """
+    past = [each for each in files if each.end_offset < below]
+    last = max((each.end_offset for each in past), default=-1)
+    known = max((each.end_offset for each in past if each.has_producers), default=-1)
+    return [each.path for each in past if each.end_offset not in (last, known)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a leader remembers of a partition after a look, so that it looks again only for a reason."""
+
+    decision: Decision
+    retention: Retention
+    copied_offset: int
+
+    def is_due(self, retention: Retention, copied_offset: int) -> bool:
+        """Whether something may go that could not go at the last look."""
+        before = self.retention
+        changed = (retention.retention_ms, retention.retention_bytes) != (
+            before.retention_ms,
+            before.retention_bytes,
+        )
+        if changed or retention.log_start_offset != self.decision.log_start_offset:
+            return True
+        if (
+            self.copied_offset + 1 < retention.log_start_offset
+            and copied_offset != self.copied_offset
+        ):
+            # A copy was in flight when the log start moved: its rows may lie below.
+            return True
+        oldest_ms = self.decision.oldest_ms
+        # By time alone nothing goes before the oldest does, whatever is copied after it.
+        by_size = retention.retention_bytes != NO_LIMIT
+        if copied_offset != self.copied_offset and (by_size or oldest_ms is None):
+            return True
+        if oldest_ms is None or retention.limit_offset <= self.decision.log_start_offset:
+            return False
+        first = Held(
+            start_offset=0,
+            end_offset=0,
+            size_bytes=self.decision.oldest_bytes,
+            newest_ms=oldest_ms,
+        )
+        whole_bytes = self.decision.kept_bytes + retention.local_bytes
+        return _due(first, retention, whole_bytes) is not None

@@ -1,0 +1,171 @@
+"""Pure: which files of a topic's table are to be rewritten: small ones, badly laid out ones, those with expired rows.
+
+Rules of this file:
+- Files are considered in the order of their offsets, in groups that do not interleave. A file that lies wholly below
+  the log start is left alone: retention removes it as it is.
+- A file that is badly laid out inside is rewritten by itself, so that no more than one such file is sorted at once.
+  Files that overlap are merged once each of them is sorted: a merge holds one page of each. A few small ones: at once.
+- Small files that follow one another are merged when there are enough of them, or enough bytes. None is rewritten
+  unless the others hold as much as it does: so a row is rewritten only a few times in its life, however small the
+  copies are.
+- A file that was compressed lightly, because copies did not keep up, counts as small whatever its size. Once no more
+  can be added to it, because a larger file follows or it fills one, it is rewritten in any case, alone if need be.
+- The file itself is asked only if its name does not say that it was written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from kafka_ds.topic.index import FileEntry, clusters
+from kafka_ds.topic.names import is_light_file
+
+# A file is small below this part of what files are merged to.
+SMALL_PART = 8
+
+
+class Reason(Enum):
+    """Why files are written anew."""
+
+    SMALL = "small"
+    UNSORTED = "unsorted"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutRules:
+    """What a good layout is."""
+
+    file_bytes: int
+    """Up to how many bytes (as they lie in the store) small files are merged."""
+    files_min: int
+    """This many small files are merged, whatever their size."""
+    expired_ratio: float
+    """The part of a file's offsets that must lie below the log start before it is written anew for that."""
+
+    def __post_init__(self) -> None:
+        assert self.file_bytes > 0 and self.files_min >= 2 and 0 <= self.expired_ratio <= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Files that are replaced together, in the order of their first offsets."""
+
+    reason: Reason
+    files: tuple[FileEntry, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size for each in self.files)
+
+
+def next_task(
+    files: Sequence[FileEntry],
+    *,
+    log_start_offset: int,
+    rules: LayoutRules,
+    is_well_laid: Callable[[FileEntry], bool],
+    passed_over: Container[str] = (),
+) -> Task | None:
+    """What to write anew next of a partition's files, given by first offset; None where all is well.
+
+    `passed_over` are paths of files that are to be left as they lie.
+    """
+    run: list[FileEntry] = []
+    for cluster in clusters(files):
+        if max(each.max_offset for each in cluster) < log_start_offset:
+            continue
+        is_left = any(each.path in passed_over for each in cluster)
+        task = _of_cluster(cluster, log_start_offset, rules, is_well_laid) if not is_left else None
+        if task is not None:
+            return task
+        is_small = len(cluster) == 1 and not is_left and _is_small(cluster[0], rules)
+        if is_small and cluster[0].min_offset >= log_start_offset:
+            run.append(cluster[0])
+            if sum(each.size for each in run) < rules.file_bytes:
+                continue
+        found = _merge(run, rules.file_bytes, rules.files_min) or _of_light(run)
+        if found is not None:
+            return found
+        run = []
+    # More may follow these.
+    return _merge(run, rules.file_bytes, rules.files_min)
+
+
+def _of_light(run: Sequence[FileEntry]) -> Task | None:
+    """From the first that was compressed in haste to the last: nothing more comes to these, a file at most."""
+    places = [at for at, each in enumerate(run) if is_light_file(each.path)]
+    return Task(Reason.SMALL, tuple(run[places[0] : places[-1] + 1])) if places else None
+
+
+def _is_small(entry: FileEntry, rules: LayoutRules) -> bool:
+    return entry.size < rules.file_bytes // SMALL_PART or is_light_file(entry.path)
+
+
+def _of_cluster(
+    cluster: Sequence[FileEntry],
+    log_start_offset: int,
+    rules: LayoutRules,
+    is_well_laid: Callable[[FileEntry], bool],
+) -> Task | None:
+    """What is wrong with files that overlap, or with one that overlaps none."""
+    bad = [each for each in cluster if not is_well_laid(each)]
+    if len(cluster) > 1:
+        whole = sum(each.size for each in cluster)
+        if bad and whole > rules.file_bytes:
+            return Task(Reason.UNSORTED, (bad[0],))
+        return Task(Reason.UNSORTED, tuple(cluster))
+    if bad:
+        return Task(Reason.UNSORTED, (bad[0],))
+    (only,) = cluster
+    below = log_start_offset - only.min_offset
+    if below > 0 and below >= rules.expired_ratio * (only.max_offset + 1 - only.min_offset):
+        return Task(Reason.EXPIRED, (only,))
+    return None
+
+
+def next_merge(
+    files: Sequence[FileEntry], *, rows_max: int, files_min: int, files_max: int
+) -> Task | None:
+    """Which small files to make one of, at most so many at a time: of a table without partitions, in its own order.
+
+    Small are those of few rows here: what a handful of rows takes in a store is most of it the file's own.
+    """
+    run: list[FileEntry] = []
+    run_rows = 0
+    for each in files:
+        if 0 <= each.rows < rows_max // SMALL_PART:
+            run.append(each)
+            run_rows += each.rows
+            if run_rows < rows_max and len(run) < files_max:
+                continue
+        if (found := _merge(run, rows_max, files_min, _rows)) is not None:
+            return found
+        run, run_rows = [], 0
+    return _merge(run, rows_max, files_min, _rows)
+
+
+def _size(entry: FileEntry) -> int:
+    return entry.size
+
+
+def _rows(entry: FileEntry) -> int:
+    return entry.rows
+
+
+def _merge(
+    run: Sequence[FileEntry], whole: int, files_min: int, weigh: Callable[[FileEntry], int] = _size
+) -> Task | None:
+    """Small files that follow one another, all or some of them, where merging them is worth it."""
+    if len(run) < 2:
+        return None
+    total = sum(map(weigh, run))
+    if len(run) < files_min and total < whole:
+        return None
+    at = max(range(len(run)), key=lambda place: weigh(run[place]))
+    if weigh(run[at]) * 2 > total:
+        before = _merge(run[:at], whole, files_min, weigh)
+        return before or _merge(run[at + 1 :], whole, files_min, weigh)
+    return Task(Reason.SMALL, tuple(run))

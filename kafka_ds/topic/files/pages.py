@@ -1,0 +1,319 @@
+"""Shell: row groups of a topic's Parquet file in the form that the encoding loop takes, without a copy of each value.
+
+Rules of this file (it is impure in the compiled code of `kafka_ds.records.kernel` alone):
+- It reads pages as `parquet.write_rows` lays them out: data pages of version 1, flat columns, zstd, snappy or no
+  compression, the encodings DELTA_BINARY_PACKED and DELTA_LENGTH_BYTE_ARRAY. Anything else, and anything malformed, is
+  Unusual: then Arrow reads it, or says what is wrong.
+- A page's header is a struct of Thrift's compact protocol (parquet.thrift). Its bounds are checked before use.
+- The bytes of values stay where the page was decompressed to, unless a column has several pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from kafka_ds.records import kernel
+from kafka_ds.records.arrays import fixed, read_only
+from kafka_ds.records.encoder import BinaryColumn
+from kafka_ds.topic.files import page_loops
+
+__all__ = ["Chunk", "Part", "Unusual", "binaries", "chunk_of", "loops", "numbers"]
+
+# Parquet's numbers (parquet.thrift).
+DATA_PAGE = 0
+RLE, DELTA_BINARY_PACKED, DELTA_LENGTH_BYTE_ARRAY = 3, 5, 6
+# Fields of PageHeader and of DataPageHeader.
+PAGE_TYPE, UNCOMPRESSED_BYTES, COMPRESSED_BYTES, DATA_PAGE_HEADER = 1, 2, 3, 5
+VALUE_COUNT, ENCODING, LEVEL_ENCODING = 1, 2, 3
+# Thrift's compact protocol: the types of fields.
+TRUE, FALSE, BYTE, INT16, INT32, INT64, BINARY, STRUCT = 1, 2, 3, 4, 5, 6, 8, 12
+DEPTH_MAX = 4
+LEVELS_SIZE_BYTES = 4
+CODECS = {"ZSTD": "zstd", "SNAPPY": "snappy", "UNCOMPRESSED": None}
+# Offsets of 32 bits.
+BYTES_MAX = (1 << 31) - 1
+# Twice the rows of a group of ours. A damaged footer may tell of any number, and room would be made for them.
+ROWS_MAX = 1 << 18
+
+_NO_BYTES = read_only(None, np.uint8)
+
+
+class Unusual(Exception):
+    """This is not laid out as ours; Arrow is to read it."""
+
+
+class Chunk(NamedTuple):
+    """A column of one row group: where its pages lie in the file, and what they are to hold."""
+
+    start: int
+    size_bytes: int
+    rows: int
+    codec: str | None
+    """What Arrow calls it."""
+    has_levels: bool
+
+    @property
+    def end(self) -> int:
+        """Where the next one may begin."""
+        return self.start + self.size_bytes
+
+
+class Part(NamedTuple):
+    """A chunk with its bytes."""
+
+    chunk: Chunk
+    data: NDArray[np.uint8]
+
+
+class _Page(NamedTuple):
+    """A page's rows: a byte for each where one of them is null, and the bytes of the encoding."""
+
+    rows: int
+    valid: NDArray[np.uint8]
+    nulls: int
+    data: NDArray[np.uint8]
+    start: int
+    encoding: int
+
+
+class _Loops(NamedTuple):
+    deltas: Callable[..., int]
+    levels: Callable[..., int]
+    byte_offsets: Callable[..., int]
+
+
+@lru_cache(maxsize=1)
+def loops() -> _Loops:
+    """Compile what is needed here, or load what was compiled before."""
+    longs, flags, ends = (np.empty(0, dtype) for dtype in (np.int64, np.uint8, np.int32))
+    with kernel.cache_folder() as folder:
+        return _Loops(
+            deltas=kernel.compiled(folder, page_loops.deltas, (_NO_BYTES, 0, 0, longs)),
+            levels=kernel.compiled(folder, page_loops.levels, (_NO_BYTES, 0, 0, flags)),
+            byte_offsets=kernel.compiled(
+                folder, page_loops.byte_offsets, (longs, flags, 0, 0, ends)
+            ),
+        )
+
+
+def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: str) -> Chunk:
+    """A column's chunk, as the file's footer has it. Raises Unusual."""
+    row_group = metadata.row_group(group)
+    column = row_group.column(place)
+    leaf = metadata.schema.column(place)
+    codec = column.compression
+    if (
+        column.physical_type != physical_type
+        or codec not in CODECS
+        or leaf.max_repetition_level
+        or leaf.max_definition_level > 1
+        or column.has_dictionary_page
+        or column.num_values != row_group.num_rows
+    ):
+        raise Unusual(column.path_in_schema)
+    return Chunk(
+        column.data_page_offset,
+        column.total_compressed_size,
+        column.num_values,
+        CODECS[codec],
+        leaf.max_definition_level == 1,
+    )
+
+
+def numbers(parts: Sequence[Part]) -> NDArray[np.int64]:
+    """A column of 64 bits of several groups. Raises Unusual, also for a null."""
+    out = np.empty(_row_count(parts), np.int64)
+    row = 0
+    for page in _pages(parts):
+        if page.nulls or page.encoding != DELTA_BINARY_PACKED:
+            raise Unusual("a column of numbers with nulls or of another encoding")
+        into = out[row : row + page.rows]
+        if loops().deltas(page.data, page.start, len(page.data), into) < 0:
+            raise Unusual("numbers that end early")
+        row += page.rows
+    return fixed(out)
+
+
+def binaries(parts: Sequence[Part]) -> BinaryColumn:
+    """A column of bytes of several groups. Raises Unusual."""
+    rows = _row_count(parts)
+    pages = list(_pages(parts))
+    nulls = sum(page.nulls for page in pages)
+    valid = _NO_BYTES
+    if nulls:
+        valid = fixed(np.concatenate([_flags(page) for page in pages]))
+    if nulls == rows:
+        return BinaryColumn(read_only(None, np.int32), _NO_BYTES, valid)
+    offsets = np.empty(rows + 1, np.int32)
+    offsets[0] = 0
+    data: list[NDArray[np.uint8]] = []
+    row = total = 0
+    for page in pages:
+        values = _values(page, total, offsets[1 + row : 1 + row + page.rows])
+        row, total = row + page.rows, total + len(values)
+        data.append(values)
+    whole = data[0] if len(data) == 1 else np.concatenate(data)
+    return BinaryColumn(fixed(offsets), fixed(whole), valid)
+
+
+def _row_count(parts: Sequence[Part]) -> int:
+    if not all(0 <= chunk.rows <= ROWS_MAX for chunk, _ in parts):
+        raise Unusual("more rows than a group of ours has")
+    return sum(chunk.rows for chunk, _ in parts)
+
+
+def _flags(page: _Page) -> NDArray[np.uint8]:
+    return page.valid if page.nulls else np.ones(page.rows, np.uint8)
+
+
+def _values(page: _Page, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """The bytes of a page's values one after the other; `ends` is filled with where each row's end, from `first` on."""
+    compiled = loops()
+    lengths = np.empty(page.rows - page.nulls, np.int64)
+    at = page.start
+    if len(lengths):
+        if page.encoding != DELTA_LENGTH_BYTE_ARRAY:
+            raise Unusual("bytes of another encoding")
+        at = compiled.deltas(page.data, at, len(page.data), lengths)
+        if at < 0:
+            raise Unusual("lengths that end early")
+    else:
+        at = len(page.data)
+    room = len(page.data) - at
+    if first + room > BYTES_MAX:
+        raise Unusual("more than offsets of 32 bits can tell")
+    valid = page.valid if page.nulls else np.empty(0, np.uint8)
+    if compiled.byte_offsets(lengths, valid, room, first, ends) != room:
+        raise Unusual("values of other lengths than those that are told")
+    return page.data[at:]
+
+
+def _pages(parts: Sequence[Part]) -> Iterator[_Page]:
+    for chunk, data in parts:
+        position, left = 0, chunk.rows
+        while left:
+            page, position = _page(chunk, data, position)
+            if not 0 < page.rows <= left:
+                raise Unusual("a page of other rows than those that its chunk has")
+            left -= page.rows
+            yield page
+
+
+def _page(chunk: Chunk, data: NDArray[np.uint8], position: int) -> tuple[_Page, int]:
+    """The page that begins there, decompressed, and the position after it."""
+    header, position = _header(data, position)
+    of_page = header.get(DATA_PAGE_HEADER)
+    if header.get(PAGE_TYPE) != DATA_PAGE or not isinstance(of_page, dict):
+        raise Unusual("another kind of page")
+    size, plain_size = _size(header, COMPRESSED_BYTES), _size(header, UNCOMPRESSED_BYTES)
+    rows, encoding = _size(of_page, VALUE_COUNT), _size(of_page, ENCODING)
+    end = position + size
+    if end > len(data) or rows > chunk.rows:
+        raise Unusual("a page that is larger than its chunk")
+    body = data[position:end]
+    if chunk.codec is not None:
+        body = _decompressed(chunk.codec, body, plain_size)
+    if not chunk.has_levels:
+        return _Page(rows, _NO_BYTES, 0, body, 0, encoding), end
+    if of_page.get(LEVEL_ENCODING) != RLE:
+        raise Unusual("levels of another encoding")
+    return _with_levels(rows, body, encoding), end
+
+
+def _size(fields: dict[int, Any], number: int) -> int:
+    value = fields.get(number)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= BYTES_MAX:
+        raise Unusual("a page without its sizes")
+    return value
+
+
+def _decompressed(codec: str, body: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
+    # A frame of zstd that is of another size is refused; snappy says its size first, and Arrow believes it.
+    if codec == "snappy" and _told(body.data) != size_bytes:
+        raise Unusual("a page of another size than its header says")
+    try:
+        plain = pa.Codec(codec).decompress(pa.py_buffer(body), decompressed_size=size_bytes)
+    except (OSError, pa.ArrowException) as error:
+        raise Unusual(str(error)) from error
+    return read_only(plain, np.uint8)
+
+
+def _told(body: memoryview) -> int:
+    try:
+        return _varint(body, 0)[0]
+    except IndexError:
+        raise Unusual("a page that ends early") from None
+
+
+def _with_levels(rows: int, body: NDArray[np.uint8], encoding: int) -> _Page:
+    """A page that begins with the levels of its rows: 1 where there is a value."""
+    start = LEVELS_SIZE_BYTES + int.from_bytes(body[:LEVELS_SIZE_BYTES].tobytes(), "little")
+    if start > len(body):
+        raise Unusual("levels that are longer than their page")
+    valid = np.empty(rows, np.uint8)
+    nulls = loops().levels(body, LEVELS_SIZE_BYTES, start, valid)
+    if nulls < 0:
+        raise Unusual("levels that end early")
+    return _Page(rows, valid, nulls, body, start, encoding)
+
+
+# -- page headers -------------------------------------------------------------------------------
+
+
+def _header(data: NDArray[np.uint8], position: int) -> tuple[dict[int, Any], int]:
+    view = data.data
+    try:
+        return _struct(view, position, 0)
+    except IndexError:
+        raise Unusual("a page's header that ends early") from None
+
+
+def _struct(view: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    """The fields of a struct by their numbers, and the position after it. Raises IndexError at the end of the bytes."""
+    if depth > DEPTH_MAX:
+        raise Unusual("a page's header of structs within structs")
+    fields: dict[int, Any] = {}
+    number = 0
+    while view[at]:
+        delta, kind = view[at] >> 4, view[at] & 0x0F
+        at += 1
+        if delta:
+            number += delta
+        else:
+            zigzag, at = _varint(view, at)
+            number = zigzag >> 1 ^ -(zigzag & 1)
+        if kind in (TRUE, FALSE):
+            fields[number] = kind == TRUE
+        elif kind in (INT16, INT32, INT64):
+            zigzag, at = _varint(view, at)
+            fields[number] = zigzag >> 1 ^ -(zigzag & 1)
+        elif kind == BINARY:
+            size, at = _varint(view, at)
+            at += size
+        elif kind == BYTE:
+            at += 1
+        elif kind == STRUCT:
+            fields[number], at = _struct(view, at, depth + 1)
+        else:
+            raise Unusual(f"a page's header with a field of type {kind}")
+    return fields, at + 1
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift >= 70:
+            raise Unusual("a number of more than 64 bits")

@@ -1,0 +1,71 @@
+"""Pure: tiered ranges that a RESTORE took out of a topic's table.
+
+Rules of this file:
+- A RESTORE to a version before later copies removes their files, as it must. Nobody has erased these records, and their
+  offsets are not used again: what is above the greatest offset that is left is missing. What went below it is as the
+  older version had it, on purpose.
+- A range is missing until its file comes back, another RESTORE brings a file at its offsets, a commit of ours brings
+  its rows, or a person accepts the loss. A mark in the table says so for readers that begin with a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kafka_ds.delta.file_entry import UNKNOWN, FileEntry
+from kafka_ds.topic.names import MissingRange
+
+RESTORE = "RESTORE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingFile:
+    """What a file held that a RESTORE took out, and the version of that."""
+
+    range: MissingRange
+    path: str
+    """Resolved, as in `FileEntry`."""
+    version: int
+
+
+def taken_out(
+    version: int,
+    topic_id: bytes,
+    removed: Iterable[FileEntry],
+    ends: Mapping[int, int],
+) -> Iterator[MissingFile]:
+    """What a RESTORE took of the removed files; `ends` are the greatest offsets that are left by partition."""
+    for each in removed:
+        end = ends.get(each.partition, UNKNOWN)
+        if each.rows and each.max_offset > end:
+            span = MissingRange(
+                topic_id=topic_id,
+                partition=each.partition,
+                start_offset=max(each.min_offset, end + 1),
+                end_offset=each.max_offset,
+                action_path=each.action_path,
+            )
+            yield MissingFile(range=span, path=each.path, version=version)
+
+
+def is_met(missing: MissingRange, added: Iterable[FileEntry]) -> bool:
+    """Whether any file came at the offsets of a missing range."""
+    return any(
+        each.partition == missing.partition
+        and each.rows > 0
+        and each.min_offset <= missing.end_offset
+        and missing.start_offset <= each.max_offset
+        for each in added
+    )
+
+
+def joined(ranges: Iterable[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Ranges (both ends inclusive) by offset, those that touch as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found

@@ -1,0 +1,259 @@
+"""Shell: `__offsets`: where partitions and groups are, as each broker noted it last, as a Delta table.
+
+Rules of this file:
+- A broker's rows are one file, in a Delta partition of its own, and a note replaces all of them in one commit. So the
+  table holds only the present and stays small; the past is in its older versions, as long as those are kept.
+- If two brokers have rows about the same thing (leaders change), readers decide by the leader epoch: `present`.
+- The groups of a coordinator are in the table at each version. A broker's note removes its own rows of a partition of
+  `__consumer_offsets` only when it covers that partition again, or when a broker of a higher leader epoch has noted it.
+- If others have changed the same rows meanwhile, the note is made afresh: nobody needs the older one.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kafka_ds.delta.actions import KIND_KEY, Action, add_action, remove_action
+from kafka_ds.delta.commit import Conflict, PlainChange
+from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
+from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
+from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.names import OFFSETS
+from kafka_ds.topic.schemas import (
+    OFFSETS_FILE_SCHEMA,
+    OFFSETS_PARTITION_COLUMNS,
+    OFFSETS_SCHEMA,
+    delta_schema_json,
+    system_table_properties,
+)
+
+OFFSETS_KIND = "offsets"
+OPERATION = "NOTE OFFSETS"
+PARTITION_KIND = "partition"
+# Whose partitions' leaders are the coordinators of groups.
+COORDINATING_TOPIC = "__consumer_offsets"
+TRIES_MAX = 5
+
+Row = dict[str, Any]
+"""A row by its columns; times are milliseconds since 1970."""
+
+_TIMES = ("event_time", "commit_time")
+_BROKER = OFFSETS_PARTITION_COLUMNS[0]
+
+
+class OffsetsTable:
+    """The table of one lake, as one broker writes it and anybody reads it."""
+
+    def __init__(self, store: Store, *, clock: LogClock | None = None) -> None:
+        self._store = store
+        self.log = DeltaLog(store, OFFSETS, clock=clock)
+        self._snapshot = TableSnapshot(self.log)
+        self._noted: frozenset[int] | None = None
+        """The coordinators in the last note from here."""
+
+    def replace(self, broker_id: int, rows: Sequence[Row]) -> int:
+        """Let these be the broker's rows; the version of the commit.
+
+        Of a partition of `__consumer_offsets` without a row among them (its log is being read, or another broker leads
+        it that has noted nothing yet) its rows of before stay, until one of a higher leader epoch has noted it.
+
+        Raises ForeignTable, CommitError, Conflict, OSError.
+        """
+        self._open()
+        for _ in range(TRIES_MAX):
+            self._snapshot.refresh()
+            mine = self._files_of(broker_id)
+            written = [*rows, *self._kept(broker_id, mine, _coordinators_in(rows))]
+            change = self._change(broker_id, written, mine)
+            try:
+                version = self.log.commit(
+                    self.log.begin(change), read_version=self._snapshot.version
+                )
+            except Conflict:
+                continue
+            self._noted = _coordinators_in(written)
+            return version
+        raise Conflict(f"{OFFSETS}: others write the rows of broker {broker_id} all the time")
+
+    def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[Row]:
+        """What the broker noted of other coordinators, as long as nobody else speaks for them."""
+        # Mostly it is known that there are none. Another engine that writes our file anew does not change its rows.
+        if self._noted is not None and self._noted <= said:
+            return []
+        before = self._rows_of(mine, broker_id)
+        alone = {
+            row["partition"]: row
+            for row in before
+            if _is_coordinating(row) and row["partition"] not in said
+        }
+        others = (each for each in self._brokers() if each != broker_id) if alone else ()
+        for other in others:
+            for row in self._rows_of(self._files_of(other), other):
+                known = alone.get(row["partition"]) if _is_coordinating(row) else None
+                if known is not None and _supersedes(row, known):
+                    del alone[row["partition"]]
+        return [row for row in before if _coordinator_of(row) in alone]
+
+    def read(self) -> list[Row]:
+        """All rows of all brokers; none where there is no table."""
+        try:
+            self._snapshot.refresh()
+        except NoSuchTable:
+            return []
+        self._check()
+        return [
+            row
+            for broker_id in self._brokers()
+            for row in self._rows_of(self._files_of(broker_id), broker_id)
+        ]
+
+    def _open(self) -> None:
+        if not self.log.exists():
+            self.log.create(
+                schema_json=delta_schema_json(OFFSETS_SCHEMA),
+                partition_columns=OFFSETS_PARTITION_COLUMNS,
+                configuration={**system_table_properties(), KIND_KEY: OFFSETS_KIND},
+            )
+        if self._snapshot.version < 0:
+            self._snapshot.read()
+        self._check()
+
+    def _check(self) -> None:
+        if self._snapshot.kind != OFFSETS_KIND:
+            raise ForeignTable(f"{self._store.uri(OFFSETS)} holds a table that is not ours")
+
+    def _brokers(self) -> list[int]:
+        return sorted({_broker_of(each) for each in self._snapshot.files})
+
+    def _files_of(self, broker_id: int) -> list[str]:
+        return [each for each in self._snapshot.files if _broker_of(each) == broker_id]
+
+    def _change(self, broker_id: int, rows: Sequence[Row], replaced: Sequence[str]) -> PlainChange:
+        now_ms = self.log.clock.wall_ms()
+        values = {_BROKER: str(broker_id)}
+        data = _encode(rows)
+        name = f"{_BROKER}={broker_id}/{now_ms:015d}-{secrets.token_hex(8)}.parquet"
+        self._store.put_durable(self.log.path(name), data)
+        actions: list[Action] = [
+            remove_action(
+                path=self._snapshot.files[path].action_path,
+                partition_values=values,
+                size=self._snapshot.files[path].size,
+                deleted_ms=now_ms,
+            )
+            for path in replaced
+        ]
+        actions.append(
+            add_action(
+                path=name,
+                partition_values=values,
+                size=len(data),
+                modified_ms=now_ms,
+                stats=f'{{"numRecords":{len(rows)}}}',
+            )
+        )
+
+        def end_at_mine(version: int, others: Sequence[Action]) -> None:
+            for action in others:
+                changed = action.get("add") or action.get("remove")
+                if changed and _broker_of(str(changed["path"])) == broker_id:
+                    raise Conflict(f"version {version} changed the same rows", version=version)
+
+        info = {"brokerId": broker_id, "rows": len(rows)}
+        return PlainChange(OPERATION, actions=actions, info=info, check=end_at_mine)
+
+    def _rows_of(self, paths: Sequence[str], broker_id: int) -> list[Row]:
+        found: list[Row] = []
+        for path in paths:
+            table = pq.read_table(pa.BufferReader(self._store.read(path)), use_threads=False)
+            names = [name for name in OFFSETS_FILE_SCHEMA.names if name in table.column_names]
+            table = table.select(names)
+            for name in set(names) & set(_TIMES):
+                at = names.index(name)
+                milliseconds = table.column(name).cast(pa.timestamp("ms", tz="UTC"), safe=False)
+                table = table.set_column(at, name, milliseconds.cast(pa.int64()))
+            found += [{**row, _BROKER: broker_id} for row in table.to_pylist()]
+        return found
+
+
+def present(rows: Iterable[Row]) -> list[Row]:
+    """Of what brokers say of the same thing, what the newest leader says.
+
+    A coordinator is the leader of its partition of `__consumer_offsets`: who leads that by now is the only one to say
+    which groups there are. (A broker notes its partitions and its groups together.)
+    """
+    listed = list(rows)
+    newest: dict[tuple[str, int], Row] = {}
+    for row in listed:
+        if row["kind"] == PARTITION_KIND:
+            key = (row["topic_id"], row["partition"])
+            known = newest.get(key)
+            if known is None or _age(known) < _age(row):
+                newest[key] = row
+    coordinators = {
+        (row["partition"], row["leader_epoch"], row[_BROKER])
+        for row in newest.values()
+        if _is_coordinating(row)
+    }
+    groups = [
+        row
+        for row in listed
+        if row["kind"] != PARTITION_KIND
+        and (row["coordinator_partition"], row["coordinator_epoch"], row[_BROKER]) in coordinators
+    ]
+    return [*newest.values(), *groups]
+
+
+def _age(row: Mapping[str, Any]) -> tuple[int, int]:
+    return (row["leader_epoch"], row["event_time"])
+
+
+def _is_coordinating(row: Row) -> bool:
+    """Whether a row says where a partition of `__consumer_offsets` is."""
+    return row["kind"] == PARTITION_KIND and bool(row["topic"] == COORDINATING_TOPIC)
+
+
+def _coordinators_in(rows: Iterable[Row]) -> frozenset[int]:
+    return frozenset(row["partition"] for row in rows if _is_coordinating(row))
+
+
+def _supersedes(row: Row, known: Row) -> bool:
+    """Whether another broker's row of the same partition is of a later leader, or of a topic that was made anew."""
+    if row["topic_id"] != known["topic_id"]:
+        return bool(row["event_time"] > known["event_time"])
+    return bool(row["leader_epoch"] > known["leader_epoch"])
+
+
+def _coordinator_of(row: Row) -> int | None:
+    """The partition of `__consumer_offsets` that a row is of."""
+    if row["kind"] == PARTITION_KIND:
+        return row["partition"] if _is_coordinating(row) else None
+    partition: int | None = row["coordinator_partition"]
+    return partition
+
+
+def _broker_of(path: str) -> int:
+    """Whose file this is; engines that rewrite it keep it in its folder."""
+    for part in path.split("/"):
+        name, mark, value = part.partition("=")
+        if mark and name == _BROKER and value.isdigit():
+            return int(value)
+    return -1
+
+
+def _encode(rows: Sequence[Row]) -> bytes:
+    plain = [{**row, **{name: _microseconds(row.get(name)) for name in _TIMES}} for row in rows]
+    sink = io.BytesIO()
+    table = pa.Table.from_pylist(plain, OFFSETS_FILE_SCHEMA)
+    pq.write_table(table, sink, compression="zstd", write_statistics=False)
+    return sink.getvalue()
+
+
+def _microseconds(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None or milliseconds < 0 else milliseconds * 1000

@@ -1,0 +1,299 @@
+"""Shell: a topic's table as its writer holds it: made, followed, committed to, given up.
+
+Rules of this file (one instance is used by one thread at a time):
+- A table is never begun anew. Deleting a topic is a commit that removes all files, clears the topic id and leaves a
+  mark for it: a leader that slept through the deletion never takes the table up again. A later topic of the same name
+  goes on in the same log under its own id.
+- What is committed is first held against the newest state that is known, then against each version
+  that comes between: `intent` has the rules.
+- A folder that holds something else is refused with its name, and never written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka_ds.delta.actions import (
+    KIND_KEY,
+    TOPIC_ID_KEY,
+    Action,
+    CorruptLog,
+    interval_ms,
+    remove_action,
+    txn_action,
+)
+from kafka_ds.delta.commit import (
+    Attempt,
+    Conflict,
+    FilesMayBeGone,
+    PlainChange,
+)
+from kafka_ds.delta.deletion_vector import action_of
+from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
+from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot, TopicSnapshot
+from kafka_ds.delta.statistics import UnsupportedFile
+from kafka_ds.delta.store.store import Store
+from kafka_ds.protocol.types import NO_UUID, uuid_text
+from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicChange, TopicIdChanged, objection
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
+from kafka_ds.topic.names import deleted_mark, topic_table
+from kafka_ds.topic.schemas import (
+    LOG_RETENTION_MS,
+    TOPIC_PARTITION_COLUMNS,
+    TOPIC_SCHEMA,
+    delta_schema_json,
+    topic_table_properties,
+)
+
+TOPIC_KIND = "topic"
+CREATE = "CREATE TOPIC"
+ADOPT = "ADOPT TOPIC"
+RETIRE = "DELETE TOPIC"
+QUARANTINE = "QUARANTINE"
+TRIES_MAX = 20
+# What reading a log, or the footers of files, raises where they hold anything else than a topic's table does.
+UNREADABLE = (
+    CorruptLog,
+    NoSuchVersion,
+    UnsupportedFile,
+    UnreadableFile,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A commit that is in the table."""
+
+    version: int
+    out: Mapping[int, Conflict]
+    """The partitions that it is not about any more, and why."""
+    attempt: Attempt
+
+
+class TopicTable:
+    """The table of one topic."""
+
+    def __init__(
+        self,
+        store: Store,
+        topic: str,
+        *,
+        clock: LogClock | None = None,
+        reader: FileReader | None = None,
+        log_retention_ms: int = LOG_RETENTION_MS,
+    ) -> None:
+        """`log_retention_ms` is what the table is given when it is made here."""
+        self.topic = topic
+        self.folder = topic_table(topic)
+        self.log = DeltaLog(store, self.folder, clock=clock)
+        self._log_retention_ms = log_retention_ms
+        self._reader = reader
+        self.snapshot = TopicSnapshot(self.log, topic, reader)
+
+    def open(self, topic_id: bytes) -> TopicSnapshot:
+        """Make the table, or take up one that its last topic left; the snapshot as of now.
+
+        Raises ForeignTable where the folder holds something else, TopicIdChanged where the table belongs to
+        another incarnation of the topic, TableChanged where its rules are not known.
+        """
+        assert topic_id != NO_UUID, "a topic has an id"
+        if not self.log.exists():
+            self.log.create(
+                schema_json=delta_schema_json(TOPIC_SCHEMA),
+                partition_columns=TOPIC_PARTITION_COLUMNS,
+                configuration=_configuration(
+                    topic_table_properties(self._log_retention_ms), topic_id
+                ),
+                operation=CREATE,
+            )
+        for _ in range(TRIES_MAX):
+            self.read()
+            if self.snapshot.topic_id is not None:
+                break
+            if deleted_mark(topic_id) in self.snapshot.txns:
+                raise TopicIdChanged(
+                    f"{self._where()}: the topic with id {uuid_text(topic_id)} was deleted"
+                )
+            self._change_metadata(self.snapshot, ADOPT, topic_id)
+        if self.snapshot.topic_id != topic_id:
+            found = uuid_text(self.snapshot.topic_id or NO_UUID)
+            raise TopicIdChanged(
+                f"{self._where()} belongs to topic id {found}, not {uuid_text(topic_id)}"
+            )
+        complaint = objection(self.snapshot.protocol, self.snapshot.metadata)
+        if complaint:
+            raise TableChanged(f"{self._where()}: {complaint}")
+        return self.snapshot
+
+    def read(self) -> TopicSnapshot:
+        """The newest state of a table that is there; NoSuchTable, or ForeignTable, where it is not."""
+        try:
+            if self.snapshot.version < 0:
+                self.snapshot.read()
+            else:
+                self.snapshot.refresh()
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+        self._check_kind(self.snapshot)
+        retention = interval_ms(
+            self.snapshot.configuration.get("delta.logRetentionDuration", "interval 30 days")
+        )
+        self.log.log_retention_ms = retention or 0
+        return self.snapshot
+
+    def _unopened(self) -> TableSnapshot:
+        """The newest state without a look into any file: they may be damaged, or the store silent. Raises as `read`."""
+        found = TableSnapshot(self.log, reads_vectors=True)
+        try:
+            found.read()
+        except UNREADABLE as error:
+            raise self._unreadable(error) from error
+        self._check_kind(found)
+        return found
+
+    def _unreadable(self, error: Exception) -> ForeignTable:
+        return ForeignTable(f"{self._where()} is no table that can be read: {error}")
+
+    def _check_kind(self, snapshot: TableSnapshot) -> None:
+        if snapshot.kind != TOPIC_KIND:
+            raise ForeignTable(f"{self._where()} holds a table that is not a topic's")
+
+    def begin_ms(self) -> int:
+        """The time to begin a commit's files at, by the clock that `commit` measures their age with."""
+        return self.log.clock.boot_ms()
+
+    def commit(self, intent: Intent, *, begun_ms: int) -> Committed:
+        """Commit an intent, or those of its partitions that nothing in between has ended.
+
+        Raises Conflict where nothing is left of it, CommitError where no end could be reached; both
+        carry what decides whether its files may go.
+        """
+        self.read()
+        # The attempt looks at the versions from here on; those before were read just now, or long ago.
+        if begun_ms <= self.snapshot.gone_before_ms:
+            raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
+        change = TopicChange(intent, self.snapshot)
+        attempt = self.log.begin(change)
+        attempt.begun_ms = begun_ms
+        return self.resume(attempt)
+
+    def resume(self, attempt: Attempt) -> Committed:
+        """Go on with a commit whose fate was unknown."""
+        change = attempt.change
+        assert isinstance(change, TopicChange), "an attempt of this table"
+        version = self.log.commit(attempt, read_version=self.snapshot.version)
+        self.read()
+        return Committed(version=version, out=dict(change.out), attempt=attempt)
+
+    def mark_complaints(self) -> int:
+        """Note in the table which of others' files hold no records; gives the number of notes.
+
+        A reader that begins with a checkpoint does not see those commits.
+        """
+        marks = self.snapshot.marks_due()
+        if not marks:
+            return 0
+        actions = [txn_action(mark, version) for mark, version in marks.items()]
+        change = PlainChange(QUARANTINE, actions=actions)
+        self.log.commit(self.log.begin(change), read_version=self.snapshot.version)
+        self.read()
+        return len(marks)
+
+    def retire(self, topic_id: bytes) -> bool:
+        """Take all rows of a deleted topic out, and its id; False where that is done already.
+
+        Raises TopicIdChanged where the table belongs to another incarnation meanwhile.
+        """
+        for _ in range(TRIES_MAX):
+            try:
+                there = self._unopened()
+            except NoSuchTable:
+                return False
+            if there.topic_id is None:
+                self._begin_anew()
+                return False
+            if there.topic_id != topic_id:
+                raise TopicIdChanged(
+                    f"{self._where()} belongs to topic id {uuid_text(there.topic_id)}"
+                )
+            mark = txn_action(deleted_mark(topic_id), 1)
+            if self._change_metadata(there, RETIRE, NO_UUID, [*self._removals(there), mark]):
+                self._begin_anew()
+                return True
+        raise ContendedTable(
+            f"{self._where()}: files came in {TRIES_MAX} times while all were removed"
+        )
+
+    def was_retired(self, topic_id: bytes) -> bool:
+        """Whether the rows of that deleted topic were removed. Raises ForeignTable."""
+        try:
+            return deleted_mark(topic_id) in self._unopened().txns
+        except NoSuchTable:
+            return False
+
+    def _begin_anew(self) -> None:
+        """Forget what was known of the rows."""
+        self.snapshot = TopicSnapshot(self.log, self.topic, self._reader)
+
+    def _removals(self, there: TableSnapshot) -> list[Action]:
+        deleted_ms = self.log.clock.wall_ms()
+        return [
+            remove_action(
+                path=entry.action_path,
+                partition_values={"partition": str(entry.partition)},
+                size=entry.size,
+                deleted_ms=deleted_ms,
+                rows=entry.rows,
+                vector=action_of(entry.vector),
+            )
+            for entry in there.files.values()
+        ]
+
+    def _change_metadata(
+        self, there: TableSnapshot, operation: str, topic_id: bytes, actions: Sequence[Action] = ()
+    ) -> bool:
+        """Give the table another topic id; False if another writer committed meanwhile."""
+        metadata = dict(there.metadata)
+        metadata["configuration"] = _configuration(there.configuration, topic_id)
+        change = _MetadataChange(operation, [{"metaData": metadata}, *actions])
+        try:
+            self.log.commit(self.log.begin(change), read_version=there.version)
+        except Conflict:
+            return False
+        return True
+
+    def _where(self) -> str:
+        return self.log.store.uri(self.folder)
+
+
+class ContendedTable(Exception):
+    """Others kept changing the table while it was to be given up."""
+
+
+class _MetadataChange:
+    """A change of what the table is: made on exactly the state that was read."""
+
+    def __init__(self, operation: str, actions: Sequence[Action]) -> None:
+        self.operation = operation
+        self._actions = actions
+
+    def check(self, version: int, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if not action.keys() <= {"commitInfo"}:
+                raise TableChanged(f"version {version} came between", version=version)
+
+    def actions(self, version: int) -> Sequence[Action]:
+        return self._actions
+
+    def info(self) -> Mapping[str, Any]:
+        return {}
+
+
+def _configuration(before: Mapping[str, str], topic_id: bytes) -> dict[str, str]:
+    text = "" if topic_id == NO_UUID else uuid_text(topic_id)
+    return {**before, KIND_KEY: TOPIC_KIND, TOPIC_ID_KEY: text}

@@ -1,0 +1,249 @@
+"""The events' small files are merged: every event once at every version, in its order, for whoever reads."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.crash_points import EVENTS_POINTS, CrashPoints
+from broker.worker.metadata.event_files import EventMerging
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.settings import TierSettings
+from kafka_ds.delta.commit import FateUnknown, PlainChange
+from kafka_ds.delta.log import DeltaLog, SystemLogClock
+from kafka_ds.delta.maintenance import vacuum, write_checkpoint
+from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.event_files import merge_events
+from kafka_ds.topic.events import RemoteLogEvents, read_events
+from kafka_ds.topic.names import REMOTE_LOG_METADATA
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
+from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
+
+STATES = tuple(RemoteLogSegmentState)[:2]
+Order = list[tuple[int, int, int]]
+
+
+class Crash(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(FakeLogClock())
+
+
+def segment(number: int) -> RemoteLogSegment:
+    return RemoteLogSegment(
+        topic="orders",
+        topic_id=bytes(range(16)),
+        partition=0,
+        segment_id=bytes([number]) * 16,
+        state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        start_offset=number * 10,
+        end_offset=number * 10 + 9,
+        leader_epochs=((0, number * 10),),
+        files=("partition=0/a.parquet",),
+        broker_id=1,
+    )
+
+
+def opened(store: MemoryStore) -> RemoteLogEvents:
+    events = RemoteLogEvents(store, clock=store.clock)
+    events.open()
+    return events
+
+
+def fill(events: RemoteLogEvents, count: int, first: int = 0) -> None:
+    for number in range(first, first + count):
+        events.append([replace(segment(number), state=state) for state in STATES])
+
+
+def log_of(store: MemoryStore) -> DeltaLog:
+    return DeltaLog(store, REMOTE_LOG_METADATA, clock=store.clock)
+
+
+def files_at(store: MemoryStore, version: int | None = None) -> list[str]:
+    snapshot = TableSnapshot(log_of(store))
+    snapshot.read(version)
+    return list(snapshot.files)
+
+
+def at_version(store: MemoryStore, version: int) -> Order:
+    """(version, sequence, segment) of every row of the table as of a version."""
+    rows = [row for f in files_at(store, version) for row in read_events(store, f).to_pylist()]
+    return sorted((r["version"], r["sequence"], r["start_offset"] // 10) for r in rows)
+
+
+def followed(events: RemoteLogEvents) -> Order:
+    return [(e.version, e.sequence, e.start_offset // 10) for e in events.follow()]
+
+
+def test_each_event_is_there_once_at_every_version_and_for_every_follower(
+    store: MemoryStore,
+) -> None:
+    writer, follower = opened(store), opened(store)
+    fill(writer, 3)
+    seen = followed(follower)
+    fill(writer, 4, 3)
+    (merged,) = merge_events(log_of(store), files_min=4)
+    assert (merged.files, merged.events, merged.version) == (7, 14, 8)
+    assert len(files_at(store)) == 1
+    fill(writer, 2, 7)
+    seen += followed(follower)
+    everything = followed(opened(store))
+    assert seen == everything
+    assert [number for _, _, number in everything] == [each // 2 for each in range(18)]
+    for version in range(10):
+        assert at_version(store, version) == [e for e in everything if e[0] <= version]
+    assert merge_events(log_of(store), files_min=4) == [], "not each time that there is another"
+
+
+def test_what_was_merged_is_merged_again_when_there_is_as_much_of_others(
+    store: MemoryStore,
+) -> None:
+    writer = opened(store)
+    written = 0
+    for turn in range(12):
+        fill(writer, 5, turn * 5)
+        written += sum(each.events for each in merge_events(log_of(store), files_min=4))
+    assert len(followed(opened(store))) == 120
+    assert len(files_at(store)) < 15
+    assert written < 120 * 5
+
+
+def test_who_appends_meanwhile_is_not_disturbed(store: MemoryStore) -> None:
+    writer = opened(store)
+    fill(writer, 5)
+    store.before_put = times(1, lambda: fill_without_hook(store, writer))
+    (merged,) = merge_events(log_of(store), files_min=4)
+    assert merged.version == 7
+    assert [number for _, _, number in followed(opened(store))] == [each // 2 for each in range(12)]
+
+
+def fill_without_hook(store: MemoryStore, writer: RemoteLogEvents) -> None:
+    store.before_put = lambda path: None
+    fill(writer, 1, 5)
+
+
+def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemoryStore) -> None:
+    fill(opened(store), 5)
+    before = followed(opened(store))
+
+    def other() -> None:
+        store.before_put = lambda path: None
+        assert len(merge_events(log_of(store), files_min=4)) == 1
+
+    store.before_put = times(1, other)
+    assert merge_events(log_of(store), files_min=4) == []
+    assert followed(opened(store)) == before
+    parquet = [path for path in store.objects if path.endswith(".parquet")]
+    assert len(parquet) == 6 and len(files_at(store)) == 1
+
+
+def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
+    fill(opened(store), 5)
+    before = followed(opened(store))
+    store.after_put = times(100, raise_timeout)
+    on_read, store.on_read = store.on_read, fail_on_commits(store)
+    with pytest.raises(FateUnknown):
+        merge_events(log_of(store), files_min=4)
+    store.after_put, store.on_read = (lambda path: None), on_read
+    assert merge_events(log_of(store), files_min=4) == []
+    assert followed(opened(store)) == before and len(files_at(store)) == 1
+
+
+def fail_on_commits(store: MemoryStore) -> Callable[[str], None]:
+    newest = log_of(store).latest_version() + 1
+
+    def on_read(path: str) -> None:
+        if path.endswith(f"{newest:020d}.json") and path in store.objects:
+            raise_timeout()
+
+    return on_read
+
+
+@pytest.mark.parametrize("point", EVENTS_POINTS)
+def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point: str) -> None:
+    fill(opened(store), 5)
+    before = followed(opened(store))
+
+    def at(step: str) -> None:
+        if step == point:
+            raise Crash
+
+    with pytest.raises(Crash):
+        merge_events(log_of(store), files_min=4, at=at)
+    assert followed(opened(store)) == before
+    merge_events(log_of(store), files_min=4)
+    assert followed(opened(store)) == before and len(files_at(store)) == 1
+
+
+def test_a_table_with_columns_of_others_is_left_as_it_is(store: MemoryStore) -> None:
+    events = opened(store)
+    fill(events, 5)
+    actions = events.log.read_version(0) or []
+    (meta,) = (each["metaData"] for each in actions if "metaData" in each)
+    wider = meta["schemaString"].replace(
+        '"fields":[', '"fields":[{"name":"mine","type":"string","nullable":true,"metadata":{}},', 1
+    )
+    assert wider != meta["schemaString"]
+    change = PlainChange("ADD COLUMNS", actions=[{"metaData": {**meta, "schemaString": wider}}])
+    events.log.commit(events.log.begin(change), read_version=events.log.latest_version())
+    assert merge_events(log_of(store), files_min=4) == []
+
+
+def metadata_of(store: MemoryStore, **settings: int) -> DeltaMetadata:
+    return DeltaMetadata(store, TierSettings(**settings), CrashPoints(), clock=store.clock)
+
+
+def test_a_worker_finds_what_it_began_behind_a_merge(store: MemoryStore) -> None:
+    """The merge is nobody's last commit."""
+    worker, other = metadata_of(store), metadata_of(store, node_id=2)
+    for number in range(6):
+        worker.add([segment(number)])
+        if number != 2:
+            worker.update([replace(segment(number), state=STATES[1])])
+    other.add([replace(segment(9), broker_id=2)])
+    assert len(merge_events(log_of(store), files_min=4)) == 1
+    for each, numbers in ((worker, [2]), (other, [9])):
+        fresh = metadata_of(store, node_id=each._settings.node_id)
+        for known in (each, fresh):
+            assert [one.segment_id[0] for one in known.unfinished()] == numbers
+            there = known.list_segments(bytes(range(16)), 0)
+            assert [one.segment_id[0] for one in there] == [0, 1, 2, 3, 4, 5, 9]
+
+
+def test_it_is_looked_at_by_its_setting(tmp_path: Path) -> None:
+    store, clock = LocalStore(str(tmp_path)), FakeLogClock()
+    events = RemoteLogEvents(store, clock=clock)
+    events.open()
+    fill(events, 10)
+
+    def merging(interval_ms: int = 300_000) -> EventMerging:
+        settings = TierSettings(lake_maintenance_interval_ms=interval_ms)
+        return EventMerging(store, REMOTE_LOG_METADATA, settings, CrashPoints(), clock)
+
+    first = merging()
+    assert first.look() == 0, "a young table at the start of a worker"
+    clock.now_ms += 299_999
+    assert first.look() == 0
+    clock.now_ms += 1
+    assert first.look() == 1
+    fill(events, 12, 10)
+    assert first.look() == 0
+    write_checkpoint(events.log)
+    assert merging(-1).look() == 0
+    assert merging().look() == 1, "one that has a checkpoint"
+    # What was replaced goes with VACUUM, a week later.
+    before = events.follow()
+    now_ms = SystemLogClock().wall_ms()
+    for entry in store.list(REMOTE_LOG_METADATA):
+        os.utime(store.uri(entry.path), (now_ms // 1000 - 8 * 86_400,) * 2)
+    gone = vacuum(DeltaLog(store, REMOTE_LOG_METADATA, clock=clock), now_ms=now_ms)
+    assert len(gone) == 10 + 12 + 1
+    again = RemoteLogEvents(store, clock=clock)
+    again.open()
+    assert again.follow() == before

@@ -1,0 +1,210 @@
+"""Numbers of a topic's table that another engine's checkpoint forgot (`delta.setTransactionRetentionDuration`)."""
+
+import time
+
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+
+from broker.crash_points import CrashPoints
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.maintenance import Upkeep
+from broker.worker.settings import TierSettings
+from broker.worker.spi import StorageError
+from kafka_ds.delta import actions
+from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.log import ForeignTable, SystemLogClock
+from kafka_ds.delta.maintenance import BadCheckpoint, maintain
+from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.commit_rules import PartitionIntent, RangeTaken, TableChanged
+from kafka_ds.topic.names import AppIdKind, app_id, commit_file
+from kafka_ds.topic.table import TopicTable
+from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
+
+PROPERTY = "delta.setTransactionRetentionDuration"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(str(tmp_path))
+
+
+def table_of(store):
+    table = TopicTable(store, "orders")
+    table.open(TOPIC_ID)
+    return table
+
+
+def fill(store):
+    """Two partitions up to 29 and 9, by leaders of epoch 7; the log of the first one begins at 5."""
+    table = table_of(store)
+    for start in (0, 10, 20):
+        parts = [copy_of(table, 0, start, start + 9, leader_epoch=7, attempt=f"a{start:021d}")]
+        if start == 0:
+            parts.append(copy_of(table, 1, 0, 9, leader_epoch=7, attempt="b" * 22))
+        commit(table, *parts)
+    commit(table, PartitionIntent(partition=0, leader_epoch=7, log_start_offset=5))
+    return table
+
+
+@pytest.fixture
+def dated(monkeypatch):
+    """Numbers that carry the time of their commit, as any engine's do."""
+    monkeypatch.setattr(actions, "NEVER_EXPIRES_MS", 1_000)
+
+
+def numbers(snapshot):
+    return [
+        (snapshot.tiered_end(each), snapshot.leader_epoch(each), snapshot.log_start(each))
+        for each in (0, 1)
+    ]
+
+
+KNOWN = [(29, 7, 5), (9, 7, None)]
+
+
+def engine(table):
+    return DeltaTable(table.log.store.uri(table.folder))
+
+
+def set_retention(table):
+    engine(table).alter.set_table_properties(
+        {PROPERTY: "interval 0 seconds"}, raise_if_not_exists=False
+    )
+
+
+def unset_retention(table):
+    """What `ALTER TABLE … UNSET TBLPROPERTIES` does; `deltalake` has no word for it."""
+    table.read()
+    kept = {key: value for key, value in table.snapshot.configuration.items() if key != PROPERTY}
+    metadata = {"metaData": {**table.snapshot.metadata, "configuration": kept}}
+    change = PlainChange("UNSET TBLPROPERTIES", actions=[metadata])
+    table.log.commit(table.log.begin(change), read_version=table.snapshot.version)
+
+
+def forget(store):
+    """A table whose newest checkpoint is another engine's, which was told to forget."""
+    table = fill(store)
+    set_retention(table)
+    engine(table).create_checkpoint()
+    return table
+
+
+def cut(table):
+    """Take the commits below the last checkpoint away."""
+    for version in range(table.log.last_checkpoint()):
+        table.log.store.delete(table.log.path(commit_file(version)))
+
+
+def test_no_retention_makes_an_engine_forget_a_number(store):
+    """The whole story: set, checkpointed and cut by others, unset; copies go on from where they were."""
+    table = forget(store)
+    time.sleep(0.01)
+    cut(table)
+    fresh = TopicTable(store, "orders")
+    with pytest.raises(TableChanged, match=PROPERTY):
+        fresh.open(TOPIC_ID)
+    assert numbers(fresh.snapshot) == KNOWN
+    with pytest.raises(TableChanged, match=PROPERTY):
+        commit(fresh, copy_of(fresh, 0, 30, 39, leader_epoch=7, attempt="c"))
+    unset_retention(fresh)
+    engine(fresh).create_checkpoint()
+    cut(fresh)
+    again = table_of(store)
+    assert numbers(again.snapshot) == KNOWN
+    with pytest.raises(RangeTaken):
+        commit(again, copy_of(again, 0, 0, 9, leader_epoch=8, attempt="d"))
+    commit(again, copy_of(again, 0, 30, 39, leader_epoch=7, attempt="e"))
+    assert numbers(again.snapshot) == [(39, 7, 5), (9, 7, None)]
+
+
+def test_a_checkpoint_that_forgot_is_passed_over(store, dated):
+    """Numbers of before carry a time; the log has them still."""
+    table = forget(store)
+    assert numbers(TopicSnapshot.load(store, "orders")) == KNOWN
+    unset_retention(table)
+    again = table_of(store)
+    assert numbers(again.snapshot) == KNOWN
+    commit(again, copy_of(again, 0, 30, 39, leader_epoch=7, attempt="e"))
+    assert numbers(TopicSnapshot.load(store, "orders")) == [(39, 7, 5), (9, 7, None)]
+
+
+def test_the_upkeep_replaces_a_checkpoint_that_forgot(store, dated):
+    table = forget(store)
+    with pytest.raises(BadCheckpoint):
+        # The engine's library that writes it is still told to forget.
+        maintain(table.log, now_ms=SystemLogClock().wall_ms(), interval=0)
+    assert table.log.listing().checkpoints == {} and table.log.read_version(0) is not None
+    unset_retention(table)
+    upkeep = Upkeep(store, CrashPoints(), SystemLogClock(), interval=1)
+    upkeep.look_after(table.folder, table.log.latest_version())
+    cut(table)
+    assert numbers(TopicSnapshot.load(store, "orders")) == KNOWN
+
+
+def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated):
+    table = forget(store)
+    cut(table)
+    unset = "offset 29.*an engine forgot them.*docs/table.md"
+    storage = DeltaStorage(store, TierSettings(), CrashPoints())
+    with pytest.raises(StorageError, match=unset):
+        storage.state("orders", TOPIC_ID, 0)
+    with pytest.raises(StorageError, match=unset):
+        storage.read("orders", TOPIC_ID, 0, 5, max_bytes=1000, committed_only=True)
+    with pytest.raises(StorageError, match=unset):
+        storage.ending("orders", TOPIC_ID, 0, 5)
+    with pytest.raises(StorageError, match=unset):
+        storage.fence("orders", TOPIC_ID, {0: 9})
+    with pytest.raises(ForeignTable, match=unset):
+        TopicTable(store, "orders").open(TOPIC_ID)
+
+
+def test_an_operator_can_say_the_numbers_again(store, dated):
+    """As docs/table.md has it."""
+    table = forget(store)
+    cut(table)
+    said = {0: KNOWN[0], 1: KNOWN[1]}
+    told = [
+        Transaction(app_id(TOPIC_ID, partition, kind), number)
+        for partition, known in said.items()
+        for kind, number in zip(
+            (AppIdKind.TIERED_END, AppIdKind.LEADER_EPOCH, AppIdKind.LOG_START), known, strict=True
+        )
+        if number is not None
+    ]
+    there = engine(table)
+    there.alter.set_table_properties(
+        {PROPERTY: "interval 100000 days"},
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(app_transactions=told),
+    )
+    engine(table).create_checkpoint()
+    assert numbers(TopicSnapshot.load(store, "orders")) == KNOWN
+
+
+def test_an_end_that_is_too_low_for_the_files_is_forgotten_too(store, dated):
+    """A worker that took the table for a new one, and copied again."""
+    table = forget(store)
+    cut(table)
+    end = Transaction(app_id(TOPIC_ID, 0, AppIdKind.TIERED_END), 9)
+    other = Transaction(app_id(TOPIC_ID, 1, AppIdKind.TIERED_END), 9)
+    engine(table).alter.set_table_properties(
+        {PROPERTY: "interval 100000 days"},
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(app_transactions=[end, other]),
+    )
+    engine(table).create_checkpoint()
+    with pytest.raises(ForeignTable, match="partition 0 up to offset 29.*the tiered end is 9"):
+        TopicTable(store, "orders").open(TOPIC_ID)
+
+
+def test_rows_that_others_put_in_are_no_numbers_that_are_missing(store):
+    table = table_of(store)
+    commit(table, copy_of(table, 0, 0, 9, attempt="a" * 22))
+    _, add = write_file(table, 5, [batch_of(range(900, 910))], attempt="z" * 22)
+    insert = actions.encode_actions([{"commitInfo": {"operation": "WRITE"}}, add])
+    assert store.put_if_absent(table.log.path(commit_file(2)), insert)
+    table.read()
+    assert table.snapshot.tiered_end(5) is None
+    table.mark_complaints()
+    maintain(table.log, now_ms=SystemLogClock().wall_ms(), interval=0)

@@ -1,0 +1,289 @@
+"""`__offsets`: what brokers write about their partitions and groups, and which rows are valid."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import polars
+import pytest
+
+from broker.coordinator.group.lake import noting
+from broker.coordinator.group.lake.noting import OffsetNotes
+from broker.worker.metadata.offset_rows import rows_of
+from kafka_ds.delta.actions import add_action, remove_action
+from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.log import ForeignTable
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.protocol.messages import OffsetCommitRequest
+from kafka_ds.protocol.messages.group_offsets import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kafka_ds.topic.names import OFFSETS
+from kafka_ds.topic.offsets import OffsetsTable, present
+from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.in_process import in_process
+from tests.loops import in_loop
+
+
+def partition_row(topic: str, index: int, epoch: int, *, end: int, at: int = 1) -> dict[str, Any]:
+    return {
+        "kind": "partition", "event_time": at, "topic": topic, "topic_id": f"id of {topic}", "partition": index,
+        "leader_epoch": epoch, "log_end_offset": end,
+    }  # fmt: skip
+
+
+def offset_row(group: str, index: int, epoch: int, offset: int) -> dict[str, Any]:
+    return {
+        "kind": "offset", "event_time": 1, "coordinator_partition": index, "coordinator_epoch": epoch,
+        "group_id": group, "topic": "orders", "partition": 0, "committed_offset": offset,
+    }  # fmt: skip
+
+
+def said(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted(
+        (row["broker_id"], row["kind"], row["topic"], row["group_id"] or "", row["partition"])
+        for row in rows
+    )
+
+
+def test_a_note_replaces_the_brokers_own_and_no_other() -> None:
+    store = MemoryStore(FakeLogClock())
+    one, two = (OffsetsTable(store, clock=store.clock) for _ in range(2))
+    one.replace(1, [partition_row("orders", 0, 0, end=1), partition_row("orders", 1, 0, end=1)])
+    two.replace(12, [partition_row("orders", 2, 0, end=1)])
+    one.replace(1, [partition_row("orders", 0, 0, end=5)])
+    found = OffsetsTable(store, clock=store.clock).read()
+    assert said(found) == [(1, "partition", "orders", "", 0), (12, "partition", "orders", "", 2)]
+    assert [row["log_end_offset"] for row in found] == [5, 1]
+    assert [row["event_time"] for row in found] == [1, 1]
+
+
+def test_what_is_not_known_yet_stays_as_it_was_noted() -> None:
+    store = MemoryStore(FakeLogClock())
+    table = OffsetsTable(store, clock=store.clock)
+    rows = [
+        partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10),
+        partition_row("__consumer_offsets", 1, 3, end=1), offset_row("b", 1, 3, 20),
+        partition_row("orders", 0, 3, end=1),
+    ]  # fmt: skip
+    table.replace(1, rows)
+    table.replace(1, [partition_row("__consumer_offsets", 0, 4, end=1)])
+    found = table.read()
+    assert said(found) == [
+        (1, "offset", "orders", "b", 0),
+        (1, "partition", "__consumer_offsets", "", 0),
+        (1, "partition", "__consumer_offsets", "", 1),
+    ]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_groups_of_a_coordinator_that_moved_stay_until_the_next_has_noted_them(
+    restarted: bool,
+) -> None:
+    store = MemoryStore(FakeLogClock())
+    tables = [OffsetsTable(store, clock=store.clock) for _ in range(2)]
+
+    def note(broker: int, *rows: dict[str, Any]) -> list[tuple[int, int]]:
+        if restarted:
+            tables[broker] = OffsetsTable(store, clock=store.clock)
+        tables[broker].replace(broker, rows)
+        return [
+            (row["broker_id"], row["committed_offset"])
+            for row in present(OffsetsTable(store, clock=store.clock).read())
+            if row["kind"] == "offset"
+        ]
+
+    orders = partition_row("orders", 0, 0, end=1)
+    shard = [partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10)]
+    assert note(0, orders, *shard) == [(0, 10)]
+    assert note(1, orders) == [(0, 10)]
+    # It moves from 0 to 1, and 0 notes first: nobody else has noted the group.
+    assert note(0, orders) == [(0, 10)]
+    assert note(0, orders) == [(0, 10)]
+    shard = [partition_row("__consumer_offsets", 0, 4, end=1), offset_row("a", 0, 4, 12)]
+    assert note(1, orders, *shard) == [(1, 12)]
+    assert note(0, orders) == [(1, 12)]
+    assert {row["broker_id"] for row in tables[0].read() if row["kind"] == "offset"} == {1}
+    # And back, where 1 notes first: the group is gone there, 0 says so.
+    assert note(1, orders) == [(1, 12)]
+    assert note(0, orders, partition_row("__consumer_offsets", 0, 5, end=1)) == []
+    assert note(1, orders) == []
+    assert {row["topic"] for row in tables[1].read() if row["broker_id"] == 1} == {"orders"}
+
+
+def test_the_groups_of_a_topic_that_was_made_anew_elsewhere_do_not_come_back() -> None:
+    store = MemoryStore(FakeLogClock())
+    table = OffsetsTable(store, clock=store.clock)
+    table.replace(1, [partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10)])
+    anew = {**partition_row("__consumer_offsets", 0, 0, end=1, at=2), "topic_id": "another"}
+    table.replace(2, [anew])
+    table.replace(1, [partition_row("orders", 0, 0, end=1)])
+    assert [row["kind"] for row in present(table.read())] == ["partition", "partition"]
+
+
+def test_a_coordinator_of_before_has_no_say() -> None:
+    rows = [
+        {**row, "broker_id": broker}
+        for broker, row in [
+            (1, partition_row("__consumer_offsets", 0, 3, end=1)),
+            (1, offset_row("a", 0, 3, 10)),
+            (2, partition_row("__consumer_offsets", 0, 4, end=1)),
+            (2, offset_row("a", 0, 4, 12)),
+            (1, partition_row("orders", 0, 3, end=9, at=2)),
+            (2, partition_row("orders", 0, 3, end=8, at=1)),
+        ]
+    ]
+    found = present(rows)
+    assert [row["committed_offset"] for row in found if row["kind"] == "offset"] == [12]
+    assert [
+        row["log_end_offset"]
+        for row in found
+        if row["topic"] == "orders" and row["kind"] == "partition"
+    ] == [9]
+    # The new one has no groups: then there are none.
+    assert [row for row in present(rows[:3]) if row["kind"] == "offset"] == []
+
+
+def test_a_note_is_made_anew_on_top_of_an_engine_that_rewrote_the_file() -> None:
+    store = MemoryStore(FakeLogClock())
+    table = OffsetsTable(store, clock=store.clock)
+    table.replace(1, [partition_row("orders", 0, 0, end=1)])
+    (before,) = (each for each in store.objects if each.endswith(".parquet"))
+    store.objects[f"{OFFSETS}/broker_id=1/part-0.parquet"] = store.objects[before]
+    values, name = {"broker_id": "1"}, before.removeprefix(f"{OFFSETS}/")
+
+    def optimize(path: str) -> None:
+        if path.endswith(f"{2:020d}.json"):
+            store.before_put = lambda _: None
+            remove = remove_action(path=name, partition_values=values, size=1, deleted_ms=0)
+            add = add_action(
+                path="broker_id=1/part-0.parquet",
+                partition_values=values,
+                size=1,
+                modified_ms=0,
+                stats="{}",
+            )
+            log = OffsetsTable(store, clock=store.clock).log
+            change = PlainChange("OPTIMIZE", actions=[remove, add])
+            log.commit(log.begin(change), read_version=1)
+
+    store.before_put = optimize
+    assert table.replace(1, [partition_row("orders", 0, 0, end=2)]) == 3
+    assert [row["log_end_offset"] for row in table.read()] == [2]
+
+
+def test_a_table_of_others_is_left_alone(tmp_path: Path) -> None:
+    polars.DataFrame({"a": [1]}).write_delta(str(tmp_path / OFFSETS))
+    table = OffsetsTable(LocalStore(str(tmp_path)))
+    with pytest.raises(ForeignTable, match="__offsets"):
+        table.replace(1, [])
+    with pytest.raises(ForeignTable, match="__offsets"):
+        table.read()
+
+
+def test_no_table_has_no_rows() -> None:
+    assert OffsetsTable(MemoryStore(FakeLogClock())).read() == []
+
+
+@in_loop
+async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        node = broker.node
+        asked: list[dict[str, Any]] = []
+
+        async def ask(request: dict[str, Any]) -> None:
+            asked.append(json.loads(json.dumps(request)))
+
+        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        await notes.note()
+        assert asked == [], "there is nothing to note"
+        await broker.create("orders")
+        await node.groups.topic.ensure()
+        node.groups.start()
+        await notes.note()
+        await notes.note()
+        assert len(asked) == 1
+        await broker.ask(_commit("billing", 7), 8)
+        await notes.note()
+        await notes.note()
+        assert len(asked) == 2
+        rows = list(rows_of(asked[1]["partitions"], asked[1]["shards"], 5))
+        (offset,) = (row for row in rows if row["kind"] == "offset")
+        assert (offset["group_id"], offset["topic"], offset["committed_offset"]) == (
+            "billing",
+            "orders",
+            7,
+        )
+        (place,) = (row for row in rows if row["kind"] == "partition" and row["topic"] == "orders")
+        assert (place["leader_epoch"], place["log_end_offset"]) == (0, 0)
+        index = offset["coordinator_partition"]
+        # A coordinator that cannot speak: what was noted of it before stays.
+        context = node.groups.topic.context(index)
+        assert context is not None
+        context.close()
+        await notes.note()
+        assert index not in [json.loads(each)[0] for each in asked[2]["shards"]]
+        assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2]["partitions"]]
+
+
+@in_loop
+async def test_a_stop_does_not_wait_for_a_store_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(noting, "PUBLISH_SECONDS", 0.05)
+    async with in_process(tmp_path) as broker:
+        node = broker.node
+        await broker.create("orders")
+        await node.groups.topic.ensure()
+        node.groups.start()
+        asked: list[dict[str, Any]] = []
+
+        async def ask(request: dict[str, Any]) -> None:
+            asked.append(request)
+            if len(asked) == 1:
+                await asyncio.Event().wait()
+
+        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        assert not await notes.publish()
+        assert "are not published to the lake" in caplog.text
+        # Of coordinators without a group nothing is said by a broker that has never written.
+        assert asked[0]["shards"] == []
+        await broker.ask(_commit("billing", 7), 8)
+        assert await notes.publish()
+        assert len(asked[1]["shards"]) == 1
+        never = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
+        assert await never.publish()
+        assert len(asked) == 2
+
+
+@in_loop
+async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
+    tmp_path: Path,
+) -> None:
+    """A stop publishes twice: neither time is it said that there are no groups."""
+    async with in_process(tmp_path) as broker:
+        node, shards = broker.node, []
+
+        async def ask(request: dict[str, Any]) -> None:
+            shards.extend(request["shards"])
+
+        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000)
+        await broker.create("orders")
+        await node.groups.topic.ensure()
+        node.groups.start()
+        assert await notes.publish()
+        await broker.create("others")
+        assert await notes.publish()
+        assert shards == []
+
+
+def _commit(group: str, offset: int) -> OffsetCommitRequest:
+    partition = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=None
+    )
+    topic = OffsetCommitRequestTopic(name="orders", partitions=[partition])
+    return OffsetCommitRequest(group_id=group, member_id="", topics=[topic])
