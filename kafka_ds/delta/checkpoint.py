@@ -21,17 +21,11 @@ from kafka_ds.delta.actions import TOPIC_ID_KEY
 from kafka_ds.delta.deletion_vector import DeletionVector, vector_of
 from kafka_ds.delta.file_columns import FileColumns
 from kafka_ds.delta.file_entry import UNKNOWN, FileEntry
+from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.statistics import PARTITION, entry_of_add, partition_of
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_from_text
-from kafka_ds.topic.names import (
-    DATA_FILE_PATTERN,
-    AppIdKind,
-    app_id,
-    is_data_file,
-    quarantine_mark,
-    resolve_path,
-)
+from kafka_ds.topic.names import DATA_FILE_PATTERN, AppIdKind, app_id, is_data_file, quarantine_mark
 
 _ADD_COLUMNS = (
     "add.path",

@@ -18,7 +18,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from kafka_ds.topic.names import resolve_path
+from kafka_ds.delta.names import resolve_path
 
 PORTABLE = 1681511377
 # In a file: the length before a bitmap, and the checksum behind it.

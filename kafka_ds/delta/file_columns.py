@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kafka_ds.delta.deletion_vector import DeletionVector
 from kafka_ds.delta.file_entry import UNKNOWN, FileEntries, FileEntry
-from kafka_ds.topic.names import resolve_path
+from kafka_ds.delta.names import resolve_path
 
 NO_TIME = np.iinfo(np.int64).min
 SCANS_MAX = 64

@@ -8,7 +8,7 @@ time counts. Readable are the versions from the oldest complete checkpoint (or v
 from __future__ import annotations
 
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.topic.names import LOG_FOLDER, checkpoint_of, version_of_commit
+from kafka_ds.delta.names import LOG_FOLDER, checkpoint_of, version_of_commit
 
 
 def history(log: DeltaLog) -> dict[int, int]:

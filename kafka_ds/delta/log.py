@@ -44,14 +44,14 @@ from kafka_ds.delta.commit import (
     PlainChange,
     VersionsGone,
 )
-from kafka_ds.delta.store.store import NotWritten, Store
-from kafka_ds.topic.names import (
+from kafka_ds.delta.names import (
     LOG_FOLDER,
     checkpoint_of,
     commit_file,
     last_checkpoint_file,
     version_of_commit,
 )
+from kafka_ds.delta.store.store import NotWritten, Store
 
 # The pauses between tries of the same bytes at the same version: 1.5 s in all.
 RETRY_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)

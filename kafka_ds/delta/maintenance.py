@@ -25,18 +25,17 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.deletion_vector import vector_of
 from kafka_ds.delta.features import unsupported
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.snapshot import TableSnapshot
-from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Entry
-from kafka_ds.topic.names import (
+from kafka_ds.delta.names import (
     LOG_FOLDER,
-    RESIDUE,
     checkpoint_of,
     commit_file,
     last_checkpoint_file,
-    missing_range,
     resolve_path,
     version_of_commit,
 )
+from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Entry
+from kafka_ds.topic.names import RESIDUE, missing_range
 
 CHECKPOINT_INTERVAL = 100
 # Attempts give up files after an hour once a vacuum was announced: the horizon is far beyond that.

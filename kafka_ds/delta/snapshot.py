@@ -43,6 +43,7 @@ from kafka_ds.delta.commit import vacuumed_age_ms
 from kafka_ds.delta.deletion_vector import DeletionVector
 from kafka_ds.delta.file_columns import FileMap
 from kafka_ds.delta.log import DeltaLog, LogClock, LogListing
+from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.statistics import UnsupportedFile, entry_of_add
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import NO_UUID, uuid_from_text, uuid_text
@@ -61,7 +62,6 @@ from kafka_ds.topic.names import (
     parse_app_id,
     quarantine_mark,
     quarantined_path,
-    resolve_path,
     topic_table,
     undecodable_mark,
 )

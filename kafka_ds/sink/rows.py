@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kafka_ds.delta.schema import TIMESTAMP_TYPE
 from kafka_ds.errors import RowError
 from kafka_ds.records.partitioner import NO_PARTITION
 from kafka_ds.sink.columns import Columns
-from kafka_ds.topic.schemas import HEADERS_TYPE, TIMESTAMP_TYPE
+from kafka_ds.topic.schemas import HEADERS_TYPE
 
 __all__ = ["TopicRows", "rows_by_topic"]
 

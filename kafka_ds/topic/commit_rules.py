@@ -32,9 +32,10 @@ from kafka_ds.delta.actions import (
 from kafka_ds.delta.commit import FILES_AGE_MS_MAX, Conflict
 from kafka_ds.delta.deletion_vector import vector_of
 from kafka_ds.delta.features import active, unset, unsupported
+from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import AppIdKind, app_id, parse_app_id, undecodable_mark
-from kafka_ds.topic.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA, delta_schema_json
+from kafka_ds.topic.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA
 
 # Columns that every row of ours has a value for.
 NEVER_NULL = frozenset({"partition", "offset", "leader_epoch", "timestamp_type", "batch"})

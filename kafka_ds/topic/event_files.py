@@ -25,12 +25,13 @@ import pyarrow.parquet as pq
 from kafka_ds.delta.actions import Action, add_action, remove_action
 from kafka_ds.delta.commit import Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.topic.commit_rules import fields_of
 from kafka_ds.topic.events import read_events
 from kafka_ds.topic.files.optimize import Task, next_merge
 from kafka_ds.topic.index import FileEntry
-from kafka_ds.topic.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, resolve_path
+from kafka_ds.topic.names import CLUSTER_METADATA, REMOTE_LOG_METADATA
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, REMOTE_LOG_METADATA_SCHEMA
 
 log = logging.getLogger(__name__)

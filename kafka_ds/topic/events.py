@@ -22,16 +22,14 @@ import pyarrow.parquet as pq
 from kafka_ds.delta.actions import KIND_KEY, Action, add_action
 from kafka_ds.delta.commit import Attempt, Fate
 from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
+from kafka_ds.delta.names import resolve_path
+from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
-from kafka_ds.topic.names import REMOTE_LOG_METADATA, resolve_path
+from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
-from kafka_ds.topic.schemas import (
-    REMOTE_LOG_METADATA_SCHEMA,
-    delta_schema_json,
-    system_table_properties,
-)
+from kafka_ds.topic.schemas import REMOTE_LOG_METADATA_SCHEMA, system_table_properties
 
 EVENTS_KIND = "remote-log-metadata"
 OPERATION = "TIER EVENTS"

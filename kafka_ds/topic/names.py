@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import quote, unquote, urlsplit
 
+from kafka_ds.delta.names import LOG_FOLDER
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 TOPICS = "topics"
@@ -22,14 +22,11 @@ OFFSETS = "__offsets"
 CREDENTIALS = "_credentials"
 # Begins with an underscore: VACUUM of every engine passes it over.
 RESIDUE = "_residue"
-LOG_FOLDER = "_delta_log"
 # A folder that is in the lake of each cluster from its beginning on: before a broker has a worker, or any topic.
 CLUSTER_MARK = f"{CLUSTER_METADATA}/{LOG_FOLDER}"
 ID_CHARACTERS = 22
 _OFFSET_DIGITS = 20
 
-_COMMIT = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 # Says that a file is to be compressed anew (`layout`).
 _LIGHT = "light-"
 _DATA_FILE = re.compile(rf"(?:.*/)?\d{{20}}-({_LIGHT})?[A-Za-z0-9_-]{{{ID_CHARACTERS}}}\.parquet")
@@ -76,40 +73,6 @@ def start_of_residue(path: str) -> int | None:
     """The offset with which a residue file begins, as its name says; None for a file of another name."""
     digits = path.rpartition("/")[2][:_OFFSET_DIGITS]
     return int(digits) if digits.isdecimal() else None
-
-
-def commit_file(version: int) -> str:
-    """A version's file, relative to its table."""
-    return f"{LOG_FOLDER}/{version:020d}.json"
-
-
-def last_checkpoint_file() -> str:
-    """Where the newest checkpoint is named, relative to the table."""
-    return f"{LOG_FOLDER}/_last_checkpoint"
-
-
-def version_of_commit(name: str) -> int | None:
-    """The version of a commit file's name, None for other names."""
-    match = _COMMIT.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class CheckpointName:
-    """A checkpoint's file: one of `parts`, counted from 1."""
-
-    version: int
-    part: int = 1
-    parts: int = 1
-
-
-def checkpoint_of(name: str) -> CheckpointName | None:
-    """What a classic checkpoint's file name says, None for other names."""
-    match = _CHECKPOINT.fullmatch(name)
-    if match is None:
-        return None
-    part, parts = int(match[2] or 1), int(match[3] or 1)
-    return CheckpointName(version=int(match[1]), part=part, parts=parts)
 
 
 QUARANTINE_PREFIX = "kafkaDs-quarantine-"
@@ -215,21 +178,3 @@ def parse_app_id(text: str) -> AppId | None:
     except ValueError:
         return None
     return AppId(topic_id=topic_id, partition=int(match[2]), kind=AppIdKind(match[3] or ""))
-
-
-def encode_path(path: str) -> str:
-    """A path as an add or remove action spells it (RFC 2396)."""
-    return quote(path, safe="/=:@!$&'()*+,;~-._")
-
-
-def resolve_path(table: str, action_path: str) -> str:
-    """Where the file of an add or remove action lies: relative to the lake, or absolute."""
-    if ":" not in action_path and "%" not in action_path and not action_path.startswith("/"):
-        return f"{table}/{action_path}"  # As ours are spelled: a table has thousands of them.
-    path = unquote(action_path)
-    parts = urlsplit(action_path)
-    if parts.scheme == "file":
-        return unquote(parts.path)
-    if parts.scheme and "://" in action_path:
-        return path
-    return path if path.startswith("/") else f"{table}/{path}"

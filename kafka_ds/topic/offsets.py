@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from kafka_ds.delta.actions import KIND_KEY, Action, add_action, remove_action
 from kafka_ds.delta.commit import Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
+from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.names import OFFSETS
@@ -29,7 +30,6 @@ from kafka_ds.topic.schemas import (
     OFFSETS_FILE_SCHEMA,
     OFFSETS_PARTITION_COLUMNS,
     OFFSETS_SCHEMA,
-    delta_schema_json,
     system_table_properties,
 )
 

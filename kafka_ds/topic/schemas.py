@@ -11,12 +11,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pyarrow as pa
 
 from kafka_ds.delta.actions import DAY_MS
+from kafka_ds.delta.schema import TIMESTAMP_TYPE
 
 __all__ = [
     "BATCH_TYPE",
@@ -30,12 +28,9 @@ __all__ = [
     "TOPIC_FILE_SCHEMA",
     "TOPIC_PARTITION_COLUMNS",
     "TOPIC_SCHEMA",
-    "delta_schema_json",
     "system_table_properties",
     "topic_table_properties",
 ]
-
-TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
 HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -177,48 +172,6 @@ OFFSETS_PARTITION_COLUMNS = ("broker_id",)
 OFFSETS_FILE_SCHEMA = pa.schema(
     [field for field in OFFSETS_SCHEMA if field.name not in OFFSETS_PARTITION_COLUMNS]
 )
-
-_PRIMITIVES = {
-    pa.string(): "string",
-    pa.binary(): "binary",
-    pa.bool_(): "boolean",
-    pa.int16(): "short",
-    pa.int32(): "integer",
-    pa.int64(): "long",
-    pa.float64(): "double",
-    TIMESTAMP_TYPE: "timestamp",
-}
-
-
-def delta_schema_json(schema: pa.Schema) -> str:
-    """The schema as the `schemaString` of Delta's metaData action."""
-    return json.dumps(_delta_struct(list(schema)), separators=(",", ":"))
-
-
-def _delta_struct(fields: list[pa.Field]) -> dict[str, Any]:
-    return {"type": "struct", "fields": [_delta_field(field) for field in fields]}
-
-
-def _delta_field(field: pa.Field) -> dict[str, Any]:
-    return {
-        "name": field.name,
-        "type": _delta_type(field.type),
-        "nullable": field.nullable,
-        "metadata": {},
-    }
-
-
-def _delta_type(arrow_type: pa.DataType) -> str | dict[str, Any]:
-    if pa.types.is_struct(arrow_type):
-        return _delta_struct([arrow_type.field(i) for i in range(arrow_type.num_fields)])
-    if pa.types.is_list(arrow_type):
-        return {
-            "type": "array",
-            "elementType": _delta_type(arrow_type.value_type),
-            "containsNull": arrow_type.value_field.nullable,
-        }
-    return _PRIMITIVES[arrow_type]
-
 
 # Put-if-absent is exclusive only while a version's file exists: a writer that slept past the log's
 # clean-up would win a version long past. So the log is kept for a week at least.

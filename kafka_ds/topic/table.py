@@ -32,6 +32,7 @@ from kafka_ds.delta.commit import (
 )
 from kafka_ds.delta.deletion_vector import action_of
 from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
+from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot, TopicSnapshot
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
@@ -43,7 +44,6 @@ from kafka_ds.topic.schemas import (
     LOG_RETENTION_MS,
     TOPIC_PARTITION_COLUMNS,
     TOPIC_SCHEMA,
-    delta_schema_json,
     topic_table_properties,
 )
 

@@ -19,8 +19,9 @@ from broker.worker.spi import CommitLost, StorageError
 from kafka_ds.delta.actions import encode_actions, txn_action
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.snapshot import TableSnapshot
-from kafka_ds.topic.names import AppIdKind, app_id, commit_file
+from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.tier_segments import (

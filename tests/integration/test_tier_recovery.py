@@ -15,10 +15,10 @@ from broker.worker.metadata.remote_log import DELETIONS, DeltaMetadata
 from broker.worker.rpc import CONFLICT, FINISHED
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
-from kafka_ds.topic.names import commit_file
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.schemas import DAY_MS
 from tests.fakes.lake_store import FakeLogClock, MemoryStore

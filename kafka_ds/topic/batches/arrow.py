@@ -17,12 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kafka_ds.delta.schema import TIMESTAMP_TYPE
 from kafka_ds.records import decoder
 from kafka_ds.records.arrays import fixed, read_only
 from kafka_ds.records.batch import NO_TIMESTAMP
 from kafka_ds.records.decoder import Buffers
 from kafka_ds.records.encoder import NO_BINARY, NO_HEADERS, BinaryColumn, Columns, HeaderColumns
-from kafka_ds.topic.schemas import BATCH_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, TOPIC_FILE_SCHEMA
+from kafka_ds.topic.schemas import BATCH_TYPE, HEADERS_TYPE, TOPIC_FILE_SCHEMA
 
 __all__ = ["columns_of", "record_batch", "wanted_bits"]
 

@@ -41,12 +41,13 @@ from kafka_ds.delta.deletion_vector import (
     positions_of,
     stored_span,
 )
+from kafka_ds.delta.names import encode_path
 from kafka_ds.delta.store.store import Store, bucket_and_path
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.files.footer_check import check
 from kafka_ds.topic.files.footers import FOOTER_STATISTICS, Footer, footer_of
 from kafka_ds.topic.index import UNKNOWN, FileEntry
-from kafka_ds.topic.names import encode_path, is_data_file
+from kafka_ds.topic.names import is_data_file
 from kafka_ds.topic.schemas import BATCH_TYPE, TOPIC_FILE_SCHEMA
 
 ROW_GROUP_BYTES = 1 << 20

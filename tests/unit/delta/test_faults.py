@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from kafka_ds.delta.actions import decode_actions, ours_of
 from kafka_ds.delta.commit import CommitError, FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import commit_file, version_of_commit
 from kafka_ds.delta.store.store import NotWritten
-from kafka_ds.topic.names import commit_file, version_of_commit
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, new_log
 
 DAY_MS = 86_400_000

@@ -6,8 +6,9 @@ import pytest
 
 from kafka_ds.delta.actions import metadata_action, protocol_action
 from kafka_ds.delta.features import KNOWN_FEATURES
+from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.topic.commit_rules import objection
-from kafka_ds.topic.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA, delta_schema_json
+from kafka_ds.topic.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA
 
 PROTOCOL = protocol_action()["protocol"]
 READER_FEATURES = (

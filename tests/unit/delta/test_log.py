@@ -13,7 +13,7 @@ from kafka_ds.delta.commit import (
     VersionsGone,
 )
 from kafka_ds.delta.log import RETRY_PAUSES_SECONDS, DeltaLog, ForeignTable, SystemLogClock
-from kafka_ds.topic.names import commit_file
+from kafka_ds.delta.names import commit_file
 from tests.fakes.lake_store import (
     SCHEMA_JSON,
     new_log,

@@ -28,10 +28,10 @@ from kafka_ds.delta.maintenance import (
     write_checkpoint,
 )
 from kafka_ds.delta.maintenance import Upkeep as Upkept
+from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Entry
-from kafka_ds.topic.names import commit_file
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
 from tests.fakes.lake_rows import batch_of as rows

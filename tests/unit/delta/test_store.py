@@ -12,11 +12,12 @@ import pytest
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.commit import FateUnknown, PlainChange, VersionsGone
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store import local as store_module
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import NotWritten, StoreNotExclusive, UnsupportedStore
 from kafka_ds.delta.store.uri import open_store, probe
-from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA, commit_file
+from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 
 

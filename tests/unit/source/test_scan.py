@@ -30,7 +30,7 @@ from kafka_ds.source.plan.table_scan import (
     hot_reads,
     within,
 )
-from kafka_ds.topic.names import commit_file, topic_table
+from kafka_ds.topic.names import topic_table
 from tests.unit.source.source_lake import Lake, Row, record_batch
 from tests.unit.source.test_scan_plan import file, view, views
 

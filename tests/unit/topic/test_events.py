@@ -10,9 +10,9 @@ from broker.worker.settings import TierSettings
 from kafka_ds.delta.commit import FateUnknown
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.events import RemoteLogEvents
-from kafka_ds.topic.names import commit_file
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.lake_store import SCHEMA_JSON, FakeLogClock, MemoryStore, raise_timeout, times
 

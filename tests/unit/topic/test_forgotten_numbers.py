@@ -14,10 +14,11 @@ from kafka_ds.delta import actions
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
 from kafka_ds.delta.maintenance import BadCheckpoint, maintain
+from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.commit_rules import PartitionIntent, RangeTaken, TableChanged
-from kafka_ds.topic.names import AppIdKind, app_id, commit_file
+from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
 

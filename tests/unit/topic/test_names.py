@@ -3,23 +3,25 @@
 import pytest
 
 from kafka_ds.delta.actions import DAY_MS, interval_ms
+from kafka_ds.delta.names import (
+    CheckpointName,
+    checkpoint_of,
+    commit_file,
+    encode_path,
+    resolve_path,
+    version_of_commit,
+)
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import (
     AppIdKind,
-    CheckpointName,
     app_id,
-    checkpoint_of,
-    commit_file,
     data_file,
-    encode_path,
     is_data_file,
     is_light_file,
     parse_app_id,
     residue_file,
-    resolve_path,
     start_of_residue,
     topic_table,
-    version_of_commit,
 )
 
 DASHED = b"\xfb\xef\xbe" * 5 + b"\xff"  # In base64 it is dashes all over.

@@ -12,6 +12,7 @@ from kafka_ds.delta.checkpoint import read_checkpoint
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.delta.names import commit_file, encode_path
 from kafka_ds.delta.snapshot import (
     NoSuchTable,
     NoSuchVersion,
@@ -21,7 +22,7 @@ from kafka_ds.delta.snapshot import (
 from kafka_ds.delta.statistics import UnsupportedFile, milliseconds
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.files.parquet import UnreadableFile, write_rows
-from kafka_ds.topic.names import AppIdKind, app_id, commit_file, encode_path
+from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.deletion_vectors import inline
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
