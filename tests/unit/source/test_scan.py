@@ -15,6 +15,7 @@ from hypothesis import given
 from kafka_ds.client import cluster
 from kafka_ds.delta.history import history
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import commit_file
 from kafka_ds.errors import ClientError, NoSuchHost, OptionError
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
