@@ -18,13 +18,10 @@ from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.parts import Parts
-    from kafka_ds.protocol.errors import ErrorCode
     from kafka_ds.protocol.frame import RequestHeader
 
 Result: TypeAlias = Any | None | Awaitable[Any | None]
 Handler: TypeAlias = Callable[[Any, "RequestContext"], Result]
-# What a handler's KafkaError becomes: (request, code, message) -> response.
-Failure: TypeAlias = Callable[[Any, "ErrorCode", "str | None"], Any]
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
@@ -80,7 +77,6 @@ class Served:
     highest: int
     advertised: tuple[int, int]
     handler: Handler
-    failure: Failure | None
     pipelined: bool
     forwarded: bool = False
     internal: bool = False
@@ -123,7 +119,6 @@ def serves(
     *,
     versions: str,
     advertised: str | None = None,
-    failure: Failure | None = None,
     pipelined: bool = False,
     forwarded: bool = False,
     internal: bool = False,
@@ -141,7 +136,6 @@ def serves(
                 highest=highest,
                 advertised=version_range(advertised) if advertised else (lowest, highest),
                 handler=_at_the_controller(handler) if forwarded else handler,
-                failure=failure,
                 pipelined=pipelined,
                 forwarded=forwarded,
                 internal=internal,

@@ -29,23 +29,17 @@ from broker.security.authorization.access import (
 )
 from broker.security.quotas.throttling import Throttling, is_exempt
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages import RESPONSES
+from kafka_ds.protocol.refusal import answer_of, refusals_of, without_elements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from broker.registry import RequestContext, Served
     from broker.security.authorization.authorizer import Authorizer
-
-    # The response to a request that failed as a whole: (served, request, version, code, message).
-    FailureOf = Callable[[Served, Any, int, ErrorCode, str | None], Any]
 
 
 def guarded(
     served: Served,
     request: Any,
     context: RequestContext,
-    failure_of: FailureOf,
     size_bytes: int = 0,
 ) -> Any | None | Awaitable[Any | None]:
     """What the handler answers to what is allowed of this request of `size_bytes`, with refusals of the rest.
@@ -59,11 +53,11 @@ def guarded(
     if not quotas.is_limiting or is_exempt(served, request):
         if authorizer is None:
             return served.handler(request, context)
-        return _Guarding(served, context, authorizer, failure_of).handle(request)
+        return _Guarding(served, context, authorizer).handle(request)
     throttling = Throttling(quotas, served, context, size_bytes)
     started_s = perf_counter()
     try:
-        result = _Guarding(served, context, authorizer, failure_of, throttling).handle(request)
+        result = _Guarding(served, context, authorizer, throttling).handle(request)
     except KafkaError as error:
         raise throttling.refused(error, perf_counter() - started_s) from None
     except BaseException:
@@ -96,14 +90,12 @@ class _Guarding:
         served: Served,
         context: RequestContext,
         authorizer: Authorizer | None,
-        failure_of: FailureOf,
         throttling: Throttling | None = None,
     ) -> None:
         self._throttling = throttling
         self._served = served
         self._context = context
         self._authorizer = authorizer
-        self._failure_of = failure_of
         self._refused: list[tuple[str, list[Any]]] = []
         self._shown: list[Shown] = []
 
@@ -143,14 +135,12 @@ class _Guarding:
         counted = throttling.mutations(request)
         if counted is None or not counted[2]:
             return request, None
-        field, allowed, refused, answers = counted
-        part, version = _with(request, field, refused), self._context.header.api_version
-        code = ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        message = "The throttling quota has been exceeded."
-        response = self._failure_of(self._served, part, version, code, message)
-        self._refused.append((answers, list(getattr(response, answers))))
-        setattr(response, answers, [])
-        return _with(request, field, allowed), None if allowed else response
+        field, allowed, refused = counted
+        error = KafkaError(
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded."
+        )
+        empty = self._refuse(request, field, refused, error)
+        return _with(request, field, allowed), None if allowed else empty
 
     async def _later(self, result: Awaitable[Any]) -> Any:
         return self._finish(await result)
@@ -218,29 +208,22 @@ class _Guarding:
         empty = None
         for code in dict.fromkeys(code for _, code in refused):
             items = [item for item, each in refused if each is code]
-            empty = self._refuse(rule, request, items, code)
+            empty = self._refuse(request, rule.field, items, KafkaError(code))
         if rule.all_or_none and left:
-            self._refuse(rule, request, left, ErrorCode.OPERATION_NOT_ATTEMPTED)
+            error = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED)
+            self._refuse(request, rule.field, left, error)
             left = []
         rest = _with(request, rule.field, left)
         return rest, empty if not left else None
 
-    def _refuse(self, rule: Parts, request: Any, items: list[Any], code: ErrorCode) -> Any:
-        """Note the refusals of these; an answer without any elements."""
-        if rule.answer is not None:
-            self._refused.append((rule.answers, [rule.answer(item, code) for item in items]))
-            return self._empty(rule)
-        part = _with(request, rule.field, items)
-        version = self._context.header.api_version
-        response = self._failure_of(self._served, part, version, code, None)
-        if response is None:
-            raise KafkaError(code)
-        self._refused.append((rule.answers, list(getattr(response, rule.answers))))
-        setattr(response, rule.answers, [])
-        return response
-
-    def _empty(self, rule: Parts) -> Any:
-        return RESPONSES[self._served.api_key](**{rule.answers: []})
+    def _refuse(self, request: Any, field: str, items: list[Any], error: KafkaError) -> Any:
+        """Note the refusals of these elements; an answer without any. Raises the error where none is awaited."""
+        cls, version = type(request), self._context.header.api_version
+        if not getattr(request, "is_answered", True):
+            raise error
+        refusals = refusals_of(cls, field, items, version, error.code, error.message)
+        self._refused.append((answer_of(cls, field, version), refusals))
+        return without_elements(cls, version)
 
 
 def _with(request: Any, field: str, items: list[Any]) -> Any:

@@ -1,9 +1,8 @@
 """Shell: one request: header, version, message, handler, answer.
 
 Rules of this file:
-- Whatever a handler raises ends here. KafkaError becomes the API's error response; anything else is our fault: it
-  is logged with its traceback and answered with UNKNOWN_SERVER_ERROR. Where an API has no place for an error of the
-  whole request, the connection is closed.
+- Whatever a handler raises ends here. KafkaError becomes the API's refusal; anything else is our fault: it is logged
+  with its traceback and answered with UNKNOWN_SERVER_ERROR. Where no answer is awaited, the connection is closed.
 - Bytes that are not a request of ours raise MalformedFrame, which closes the connection; so does an unknown API, and
   a version that was not advertised (as in Kafka). Two are answered: ApiVersions in an unknown version, with a body of
   version 0 (KIP-511), and Produce 0-2, which is advertised for the sake of old librdkafka.
@@ -15,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from broker.principal import ANONYMOUS, Principal
 from broker.registry import Authenticating, Registry, RequestContext, Served
@@ -27,7 +26,8 @@ from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.frame import RequestHeader, decode_request_header, encode_response
 from kafka_ds.protocol.messages import RESPONSES, FetchRequest
-from kafka_ds.protocol.types import MISSING, api_key_of, fields_of
+from kafka_ds.protocol.refusal import refusal_of
+from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
     from broker.parts import Parts
@@ -63,7 +63,7 @@ class Waiting(NamedTuple):
 
 
 class Unanswerable(Exception):
-    """A failure for which the API has no error code: the connection is closed."""
+    """A failure of a request whose answer nobody awaits: the connection is closed."""
 
 
 class Dispatcher:
@@ -116,7 +116,7 @@ class Dispatcher:
             context = RequestContext(
                 header, client_host, listener, self._node, principal, authentication, self
             )
-            result = guarded(served, request, context, failure_of, len(frame))
+            result = guarded(served, request, context, len(frame))
             if type(result) is response_class:
                 parts: Answer = _encoded(result, header)
             elif result is None or type(result) is Unanswered:
@@ -213,42 +213,12 @@ def _failure(
         )
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
     _count_error(counters, code)
-    response = failure_of(served, request, header.api_version, code, message)
+    response = refusal_of(request, header.api_version, code, message)
     if response is None:
         raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
     if isinstance(error, Refused) and hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = error.throttle_ms
     return _encoded(response, header)
-
-
-def failure_of(
-    served: Served, request: Any, version: int, code: ErrorCode, message: str | None
-) -> Any:
-    """The response to a request that failed as a whole; None where its API has no words for that."""
-    if served.failure is not None:
-        return served.failure(request, code, message)
-    return _plain_failure(request, version, code, message)
-
-
-def _plain_failure(request: Any, version: int, code: ErrorCode, message: str | None) -> Any:
-    """The response of an API whose error is a field of the whole response, else empty; None for others."""
-    response = RESPONSES[api_key_of(type(request))]
-    given: dict[str, Any] = {}
-    for declared in fields_of(response):
-        if declared.name == "error_code" and version in declared.versions:
-            given["error_code"] = code
-        elif declared.name == "error_message":
-            given["error_message"] = message
-        elif declared.default is MISSING:
-            given[declared.name] = _nothing(declared.annotation)
-    return response(**given) if "error_code" in given else None
-
-
-def _nothing(annotation: Any) -> Any:
-    """No elements, no text, or the number by which Kafka says "none"."""
-    if get_origin(annotation) is list:
-        return []
-    return "" if str in (annotation, *get_args(annotation)) else -1
 
 
 def _count(counters: ApiCounters, version: int, frame: memoryview, arrived_s: float) -> float:

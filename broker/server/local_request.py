@@ -10,9 +10,9 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from broker.registry import REGISTRY, RequestContext
-from broker.server.dispatch import failure_of
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.frame import RequestHeader
+from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def handle_locally(node: Parts, dispatcher: Dispatching, request: Any) -> 
         result = served.handler(request, context)
         return await result if isinstance(result, Awaitable) else result
     except KafkaError as error:
-        response = failure_of(served, request, version, error.code, error.message)
+        response = refusal_of(request, version, error.code, error.message)
         if response is None:
             raise
         return response

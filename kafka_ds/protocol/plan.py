@@ -42,6 +42,8 @@ class PlannedField:
     nullable: bool
     tag: int | None
     default: Any
+    of: tuple[str, ...] = ()
+    unique: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,9 @@ def _planned(field: Field, version: int, flexible: bool) -> PlannedField:
     fixed = isinstance(kind, Primitive) and kind.code is not None
     assert not (nullable and fixed), f"{field.name}: a {kind} is never null"
     assert field.tag is None or field.default is not MISSING, f"{field.name}: a tag needs a default"
-    return PlannedField(field.name, kind, nullable, field.tag, field.default)
+    return PlannedField(
+        field.name, kind, nullable, field.tag, field.default, field.of, field.unique
+    )
 
 
 def _kind(annotation: Any, version: int, flexible: bool) -> Kind:

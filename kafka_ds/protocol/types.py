@@ -99,6 +99,8 @@ class Field(NamedTuple):
     nullable: Versions
     tag: int | None
     default: Any
+    of: tuple[str, ...] = ()
+    unique: bool = False
 
 
 class _Spec(NamedTuple):
@@ -108,6 +110,8 @@ class _Spec(NamedTuple):
     nullable: Versions
     tag: int | None
     default: Any
+    of: tuple[str, ...] = ()
+    unique: bool = False
 
 
 _PLAIN = _Spec(Versions(0, UNBOUNDED), NO_VERSIONS, None, MISSING)
@@ -119,13 +123,18 @@ def v(
     nullable: str | None = None,
     tag: int | None = None,
     default: Any = MISSING,
+    of: str | tuple[str, ...] = (),
+    unique: bool = False,
 ) -> Any:
     """Say in which versions a field exists, in which null is legal, its tag and its default.
 
     A default of `[]` means a new list each time. For a struct the default None means "all fields at
     their defaults", unless null is legal: it spares three objects a partition in a Fetch response.
+    `of` names the fields of the request, dots for those inside, that a response's field answers
+    (`refusal`); a `unique` one answers what has one name once.
     """
-    return _Spec(versions(where), versions(nullable), tag, default)
+    sources = (of,) if isinstance(of, str) else of
+    return _Spec(versions(where), versions(nullable), tag, default, sources, unique)
 
 
 class MessageInfo(NamedTuple):

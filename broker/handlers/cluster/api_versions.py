@@ -20,7 +20,7 @@ import re
 from broker.cluster.features import FEATURES
 from broker.cluster.image import MetadataImage
 from broker.registry import REGISTRY, RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from kafka_ds.protocol.messages.cluster import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
 
@@ -29,20 +29,13 @@ FIRST_VERSION_WITH_LEVEL_0 = 4
 _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def refuse(
-    request: ApiVersionsRequest, code: ErrorCode, message: str | None
-) -> ApiVersionsResponse:
-    """The answer to a request that cannot be answered."""
-    return ApiVersionsResponse(error_code=code, api_keys=[])
-
-
-@serves(ApiVersionsRequest, versions="0-4", failure=refuse)
+@serves(ApiVersionsRequest, versions="0-4")
 def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
     """Tell which APIs are served, in which versions."""
     if context.header.api_version >= FIRST_VERSION_WITH_CLIENT_NAMES:
         names = (request.client_software_name, request.client_software_version)
         if not all(map(_CLIENT_NAME.fullmatch, names)):
-            return refuse(request, ErrorCode.INVALID_REQUEST, None)
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
     keys = [
         ApiVersion(
             api_key=served.api_key,

@@ -31,14 +31,7 @@ if TYPE_CHECKING:
     from broker.parts import Parts
 
 
-def refuse(
-    request: DescribeQuorumRequest, code: ErrorCode, message: str | None
-) -> DescribeQuorumResponse:
-    """The answer to a request that cannot be answered."""
-    return DescribeQuorumResponse(error_code=code, error_message=message, topics=[])
-
-
-@serves(DescribeQuorumRequest, versions="0-2", failure=refuse, forwarded=True)
+@serves(DescribeQuorumRequest, versions="0-2", forwarded=True)
 def describe_quorum(
     request: DescribeQuorumRequest, context: RequestContext
 ) -> DescribeQuorumResponse:

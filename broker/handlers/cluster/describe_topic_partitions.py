@@ -35,16 +35,7 @@ from kafka_ds.protocol.types import NO_UUID
 PAGE_PARTITIONS_MAX = 2_000
 
 
-def refuse(
-    request: DescribeTopicPartitionsRequest, code: ErrorCode, message: str | None
-) -> DescribeTopicPartitionsResponse:
-    """The same error for every topic."""
-    return DescribeTopicPartitionsResponse(
-        topics=[_refused(topic.name, code) for topic in request.topics]
-    )
-
-
-@serves(DescribeTopicPartitionsRequest, versions="0", failure=refuse)
+@serves(DescribeTopicPartitionsRequest, versions="0")
 def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, context: RequestContext
 ) -> DescribeTopicPartitionsResponse:

@@ -41,7 +41,6 @@ from broker.handlers.common import (
 from broker.registry import REGISTRY, RequestContext, serves
 from broker.security.authorization.asking import may, sees
 from broker.security.guard import guarded
-from broker.server.dispatch import failure_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
@@ -72,13 +71,7 @@ _NOT_NOW = {
 }
 
 
-def refuse(request: MetadataRequest, code: ErrorCode, message: str | None) -> MetadataResponse:
-    """The same error for every topic, and for the whole (v13+)."""
-    topics = [_refused(topic.name or "", topic.topic_id, code) for topic in request.topics or ()]
-    return MetadataResponse(brokers=[], topics=topics, error_code=code)
-
-
-@serves(MetadataRequest, versions="0-13", failure=refuse)
+@serves(MetadataRequest, versions="0-13")
 def metadata(
     request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | Awaitable[MetadataResponse]:
@@ -175,7 +168,7 @@ async def _create(names: Sequence[str], context: RequestContext) -> dict[str, Er
         timeout_ms=node.config.request_timeout_ms,
     )
     header = context.header._replace(api_key=served.api_key, api_version=served.highest)
-    answer = guarded(served, wanted, replace(context, header=header), failure_of)
+    answer = guarded(served, wanted, replace(context, header=header))
     response = await answer if isinstance(answer, Awaitable) else answer
     assert isinstance(response, CreateTopicsResponse)
     await node.member.requests.seen({t.topic_id for t in response.topics if not t.error_code})

@@ -26,14 +26,7 @@ from kafka_ds.protocol.messages.quorum import FeatureUpdateKey, UpdatableFeature
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-def refuse(
-    request: UpdateFeaturesRequest, code: ErrorCode, message: str | None
-) -> UpdateFeaturesResponse:
-    """The answer to a request that cannot be answered."""
-    return UpdateFeaturesResponse(error_code=code, error_message=message, results=[])
-
-
-@serves(UpdateFeaturesRequest, versions="0-2", failure=refuse, forwarded=True)
+@serves(UpdateFeaturesRequest, versions="0-2", forwarded=True)
 async def update_features(
     request: UpdateFeaturesRequest, context: RequestContext
 ) -> UpdateFeaturesResponse:
@@ -52,7 +45,7 @@ async def update_features(
     results = await within(request.timeout_ms, context.node.controller.decide(decide))
     refused = next((each for each in results if each.error), None)
     if refused is not None:
-        return refuse(request, refused.error, refused.message)
+        raise KafkaError(refused.error, refused.message)
     return UpdateFeaturesResponse(
         results=[
             UpdatableFeatureResult(

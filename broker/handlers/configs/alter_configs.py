@@ -11,22 +11,13 @@ Left out: broker loggers and client metrics as resources.
 from __future__ import annotations
 
 from broker.cluster.controller.administration import Alteration, ResourceAlteration
-from broker.handlers.configs.altering import alter, refused
+from broker.handlers.configs.altering import alter
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterConfigsRequest, AlterConfigsResponse
 from kafka_ds.protocol.messages.configs import AlterConfigsResource
 
 
-def refuse(
-    request: AlterConfigsRequest, code: ErrorCode, message: str | None
-) -> AlterConfigsResponse:
-    """The same error for every resource."""
-    resources = [(each.resource_type, each.resource_name) for each in request.resources]
-    return AlterConfigsResponse(responses=refused(resources, code, message))
-
-
-@serves(AlterConfigsRequest, versions="0-2", failure=refuse, forwarded=True)
+@serves(AlterConfigsRequest, versions="0-2", forwarded=True)
 async def alter_configs(
     request: AlterConfigsRequest, context: RequestContext
 ) -> AlterConfigsResponse:

@@ -40,16 +40,7 @@ from kafka_ds.protocol.messages.configs import (
 )
 
 
-def refuse(
-    request: DescribeConfigsRequest, code: ErrorCode, message: str | None
-) -> DescribeConfigsResponse:
-    """The same error for every resource."""
-    return DescribeConfigsResponse(
-        results=[_refused(resource, KafkaError(code, message)) for resource in request.resources]
-    )
-
-
-@serves(DescribeConfigsRequest, versions="1-4", failure=refuse)
+@serves(DescribeConfigsRequest, versions="1-4")
 def describe_configs(
     request: DescribeConfigsRequest, context: RequestContext
 ) -> DescribeConfigsResponse:

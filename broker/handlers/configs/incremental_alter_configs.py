@@ -20,9 +20,8 @@ Left out: broker loggers and client metrics as resources.
 from __future__ import annotations
 
 from broker.cluster.controller.administration import Alteration, ResourceAlteration
-from broker.handlers.configs.altering import alter, refused
+from broker.handlers.configs.altering import alter
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -30,15 +29,7 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.configs import IncrementalAlterConfigsResource
 
 
-def refuse(
-    request: IncrementalAlterConfigsRequest, code: ErrorCode, message: str | None
-) -> IncrementalAlterConfigsResponse:
-    """The same error for every resource."""
-    resources = [(each.resource_type, each.resource_name) for each in request.resources]
-    return IncrementalAlterConfigsResponse(responses=refused(resources, code, message))
-
-
-@serves(IncrementalAlterConfigsRequest, versions="0-1", failure=refuse, forwarded=True)
+@serves(IncrementalAlterConfigsRequest, versions="0-1", forwarded=True)
 async def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest, context: RequestContext
 ) -> IncrementalAlterConfigsResponse:

@@ -36,14 +36,7 @@ TYPES = (
 )
 
 
-def refuse(
-    request: ListConfigResourcesRequest, code: ErrorCode, message: str | None
-) -> ListConfigResourcesResponse:
-    """No resources, and why."""
-    return ListConfigResourcesResponse(error_code=code, config_resources=[])
-
-
-@serves(ListConfigResourcesRequest, versions="0-1", failure=refuse)
+@serves(ListConfigResourcesRequest, versions="0-1")
 def list_config_resources(
     request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:

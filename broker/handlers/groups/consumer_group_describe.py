@@ -23,16 +23,7 @@ from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGro
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupDescribeResponseDescribedGroup
 
 
-def refuse(
-    request: ConsumerGroupDescribeRequest, code: ErrorCode, message: str | None
-) -> ConsumerGroupDescribeResponse:
-    """The same error for every group."""
-    return ConsumerGroupDescribeResponse(
-        groups=[refused(group_id, code, message) for group_id in request.group_ids]
-    )
-
-
-@serves(ConsumerGroupDescribeRequest, versions="0-1", failure=refuse)
+@serves(ConsumerGroupDescribeRequest, versions="0-1")
 async def consumer_group_describe(
     request: ConsumerGroupDescribeRequest, context: RequestContext
 ) -> ConsumerGroupDescribeResponse:

@@ -36,14 +36,7 @@ def check_served(image: MetadataImage) -> None:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{GROUP_FEATURE} is 0")
 
 
-def refuse(
-    request: ConsumerGroupHeartbeatRequest, code: ErrorCode, message: str | None
-) -> ConsumerGroupHeartbeatResponse:
-    """No epoch, and why."""
-    return ConsumerGroupHeartbeatResponse(error_code=code, error_message=message)
-
-
-@serves(ConsumerGroupHeartbeatRequest, versions="0-1", failure=refuse)
+@serves(ConsumerGroupHeartbeatRequest, versions="0-1")
 def consumer_group_heartbeat(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:

@@ -11,23 +11,12 @@ from __future__ import annotations
 from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 from kafka_ds.protocol.messages.group_admin import DeletableGroupResult
 
 
-def refuse(
-    request: DeleteGroupsRequest, code: ErrorCode, message: str | None
-) -> DeleteGroupsResponse:
-    """The same error for every group."""
-    return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=name, error_code=code) for name in request.groups_names
-        ]
-    )
-
-
-@serves(DeleteGroupsRequest, versions="0-2", failure=refuse)
+@serves(DeleteGroupsRequest, versions="0-2")
 async def delete_groups(
     request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:

@@ -22,20 +22,12 @@ from collections.abc import Awaitable
 from broker.handlers.answers import then
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import JoinGroupRequest, JoinGroupResponse
 
 FIRST_VERSION_WITHOUT_A_PROTOCOL = 7
 
 
-def refuse(request: JoinGroupRequest, code: ErrorCode, message: str | None) -> JoinGroupResponse:
-    """Not a member, and why."""
-    return JoinGroupResponse(
-        error_code=code, protocol_name="", leader="", member_id=request.member_id, members=[]
-    )
-
-
-@serves(JoinGroupRequest, versions="0-9", failure=refuse)
+@serves(JoinGroupRequest, versions="0-9")
 def join_group(
     request: JoinGroupRequest, context: RequestContext
 ) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:

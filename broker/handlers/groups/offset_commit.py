@@ -18,49 +18,23 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.answers import answered
-from broker.handlers.groups.commit_answers import Answers, merge
 from broker.handlers.groups.common import client_of
+from broker.handlers.groups.known_partitions import merge, take_out_unknown
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
-from kafka_ds.protocol.messages.group_offsets import (
-    FIRST_VERSION_WITH_TOPIC_IDS,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
+from kafka_ds.protocol.messages.group_offsets import FIRST_VERSION_WITH_TOPIC_IDS
+from kafka_ds.protocol.refusal import refusal_of
 
 
-def _answer(
-    topic: OffsetCommitRequestTopic, indexes: list[int], code: ErrorCode
-) -> OffsetCommitResponseTopic:
-    return OffsetCommitResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetCommitResponsePartition(partition_index=index, error_code=code)
-            for index in indexes
-        ],
-    )
-
-
-ANSWERS = Answers(_answer)
-
-
-def refuse(
-    request: OffsetCommitRequest, code: ErrorCode, message: str | None
-) -> OffsetCommitResponse:
-    """The same error for every partition."""
-    return OffsetCommitResponse(topics=ANSWERS.refusing(request.topics, code))
-
-
-@serves(OffsetCommitRequest, versions="2-10", failure=refuse)
+@serves(OffsetCommitRequest, versions="2-10")
 def offset_commit(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Commit the offsets of partitions that exist."""
-    by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-    refused = ANSWERS.take_out_unknown(request, context.node.metadata, by_id=by_id)
+    version = context.header.api_version
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    refused = take_out_unknown(request, version, context.node.metadata, by_id=by_id)
     if refused and not request.topics:
         return OffsetCommitResponse(topics=refused)
 
@@ -69,7 +43,7 @@ def offset_commit(
         return response
 
     def fail(code: ErrorCode) -> OffsetCommitResponse:
-        return finish(refuse(request, code, None))
+        return finish(refusal_of(request, version, code))
 
     def ask() -> object:
         return context.node.groups.submit(request.group_id, request, client_of(context))

@@ -51,25 +51,7 @@ class Wanted(NamedTuple):
     refused: list[OffsetFetchResponseTopics]
 
 
-def refuse(
-    request: OffsetFetchRequest, code: ErrorCode, message: str | None
-) -> OffsetFetchResponse:
-    """The same error for the whole, for every group (v8+) and for every partition (before)."""
-    topics = [
-        OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-        for topic in request.topics or ()
-    ]
-    alone = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    refused = OffsetFetchResponseGroup(group_id=request.group_id, topics=[], error_code=code)
-    response = _for_one_group(alone, refused, FIRST_VERSION_WITH_AN_ERROR - 1)
-    response.groups = [
-        OffsetFetchResponseGroup(group_id=group.group_id, topics=[], error_code=code)
-        for group in request.groups
-    ]
-    return response
-
-
-@serves(OffsetFetchRequest, versions="1-10", failure=refuse)
+@serves(OffsetFetchRequest, versions="1-10")
 async def offset_fetch(request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
     """Tell what each group has committed."""
     version = context.header.api_version

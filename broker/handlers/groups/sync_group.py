@@ -17,20 +17,13 @@ from collections.abc import Awaitable
 
 from broker.handlers.groups.common import client_of
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import SyncGroupRequest, SyncGroupResponse
 
 FIRST_VERSION_WITH_PROTOCOLS = 5
 
 
-def refuse(
-    request: SyncGroupRequest, code: ErrorCode, message: str | None = None
-) -> SyncGroupResponse:
-    """No assignment, and why."""
-    return SyncGroupResponse(error_code=code, assignment=b"")
-
-
-@serves(SyncGroupRequest, versions="0-5", failure=refuse)
+@serves(SyncGroupRequest, versions="0-5")
 def sync_group(
     request: SyncGroupRequest, context: RequestContext
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
@@ -39,7 +32,7 @@ def sync_group(
         request.protocol_type,
         request.protocol_name,
     ):
-        return refuse(request, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     answer: SyncGroupResponse | Awaitable[SyncGroupResponse] = context.node.groups.submit(
         request.group_id, request, client_of(context)
     )

@@ -16,16 +16,12 @@ from broker.coordinator.placement import TOPIC
 from broker.coordinator.transaction.joining import Asking, support_of
 from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.answers import answered
-from broker.handlers.groups.commit_answers import Answers, merge
 from broker.handlers.groups.common import client_of
+from broker.handlers.groups.known_partitions import merge, take_out_unknown
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from kafka_ds.protocol.messages.transactions import (
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
+from kafka_ds.protocol.refusal import refusal_of
 
 FIRST_VERSION_WITH_LOADING = 2
 FIRST_VERSION_THAT_JOINS = 5
@@ -36,41 +32,20 @@ _COORDINATOR_ERRORS = {
 }
 
 
-def _answer(
-    topic: TxnOffsetCommitRequestTopic, indexes: list[int], code: ErrorCode
-) -> TxnOffsetCommitResponseTopic:
-    return TxnOffsetCommitResponseTopic(
-        name=topic.name,
-        partitions=[
-            TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
-            for index in indexes
-        ],
-    )
-
-
-ANSWERS = Answers(_answer)
-
-
-def refuse(
-    request: TxnOffsetCommitRequest, code: ErrorCode, message: str | None
-) -> TxnOffsetCommitResponse:
-    """The same error for every partition."""
-    return TxnOffsetCommitResponse(topics=ANSWERS.refusing(request.topics, code))
-
-
-@serves(TxnOffsetCommitRequest, versions="0-5", failure=refuse)
+@serves(TxnOffsetCommitRequest, versions="0-5")
 def txn_offset_commit(
     request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
     """Commit the offsets of partitions that exist, with the transaction."""
-    refused = ANSWERS.take_out_unknown(request, context.node.metadata)
+    version = context.header.api_version
+    refused = take_out_unknown(request, version, context.node.metadata)
 
     def finish(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
         merge(response, refused)
         return response
 
     def fail(code: ErrorCode) -> TxnOffsetCommitResponse:
-        return finish(refuse(request, _told(code, context.header.api_version), None))
+        return finish(refusal_of(request, version, _told(code, version)))
 
     def submit() -> object:
         return context.node.groups.submit(request.group_id, request, client_of(context))

@@ -55,30 +55,7 @@ Replica = HostedPartition | FollowedPartition
 Lookup = Callable[[FetchTopic, FetchPartition], "LogReadResult"]
 
 
-def refuse(request: FetchRequest, code: ErrorCode, message: str | None) -> FetchResponse:
-    """The same error for the whole (v7+) and for every partition."""
-    return FetchResponse(
-        error_code=code,
-        responses=[
-            FetchableTopicResponse(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[
-                    FetchPartitionData(
-                        partition_index=requested.partition,
-                        error_code=code,
-                        high_watermark=-1,
-                        records=b"",
-                    )
-                    for requested in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
-
-
-@serves(FetchRequest, versions="4-18", failure=refuse)
+@serves(FetchRequest, versions="4-18")
 def fetch(
     request: FetchRequest, context: RequestContext
 ) -> FetchResponse | Awaitable[FetchResponse]:
@@ -103,7 +80,7 @@ def fetch(
     if fetch_context.error is not ErrorCode.NONE:
         return FetchResponse(error_code=fetch_context.error, responses=[])
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
-        return refuse(request, ErrorCode.INVALID_REQUEST, None)
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
     processor = FetchProcessor(request, context, fetch_context)
     processor.find()
     may_wait = request.max_wait_ms > 0 and fetch_context.has_partitions

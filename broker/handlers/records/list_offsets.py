@@ -68,22 +68,7 @@ Answered = TypeVar("Answered")
 Found = TimestampOffset | Coroutine[Any, Any, TimestampOffset]
 
 
-def refuse(
-    request: ListOffsetsRequest, code: ErrorCode, message: str | None
-) -> ListOffsetsResponse:
-    """The same error for every partition."""
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name,
-                partitions=[_refused(each.partition_index, code) for each in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-@serves(ListOffsetsRequest, versions="1-11", failure=refuse)
+@serves(ListOffsetsRequest, versions="1-11")
 def list_offsets(
     request: ListOffsetsRequest, context: RequestContext
 ) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:

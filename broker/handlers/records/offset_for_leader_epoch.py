@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from broker.registry import RequestContext, serves
 from broker.replica.manager import ReplicaManager
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from kafka_ds.protocol.messages.offsets import (
     OffsetForLeaderEpochEndOffset,
@@ -23,25 +23,7 @@ from kafka_ds.protocol.messages.offsets import (
 )
 
 
-def refuse(
-    request: OffsetForLeaderEpochRequest, code: ErrorCode, message: str | None
-) -> OffsetForLeaderEpochResponse:
-    """The same error for every partition."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    OffsetForLeaderEpochEndOffset(error_code=code, partition=each.partition)
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-@serves(OffsetForLeaderEpochRequest, versions="2-4", failure=refuse)
+@serves(OffsetForLeaderEpochRequest, versions="2-4")
 def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> OffsetForLeaderEpochResponse:

@@ -79,32 +79,14 @@ class Unacknowledged(NamedTuple):
     done: asyncio.Future[None]
 
 
-def refuse(request: ProduceRequest, code: ErrorCode, message: str | None) -> ProduceResponse | None:
-    """The same error for every partition; None, which closes the connection, where no answer is awaited."""
-    if request.acks == 0:
-        return None
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[
-                    _refused(data.index, KafkaError(code, message)) for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )
-
-
-@serves(ProduceRequest, versions="3-13", advertised="0-13", failure=refuse, pipelined=True)
+@serves(ProduceRequest, versions="3-13", advertised="0-13", pipelined=True)
 def produce(
     request: ProduceRequest, context: RequestContext
 ) -> ProduceResponse | None | Awaitable[ProduceResponse | None]:
     """Append each batch to its partition."""
     acks = request.acks
     if acks not in (-1, 0, 1):
-        return refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, None)
+        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     node = context.node
     by_id = context.header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     append = Appender(node.replica_manager, context, acks, request.transactional_id)

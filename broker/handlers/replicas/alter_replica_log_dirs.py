@@ -27,21 +27,7 @@ from kafka_ds.protocol.messages.replicas import (
 _LOGGER = logging.getLogger(__name__)
 
 
-def refuse(
-    request: AlterReplicaLogDirsRequest, code: ErrorCode, message: str | None
-) -> AlterReplicaLogDirsResponse:
-    """The same error for every replica."""
-    return _response(
-        {
-            (topic.name, index): code
-            for directory in request.dirs
-            for topic in directory.topics
-            for index in topic.partitions
-        }
-    )
-
-
-@serves(AlterReplicaLogDirsRequest, versions="1-2", failure=refuse)
+@serves(AlterReplicaLogDirsRequest, versions="1-2")
 def alter_replica_log_dirs(
     request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:

@@ -30,14 +30,7 @@ UNKNOWN_BYTES = -1
 Topics = dict[str, list[DescribeLogDirsPartition]]
 
 
-def refuse(
-    request: DescribeLogDirsRequest, code: ErrorCode, message: str | None
-) -> DescribeLogDirsResponse:
-    """The answer to a request that cannot be answered."""
-    return DescribeLogDirsResponse(error_code=code, results=[])
-
-
-@serves(DescribeLogDirsRequest, versions="1-5", failure=refuse)
+@serves(DescribeLogDirsRequest, versions="1-5")
 def describe_log_dirs(
     request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse:

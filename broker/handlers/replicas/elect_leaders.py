@@ -15,7 +15,7 @@ from __future__ import annotations
 from broker.cluster.controller.elections import ElectionResult, ElectionType
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest, ElectLeadersResponse
 from kafka_ds.protocol.messages.replicas import PartitionResult, ReplicaElectionResult
 
@@ -26,31 +26,14 @@ _MESSAGES = {
 }
 
 
-def refuse(
-    request: ElectLeadersRequest, code: ErrorCode, message: str | None
-) -> ElectLeadersResponse:
-    """The same error for every partition, and for the whole (v1+)."""
-    results = [
-        ReplicaElectionResult(
-            topic=topic.topic,
-            partition_result=[
-                PartitionResult(partition_id=index, error_code=code, error_message=message)
-                for index in topic.partitions
-            ],
-        )
-        for topic in request.topic_partitions or ()
-    ]
-    return ElectLeadersResponse(error_code=code, replica_election_results=results)
-
-
-@serves(ElectLeadersRequest, versions="0-2", failure=refuse, forwarded=True)
+@serves(ElectLeadersRequest, versions="0-2", forwarded=True)
 async def elect_leaders(
     request: ElectLeadersRequest, context: RequestContext
 ) -> ElectLeadersResponse:
     """Hold the elections."""
     if request.election_type not in tuple(ElectionType):
         message = f"Unknown election type {request.election_type}"
-        return refuse(request, ErrorCode.INVALID_REQUEST, message)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     kind, wanted = ElectionType(request.election_type), None
     if request.topic_partitions is not None:
         wanted = [

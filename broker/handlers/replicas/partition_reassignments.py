@@ -16,7 +16,6 @@ from __future__ import annotations
 from broker.cluster.controller.reassignment import Reassignment, ReassignmentResult
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -31,14 +30,7 @@ from kafka_ds.protocol.messages.replicas import (
 )
 
 
-def refuse(
-    request: AlterPartitionReassignmentsRequest, code: ErrorCode, message: str | None
-) -> AlterPartitionReassignmentsResponse:
-    """The answer to a request that cannot be answered."""
-    return AlterPartitionReassignmentsResponse(error_code=code, error_message=message, responses=[])
-
-
-@serves(AlterPartitionReassignmentsRequest, versions="0-1", failure=refuse, forwarded=True)
+@serves(AlterPartitionReassignmentsRequest, versions="0-1", forwarded=True)
 async def alter(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> AlterPartitionReassignmentsResponse:
@@ -74,14 +66,7 @@ def _answer(result: ReassignmentResult) -> ReassignablePartitionResponse:
     )
 
 
-def refuse_list(
-    request: ListPartitionReassignmentsRequest, code: ErrorCode, message: str | None
-) -> ListPartitionReassignmentsResponse:
-    """The answer to a request that cannot be answered."""
-    return ListPartitionReassignmentsResponse(error_code=code, error_message=message, topics=[])
-
-
-@serves(ListPartitionReassignmentsRequest, versions="0", failure=refuse_list, forwarded=True)
+@serves(ListPartitionReassignmentsRequest, versions="0", forwarded=True)
 async def list_moves(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:

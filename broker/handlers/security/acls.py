@@ -36,33 +36,7 @@ from kafka_ds.protocol.messages.security import (
 )
 
 
-def refuse_creations(
-    request: CreateAclsRequest, code: ErrorCode, message: str | None
-) -> CreateAclsResponse:
-    """The same error for every ACL."""
-    refused = [AclCreationResult(error_code=code, error_message=message) for _ in request.creations]
-    return CreateAclsResponse(results=refused)
-
-
-def refuse_deletions(
-    request: DeleteAclsRequest, code: ErrorCode, message: str | None
-) -> DeleteAclsResponse:
-    """The same error for every filter."""
-    refused = [
-        DeleteAclsFilterResult(error_code=code, error_message=message, matching_acls=[])
-        for _ in request.filters
-    ]
-    return DeleteAclsResponse(filter_results=refused)
-
-
-def refuse_description(
-    request: DescribeAclsRequest, code: ErrorCode, message: str | None
-) -> DescribeAclsResponse:
-    """The answer to a request that cannot be answered."""
-    return DescribeAclsResponse(error_code=code, error_message=message, resources=[])
-
-
-@serves(CreateAclsRequest, versions="1-3", failure=refuse_creations, forwarded=True)
+@serves(CreateAclsRequest, versions="1-3", forwarded=True)
 async def create_acls(request: CreateAclsRequest, context: RequestContext) -> CreateAclsResponse:
     """Make the ACLs, or say why not."""
     _check_enabled(context)
@@ -78,7 +52,7 @@ async def create_acls(request: CreateAclsRequest, context: RequestContext) -> Cr
     )
 
 
-@serves(DeleteAclsRequest, versions="1-3", failure=refuse_deletions, forwarded=True)
+@serves(DeleteAclsRequest, versions="1-3", forwarded=True)
 async def delete_acls(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
     """Delete the ACLs that match the filters; the answer lists them."""
     _check_enabled(context)
@@ -87,7 +61,7 @@ async def delete_acls(request: DeleteAclsRequest, context: RequestContext) -> De
     return DeleteAclsResponse(filter_results=[_deleted(each) for each in outcomes])
 
 
-@serves(DescribeAclsRequest, versions="1-3", failure=refuse_description)
+@serves(DescribeAclsRequest, versions="1-3")
 def describe_acls(request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
     """Tell which ACLs the filter means."""
     _check_enabled(context)

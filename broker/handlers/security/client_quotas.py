@@ -20,7 +20,6 @@ from broker.cluster.events import QuotaComponent
 from broker.cluster.security_image import in_order
 from broker.registry import RequestContext, serves
 from broker.security.quotas.quota_filter import QuotaComponentFilter, check_filter, is_meant
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -36,25 +35,7 @@ from kafka_ds.protocol.messages.security import (
 )
 
 
-def refuse_alteration(
-    request: AlterClientQuotasRequest, code: ErrorCode, message: str | None
-) -> AlterClientQuotasResponse:
-    """The same error for every entity."""
-    refused = [
-        AlterQuotaEntryResult(error_code=code, error_message=message, entity=each.entity)
-        for each in request.entries
-    ]
-    return AlterClientQuotasResponse(entries=refused)
-
-
-def refuse_description(
-    request: DescribeClientQuotasRequest, code: ErrorCode, message: str | None
-) -> DescribeClientQuotasResponse:
-    """The answer to a request that cannot be answered."""
-    return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
-
-
-@serves(AlterClientQuotasRequest, versions="0-1", failure=refuse_alteration, forwarded=True)
+@serves(AlterClientQuotasRequest, versions="0-1", forwarded=True)
 async def alter_client_quotas(
     request: AlterClientQuotasRequest, context: RequestContext
 ) -> AlterClientQuotasResponse:
@@ -83,7 +64,7 @@ def _alteration(entry: AlterQuotaEntryData) -> QuotaAlteration:
     )
 
 
-@serves(DescribeClientQuotasRequest, versions="0-1", failure=refuse_description)
+@serves(DescribeClientQuotasRequest, versions="0-1")
 def describe_client_quotas(
     request: DescribeClientQuotasRequest, context: RequestContext
 ) -> DescribeClientQuotasResponse:

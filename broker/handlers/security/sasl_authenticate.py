@@ -13,21 +13,14 @@ from __future__ import annotations
 from typing import Any
 
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import SaslAuthenticateRequest
 
 
-def refuse(
-    request: SaslAuthenticateRequest, code: ErrorCode, message: str | None
-) -> SaslAuthenticateResponse:
-    """The answer to a request that cannot be answered."""
-    return SaslAuthenticateResponse(error_code=code, error_message=message, auth_bytes=b"")
-
-
-@serves(SaslAuthenticateRequest, versions="0-2", failure=refuse)
+@serves(SaslAuthenticateRequest, versions="0-2")
 def sasl_authenticate(request: SaslAuthenticateRequest, context: RequestContext) -> Any:
     """Take a message of the mechanism."""
     if context.authentication is None:
         message = "SaslAuthenticate request received after successful authentication"
-        return refuse(request, ErrorCode.ILLEGAL_SASL_STATE, message)
+        raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, message)
     return context.authentication.authenticate(request)

@@ -13,20 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import SaslHandshakeRequest, SaslHandshakeResponse
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import SaslHandshakeRequest
 
 
-def refuse(
-    request: SaslHandshakeRequest, code: ErrorCode, message: str | None
-) -> SaslHandshakeResponse:
-    """The answer to a request that cannot be answered."""
-    return SaslHandshakeResponse(error_code=code, mechanisms=[])
-
-
-@serves(SaslHandshakeRequest, versions="0-1", failure=refuse)
+@serves(SaslHandshakeRequest, versions="0-1")
 def sasl_handshake(request: SaslHandshakeRequest, context: RequestContext) -> Any:
     """Take the client's choice."""
     if context.authentication is None:
-        return refuse(request, ErrorCode.ILLEGAL_SASL_STATE, None)
+        raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE)
     return context.authentication.handshake(request, context.header.api_version)

@@ -46,29 +46,7 @@ if TYPE_CHECKING:
 _NUMBERS = {name: number for number, name in MECHANISMS.items()}
 
 
-def refuse_alteration(
-    request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None
-) -> AlterUserScramCredentialsResponse:
-    """The same error for every user."""
-    users = dict.fromkeys(
-        [*(each.name for each in request.deletions), *(each.name for each in request.upsertions)]
-    )
-    return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResult(user=user, error_code=code, error_message=message)
-            for user in users
-        ]
-    )
-
-
-def refuse_description(
-    request: DescribeUserScramCredentialsRequest, code: ErrorCode, message: str | None
-) -> DescribeUserScramCredentialsResponse:
-    """The answer to a request that cannot be answered."""
-    return DescribeUserScramCredentialsResponse(error_code=code, error_message=message, results=[])
-
-
-@serves(AlterUserScramCredentialsRequest, versions="0", failure=refuse_alteration, forwarded=True)
+@serves(AlterUserScramCredentialsRequest, versions="0", forwarded=True)
 async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
@@ -143,7 +121,7 @@ async def _written(
     ]
 
 
-@serves(DescribeUserScramCredentialsRequest, versions="0", failure=refuse_description)
+@serves(DescribeUserScramCredentialsRequest, versions="0")
 def describe_user_scram_credentials(
     request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:

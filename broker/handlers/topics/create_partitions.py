@@ -16,25 +16,11 @@ from __future__ import annotations
 from broker.cluster.controller.topics import MorePartitions
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreatePartitionsRequest, CreatePartitionsResponse
 from kafka_ds.protocol.messages.topics import CreatePartitionsTopic, CreatePartitionsTopicResult
 
 
-def refuse(
-    request: CreatePartitionsRequest, code: ErrorCode, message: str | None
-) -> CreatePartitionsResponse:
-    """The same error for every topic."""
-    names = dict.fromkeys(topic.name for topic in request.topics)
-    return CreatePartitionsResponse(
-        results=[
-            CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
-            for name in names
-        ]
-    )
-
-
-@serves(CreatePartitionsRequest, versions="0-3", failure=refuse, forwarded=True)
+@serves(CreatePartitionsRequest, versions="0-3", forwarded=True)
 async def grow(
     request: CreatePartitionsRequest, context: RequestContext
 ) -> CreatePartitionsResponse:

@@ -28,7 +28,7 @@ from broker.config.loading import BrokerConfig
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import may
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.protocol.messages.topics import (
     CreatableTopic,
@@ -37,31 +37,18 @@ from kafka_ds.protocol.messages.topics import (
 )
 
 
-def refuse(
-    request: CreateTopicsRequest, code: ErrorCode, message: str | None
-) -> CreateTopicsResponse:
-    """The same error for every topic."""
-    names = dict.fromkeys(topic.name for topic in request.topics)
-    return CreateTopicsResponse(
-        topics=[_result(TopicResult(name=n, error=code, message=message), None) for n in names]
-    )
-
-
-@serves(CreateTopicsRequest, versions="2-7", failure=refuse, forwarded=True)
+@serves(CreateTopicsRequest, versions="2-7", forwarded=True)
 async def create_topics(
     request: CreateTopicsRequest, context: RequestContext
 ) -> CreateTopicsResponse:
     """Create the topics, or say why not."""
     node = context.node
-    try:
-        results = await within(
-            request.timeout_ms,
-            node.controller.create_topics(
-                [_wanted(topic) for topic in request.topics], validate_only=request.validate_only
-            ),
-        )
-    except KafkaError as error:
-        return refuse(request, error.code, error.message)
+    results = await within(
+        request.timeout_ms,
+        node.controller.create_topics(
+            [_wanted(topic) for topic in request.topics], validate_only=request.validate_only
+        ),
+    )
     return CreateTopicsResponse(topics=[_answer(result, context) for result in results])
 
 

@@ -47,22 +47,7 @@ class _Moved(NamedTuple):
     offset: int
 
 
-def refuse(
-    request: DeleteRecordsRequest, code: ErrorCode, message: str | None
-) -> DeleteRecordsResponse:
-    """The same error for every partition."""
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_refused(each, code) for each in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-@serves(DeleteRecordsRequest, versions="0-2", failure=refuse)
+@serves(DeleteRecordsRequest, versions="0-2")
 async def delete_records(
     request: DeleteRecordsRequest, context: RequestContext
 ) -> DeleteRecordsResponse:

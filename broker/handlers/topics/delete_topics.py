@@ -23,18 +23,7 @@ from kafka_ds.protocol.types import NO_UUID
 FIRST_VERSION_WITH_DISABLED = 3
 
 
-def refuse(
-    request: DeleteTopicsRequest, code: ErrorCode, message: str | None
-) -> DeleteTopicsResponse:
-    """The same error for every topic."""
-    results = [
-        TopicResult(name=name, topic_id=topic_id, error=code, message=message)
-        for name, topic_id in _topics(request)
-    ]
-    return DeleteTopicsResponse(responses=[_result(each) for each in results])
-
-
-@serves(DeleteTopicsRequest, versions="1-6", failure=refuse, forwarded=True)
+@serves(DeleteTopicsRequest, versions="1-6", forwarded=True)
 async def delete_topics(
     request: DeleteTopicsRequest, context: RequestContext
 ) -> DeleteTopicsResponse:
@@ -43,11 +32,8 @@ async def delete_topics(
     if not node.config.delete_topic_enable:
         old = context.header.api_version < FIRST_VERSION_WITH_DISABLED
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
-        return refuse(request, code, "Topic deletion is disabled.")
-    try:
-        results = await within(request.timeout_ms, node.controller.delete_topics(_topics(request)))
-    except KafkaError as error:
-        return refuse(request, error.code, error.message)
+        raise KafkaError(code, "Topic deletion is disabled.")
+    results = await within(request.timeout_ms, node.controller.delete_topics(_topics(request)))
     return DeleteTopicsResponse(responses=[_result(result) for result in results])
 
 

@@ -29,9 +29,8 @@ def add_offsets_to_txn(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
     """Take the partition of a group into the transaction."""
-
     if not request.group_id:
-        return _refuse(ErrorCode.INVALID_GROUP_ID, context)
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     if not context.node.groups.topic.is_there:
         return _add_when_there_is_a_topic(request, context)
     return _add(request, context)
@@ -40,10 +39,7 @@ def add_offsets_to_txn(
 async def _add_when_there_is_a_topic(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse:
-    try:
-        await context.node.groups.topic.ensure()
-    except KafkaError as error:
-        return _refuse(error.code, context)
+    await context.node.groups.topic.ensure()
     answer = _add(request, context)
     return await answer if isinstance(answer, Awaitable) else answer
 
@@ -53,7 +49,8 @@ def _add(
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
     index = context.node.groups.topic.partition_of(request.group_id)
     if index is None:
-        return _refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE, context)
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
     return answered(
         lambda: context.node.transactions.add_partitions(
             request.transactional_id,
@@ -61,10 +58,5 @@ def _add(
             [TopicPartition(TOPIC, index)],
         ),
         lambda _: AddOffsetsToTxnResponse(),
-        lambda code: _refuse(code, context),
+        lambda code: AddOffsetsToTxnResponse(error_code=told(code, knows_fencing=knows)),
     )
-
-
-def _refuse(code: ErrorCode, context: RequestContext) -> AddOffsetsToTxnResponse:
-    knows = context.header.api_version >= FIRST_VERSION_WITH_FENCING
-    return AddOffsetsToTxnResponse(error_code=told(code, knows_fencing=knows))

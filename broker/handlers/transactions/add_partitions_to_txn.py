@@ -33,6 +33,7 @@ from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 FIRST_VERSION_WITH_FENCING = 2
@@ -42,17 +43,7 @@ FIRST_VERSION_THAT_MAY_ADD = 5
 Results = list[AddPartitionsToTxnTopicResult]
 
 
-def refuse(
-    request: AddPartitionsToTxnRequest, code: ErrorCode, message: str | None
-) -> AddPartitionsToTxnResponse:
-    """The same error for every partition, in the fields of both forms."""
-    topics = request.v3_and_below_topics
-    return AddPartitionsToTxnResponse(
-        error_code=code, results_by_topic_v3_and_below=_results(topics, lambda _: code)
-    )
-
-
-@serves(AddPartitionsToTxnRequest, versions="0-5", failure=refuse)
+@serves(AddPartitionsToTxnRequest, versions="0-5")
 def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
@@ -76,7 +67,7 @@ def add_partitions_to_txn(
             transaction, context, TRANSACTION_VERSION_0, knows_fencing=knows, is_clients=True
         ),
         finish,
-        lambda code: refuse(request, told(code, knows_fencing=knows), None),
+        lambda code: refusal_of(request, version, told(code, knows_fencing=knows)),
     )
 
 

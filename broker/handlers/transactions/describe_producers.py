@@ -17,22 +17,7 @@ from kafka_ds.protocol.messages.transaction_admin import (
 )
 
 
-def refuse(
-    request: DescribeProducersRequest, code: ErrorCode, message: str | None
-) -> DescribeProducersResponse:
-    """The same error for every partition."""
-    return DescribeProducersResponse(
-        topics=[
-            TopicResponse(
-                name=topic.name,
-                partitions=[_refused(index, code) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-@serves(DescribeProducersRequest, versions="0", failure=refuse)
+@serves(DescribeProducersRequest, versions="0")
 def describe_producers(
     request: DescribeProducersRequest, context: RequestContext
 ) -> DescribeProducersResponse:

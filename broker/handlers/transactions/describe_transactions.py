@@ -18,16 +18,7 @@ from kafka_ds.protocol.messages.transaction_admin import (
 )
 
 
-def refuse(
-    request: DescribeTransactionsRequest, code: ErrorCode, message: str | None
-) -> DescribeTransactionsResponse:
-    """The same error for every transactional id."""
-    return DescribeTransactionsResponse(
-        transaction_states=[_refused(each, code) for each in request.transactional_ids]
-    )
-
-
-@serves(DescribeTransactionsRequest, versions="0", failure=refuse)
+@serves(DescribeTransactionsRequest, versions="0")
 def describe_transactions(
     request: DescribeTransactionsRequest, context: RequestContext
 ) -> DescribeTransactionsResponse:

@@ -22,7 +22,6 @@ from broker.coordinator.transaction.values import (
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import EndTxnRequest, EndTxnResponse
 
 FIRST_VERSION_WITH_FENCING = 2
@@ -44,10 +43,7 @@ def end_txn(
             producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
         )
 
-    def refuse(code: ErrorCode) -> EndTxnResponse:
-        knows = version >= FIRST_VERSION_WITH_FENCING
-        return EndTxnResponse(error_code=told(code, knows_fencing=knows))
-
+    knows = version >= FIRST_VERSION_WITH_FENCING
     return answered(
         lambda: context.node.transactions.end(
             request.transactional_id,
@@ -56,5 +52,5 @@ def end_txn(
             client_version=TRANSACTION_VERSION_2 if bumps_epoch else TRANSACTION_VERSION_0,
         ),
         finish,
-        refuse,
+        lambda code: EndTxnResponse(error_code=told(code, knows_fencing=knows)),
     )

@@ -35,7 +35,7 @@ def init_producer_id(
 ) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
     """Give the producer an id."""
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
-        return refuse(ErrorCode.INVALID_REQUEST)
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _transactional(request, request.transactional_id, context)
     producer_ids = context.node.producer_ids
@@ -59,17 +59,14 @@ def _transactional(
         lambda producer: InitProducerIdResponse(
             producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
         ),
-        lambda code: refuse(told(code, knows_fencing=knows)),
+        lambda code: InitProducerIdResponse(
+            error_code=told(code, knows_fencing=knows), producer_epoch=NONE
+        ),
     )
-
-
-def refuse(code: ErrorCode) -> InitProducerIdResponse:
-    """No id, and why."""
-    return InitProducerIdResponse(error_code=code, producer_epoch=NONE)
 
 
 async def _wait(producer_ids: ProducerIds) -> InitProducerIdResponse:
     try:
         return InitProducerIdResponse(producer_id=await producer_ids.next(), producer_epoch=0)
     except KafkaError:
-        return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from None

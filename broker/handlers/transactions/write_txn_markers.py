@@ -22,41 +22,21 @@ from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersRe
 from kafka_ds.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
 )
+from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 Outcome = ErrorCode | Awaitable[ErrorCode]
 
 
-def refuse(
-    request: WriteTxnMarkersRequest, code: ErrorCode, message: str | None
-) -> WriteTxnMarkersResponse:
-    """The same error for every partition."""
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[_result(index, code) for index in topic.partition_indexes],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
-
-
-@serves(WriteTxnMarkersRequest, versions="1-2", failure=refuse)
+@serves(WriteTxnMarkersRequest, versions="1-2")
 async def write_txn_markers(
     request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse:
     """Append a control batch to each partition."""
-    response = refuse(request, ErrorCode.REQUEST_TIMED_OUT, None)
+    response: WriteTxnMarkersResponse = refusal_of(
+        request, context.header.api_version, ErrorCode.REQUEST_TIMED_OUT
+    )
     waiting: dict[asyncio.Task[ErrorCode], WritableTxnMarkerPartitionResult] = {}
     for wanted, marker in zip(request.markers, response.markers, strict=True):
         for topic in marker.topics:
@@ -89,7 +69,3 @@ def _write(wanted: WritableTxnMarker, topic: str, index: int, context: RequestCo
 
 async def _of(outcome: Awaitable[ErrorCode]) -> ErrorCode:
     return await outcome
-
-
-def _result(index: int, code: ErrorCode) -> WritableTxnMarkerPartitionResult:
-    return WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)

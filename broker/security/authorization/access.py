@@ -19,13 +19,7 @@ from typing import Any, TypeAlias
 from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.cluster.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages.cluster import Coordinator
 from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
-from kafka_ds.protocol.messages.group_admin import DescribedGroup
-from kafka_ds.protocol.messages.group_offsets import (
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
 from kafka_ds.protocol.types import NO_UUID
 
 Resource: TypeAlias = tuple[ResourceType, str]
@@ -55,14 +49,12 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Each element of a field of the request is refused unless this is allowed; `answers` is the answer's field."""
+    """Each element of a field of the request is refused unless this is allowed."""
 
     operation: Operation
     field: str
-    answers: str
     resource: Callable[[Any, MetadataImage, Any], Resource | None]
     or_else: Operation | None = None
-    answer: Callable[[Any, ErrorCode], Any] | None = None
     # Where one is refused the others are not tried.
     all_or_none: bool = False
     when: Callable[[int], bool] = lambda version: True
@@ -163,37 +155,6 @@ def _follower(request: Any) -> Resource | None:
     return CLUSTER if replica_id >= 0 else None
 
 
-# -- refusals of elements whose API has no words for a whole that failed ------------------------------
-
-
-def _no_coordinator(key: str, code: ErrorCode) -> Coordinator:
-    return Coordinator(
-        key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.name
-    )
-
-
-def _no_group(name: str, code: ErrorCode) -> DescribedGroup:
-    return DescribedGroup(
-        error_code=code,
-        error_message=code.name,
-        group_id=name,
-        group_state="",
-        protocol_type="",
-        protocol_data="",
-        members=[],
-    )
-
-
-def _no_deletion(topic: Any, code: ErrorCode) -> OffsetDeleteResponseTopic:
-    return OffsetDeleteResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetDeleteResponsePartition(partition_index=each.partition_index, error_code=code)
-            for each in topic.partitions
-        ],
-    )
-
-
 # -- the table ---------------------------------------------------------------------------------------
 
 _BETWEEN_BROKERS = (Whole(Operation.CLUSTER_ACTION),)
@@ -221,27 +182,25 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "DescribeCluster": (),
     "Produce": (
         _WRITES_IN_TRANSACTION,
-        Parts(Operation.WRITE, "topic_data", "responses", _topic),
+        Parts(Operation.WRITE, "topic_data", _topic),
     ),
     # The handler: a session has more topics than a request.
     "Fetch": (
         Whole(Operation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ),
-    "ListOffsets": (Parts(Operation.DESCRIBE, "topics", "topics", _topic),),
+    "ListOffsets": (Parts(Operation.DESCRIBE, "topics", _topic),),
     "OffsetForLeaderEpoch": (
-        Parts(Operation.DESCRIBE, "topics", "topics", _topic, or_else=Operation.CLUSTER_ACTION),
+        Parts(Operation.DESCRIBE, "topics", _topic, or_else=Operation.CLUSTER_ACTION),
     ),
-    "DescribeProducers": (Parts(Operation.READ, "topics", "topics", _topic),),
-    "DescribeTopicPartitions": (Parts(Operation.DESCRIBE, "topics", "topics", _topic),),
+    "DescribeProducers": (Parts(Operation.READ, "topics", _topic),),
+    "DescribeTopicPartitions": (Parts(Operation.DESCRIBE, "topics", _topic),),
     # Groups.
     "FindCoordinator": (
         Whole(Operation.DESCRIBE, _coordinator, when=_before(4)),
         Parts(
             Operation.DESCRIBE,
             "coordinator_keys",
-            "coordinators",
             _coordinator_key,
-            answer=_no_coordinator,
             when=_since(4),
         ),
     ),
@@ -251,12 +210,11 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "LeaveGroup": _MEMBER,
     # Expressions are looked up with the member's rights (broker.coordinator.group.consumer.changing).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(Operation.DESCRIBE, _subscribed_topics)),
-    "OffsetCommit": (*_MEMBER, Parts(Operation.READ, "topics", "topics", _topic)),
+    "OffsetCommit": (*_MEMBER, Parts(Operation.READ, "topics", _topic)),
     "OffsetFetch": (
         Whole(Operation.DESCRIBE, _group, when=_before(8)),
         Parts(
             Operation.DESCRIBE,
-            "groups",
             "groups",
             _group_item,
             when=_since(8),
@@ -264,7 +222,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     ),
     "OffsetDelete": (
         Whole(Operation.DELETE, _group),
-        Parts(Operation.READ, "topics", "topics", _topic, answer=_no_deletion),
+        Parts(Operation.READ, "topics", _topic),
     ),
     "ListGroups": (
         Shown(
@@ -275,11 +233,9 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
             or_else=Operation.DESCRIBE,
         ),
     ),
-    "DescribeGroups": (
-        Parts(Operation.DESCRIBE, "groups", "groups", _group_item, answer=_no_group),
-    ),
-    "ConsumerGroupDescribe": (Parts(Operation.DESCRIBE, "group_ids", "groups", _group_item),),
-    "DeleteGroups": (Parts(Operation.DELETE, "groups_names", "results", _group_item),),
+    "DescribeGroups": (Parts(Operation.DESCRIBE, "groups", _group_item),),
+    "ConsumerGroupDescribe": (Parts(Operation.DESCRIBE, "group_ids", _group_item),),
+    "DeleteGroups": (Parts(Operation.DELETE, "groups_names", _group_item),),
     # Transactions.
     "InitProducerId": (
         _WRITES_IN_TRANSACTION,
@@ -290,7 +246,6 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
         Parts(
             Operation.WRITE,
             "v3_and_below_topics",
-            "results_by_topic_v3_and_below",
             _topic,
             all_or_none=True,
             when=_before(4),
@@ -301,13 +256,11 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "TxnOffsetCommit": (
         _WRITES_IN_TRANSACTION,
         Whole(Operation.READ, _group),
-        Parts(Operation.READ, "topics", "topics", _topic),
+        Parts(Operation.READ, "topics", _topic),
     ),
     "EndTxn": (_WRITES_IN_TRANSACTION,),
     "WriteTxnMarkers": (Whole(Operation.CLUSTER_ACTION, or_else=Operation.ALTER),),
-    "DescribeTransactions": (
-        Parts(Operation.DESCRIBE, "transactional_ids", "transaction_states", _transaction_item),
-    ),
+    "DescribeTransactions": (Parts(Operation.DESCRIBE, "transactional_ids", _transaction_item),),
     "ListTransactions": (
         Shown(
             Operation.DESCRIBE,
@@ -317,18 +270,16 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     # Topics.
-    "CreateTopics": (
-        Parts(Operation.CREATE, "topics", "topics", _topic, or_else=Operation.CREATE),
-    ),
+    "CreateTopics": (Parts(Operation.CREATE, "topics", _topic, or_else=Operation.CREATE),),
     "DeleteTopics": (
-        Parts(Operation.DELETE, "topics", "responses", _topic, or_else=Operation.DELETE),
-        Parts(Operation.DELETE, "topic_names", "responses", _topic, or_else=Operation.DELETE),
+        Parts(Operation.DELETE, "topics", _topic, or_else=Operation.DELETE),
+        Parts(Operation.DELETE, "topic_names", _topic, or_else=Operation.DELETE),
     ),
-    "DeleteRecords": (Parts(Operation.DELETE, "topics", "topics", _topic),),
-    "CreatePartitions": (Parts(Operation.ALTER, "topics", "results", _topic),),
-    "DescribeConfigs": (Parts(Operation.DESCRIBE_CONFIGS, "resources", "results", _config),),
-    "AlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", "responses", _config),),
-    "IncrementalAlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", "responses", _config),),
+    "DeleteRecords": (Parts(Operation.DELETE, "topics", _topic),),
+    "CreatePartitions": (Parts(Operation.ALTER, "topics", _topic),),
+    "DescribeConfigs": (Parts(Operation.DESCRIBE_CONFIGS, "resources", _config),),
+    "AlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", _config),),
+    "IncrementalAlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", _config),),
     # The cluster.
     "ListConfigResources": (Whole(Operation.DESCRIBE_CONFIGS),),
     "CreateAcls": _ALTER,

@@ -119,8 +119,8 @@ class Throttling:
         self._taken: Counter[str] = Counter()
         self._reserved = 0.0
 
-    def mutations(self, request: Any) -> tuple[str, list[Any], list[Any], str] | None:
-        """Of a request that changes topics here: field, what may be done, what may not, the answer's field."""
+    def mutations(self, request: Any) -> tuple[str, list[Any], list[Any]] | None:
+        """Of a request that changes topics here: field, what may be done, what may not."""
         mutation = MUTATIONS.get(self._served.name)
         node, header = self._context.node, self._context.header
         if mutation is None or not node.controller.is_active:
@@ -145,7 +145,7 @@ class Throttling:
             self._reserved += self._quotas.reserve_mutations(
                 self._user, self._client_id, count, self._now_ms()
             )
-        return field, allowed, refused, mutation.answers
+        return field, allowed, refused
 
     def answered(self, request: Any, response: Any, worked_s: float) -> Any:
         """The answer with what its client has to wait, or another in its place."""

@@ -116,7 +116,7 @@ class MetadataResponse:
     brokers: list[MetadataResponseBroker]
     cluster_id: string | None = v("2+", nullable="0+", default=None)
     controller_id: i32 = v("1+", default=-1)
-    topics: list[MetadataResponseTopic]
+    topics: list[MetadataResponseTopic] = v(of="topics")
     cluster_authorized_operations: i32 = v("8-10", default=MIN_I32)
     error_code: i16 = v("13+", default=0)
 
@@ -182,4 +182,4 @@ class FindCoordinatorResponse:
     node_id: i32 = v("0-3", default=0)
     host: string = v("0-3", default="")
     port: i32 = v("0-3", default=0)
-    coordinators: list[Coordinator] = v("4+", default=[])
+    coordinators: list[Coordinator] = v("4+", default=[], of="coordinator_keys")

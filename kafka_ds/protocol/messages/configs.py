@@ -71,7 +71,7 @@ class DescribeConfigsResponse:
     """The settings with value, source and synonyms."""
 
     throttle_time_ms: i32 = v(default=0)
-    results: list[DescribeConfigsResult]
+    results: list[DescribeConfigsResult] = v(of="resources")
 
 
 @struct
@@ -108,7 +108,7 @@ class AlterConfigsResponse:
     """What became of each resource whose settings were to be replaced."""
 
     throttle_time_ms: i32 = v(default=0)
-    responses: list[AlterConfigsResourceResponse]
+    responses: list[AlterConfigsResourceResponse] = v(of="resources")
 
 
 @struct
@@ -138,7 +138,7 @@ class IncrementalAlterConfigsResponse:
     """What became of each resource whose settings were to be changed."""
 
     throttle_time_ms: i32 = v(default=0)
-    responses: list[AlterConfigsResourceResponse]
+    responses: list[AlterConfigsResourceResponse] = v(of="resources")
 
 
 @message(key=74, versions="0-1", flexible="0+")

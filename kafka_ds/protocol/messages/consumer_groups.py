@@ -118,4 +118,4 @@ class ConsumerGroupDescribeResponse:
     """State, epochs and members of each group, with what each member has and is to have."""
 
     throttle_time_ms: i32 = v(default=0)
-    groups: list[ConsumerGroupDescribeResponseDescribedGroup]
+    groups: list[ConsumerGroupDescribeResponseDescribedGroup] = v(of="group_ids")

@@ -48,6 +48,11 @@ class ProduceRequest:
     timeout_ms: i32
     topic_data: list[TopicProduceData]
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether a response is awaited."""
+        return self.acks != 0
+
 
 @struct
 class BatchIndexAndErrorMessage:
@@ -77,7 +82,7 @@ class PartitionProduceResponse:
 class TopicProduceResponse:
     name: string = v("3-12", default="")
     topic_id: uuid = v("13+", default=NO_UUID)
-    partition_responses: list[PartitionProduceResponse]
+    partition_responses: list[PartitionProduceResponse] = v(of="partition_data")
 
 
 @struct
@@ -92,7 +97,7 @@ class NodeEndpoint:
 class ProduceResponse:
     """Where the batches went, or why they were refused."""
 
-    responses: list[TopicProduceResponse]
+    responses: list[TopicProduceResponse] = v(of="topic_data")
     throttle_time_ms: i32 = v(default=0)
     node_endpoints: list[NodeEndpoint] = v("10+", tag=0, default=[])
 
@@ -167,7 +172,7 @@ class AbortedTransaction:
 
 @struct
 class FetchPartitionData:
-    partition_index: i32
+    partition_index: i32 = v(of="partition")
     error_code: i16 = v(default=0)
     high_watermark: i64
     last_stable_offset: i64 = v(default=-1)
@@ -184,7 +189,7 @@ class FetchPartitionData:
 class FetchableTopicResponse:
     topic: string = v("4-12", default="")
     topic_id: uuid = v("13+", default=NO_UUID)
-    partitions: list[FetchPartitionData]
+    partitions: list[FetchPartitionData] = v(of="partitions")
 
 
 @message(key=1, versions="4-18", flexible="12+")
@@ -194,5 +199,5 @@ class FetchResponse:
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v("7+", default=0)
     session_id: i32 = v("7+", default=0)
-    responses: list[FetchableTopicResponse]
+    responses: list[FetchableTopicResponse] = v(of="topics")
     node_endpoints: list[NodeEndpoint] = v("16+", tag=0, default=[])

@@ -51,7 +51,7 @@ class DescribeGroupsResponse:
     """State, protocol and members of each group."""
 
     throttle_time_ms: i32 = v("1+", default=0)
-    groups: list[DescribedGroup]
+    groups: list[DescribedGroup] = v(of="groups")
 
 
 @message(key=16, versions="0-5", flexible="3+")
@@ -97,4 +97,4 @@ class DeleteGroupsResponse:
     """What became of each group to be removed."""
 
     throttle_time_ms: i32 = v(default=0)
-    results: list[DeletableGroupResult]
+    results: list[DeletableGroupResult] = v(of="groups_names")

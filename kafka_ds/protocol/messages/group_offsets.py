@@ -58,7 +58,7 @@ class OffsetCommitResponsePartition:
 class OffsetCommitResponseTopic:
     name: string = v("2-9", default="")
     topic_id: uuid = v("10+", default=NO_UUID)
-    partitions: list[OffsetCommitResponsePartition]
+    partitions: list[OffsetCommitResponsePartition] = v(of="partitions")
 
 
 @message(key=8, versions="2-10", flexible="8+")
@@ -66,7 +66,7 @@ class OffsetCommitResponse:
     """Which of the offsets are remembered."""
 
     throttle_time_ms: i32 = v("3+", default=0)
-    topics: list[OffsetCommitResponseTopic]
+    topics: list[OffsetCommitResponseTopic] = v(of="topics")
 
 
 @struct
@@ -112,7 +112,7 @@ class OffsetFetchResponsePartition:
 @struct
 class OffsetFetchResponseTopic:
     name: string
-    partitions: list[OffsetFetchResponsePartition]
+    partitions: list[OffsetFetchResponsePartition] = v(of="partition_indexes")
 
 
 @struct
@@ -128,7 +128,7 @@ class OffsetFetchResponsePartitions:
 class OffsetFetchResponseTopics:
     name: string = v("8-9", default="")
     topic_id: uuid = v("10+", default=NO_UUID)
-    partitions: list[OffsetFetchResponsePartitions]
+    partitions: list[OffsetFetchResponsePartitions] = v(of="partition_indexes")
 
 
 @struct
@@ -143,9 +143,9 @@ class OffsetFetchResponse:
     """The remembered offsets."""
 
     throttle_time_ms: i32 = v("3+", default=0)
-    topics: list[OffsetFetchResponseTopic] = v("1-7", default=[])
+    topics: list[OffsetFetchResponseTopic] = v("1-7", default=[], of="topics")
     error_code: i16 = v("2-7", default=0)
-    groups: list[OffsetFetchResponseGroup] = v("8+", default=[])
+    groups: list[OffsetFetchResponseGroup] = v("8+", default=[], of="groups")
 
 
 @struct
@@ -176,7 +176,7 @@ class OffsetDeleteResponsePartition:
 @struct
 class OffsetDeleteResponseTopic:
     name: string
-    partitions: list[OffsetDeleteResponsePartition]
+    partitions: list[OffsetDeleteResponsePartition] = v(of="partitions")
 
 
 @message(key=47, versions="0", flexible=None)
@@ -185,4 +185,4 @@ class OffsetDeleteResponse:
 
     error_code: i16 = v(default=0)
     throttle_time_ms: i32 = v(default=0)
-    topics: list[OffsetDeleteResponseTopic]
+    topics: list[OffsetDeleteResponseTopic] = v(of="topics")

@@ -58,7 +58,7 @@ class ListOffsetsPartitionResponse:
 @struct
 class ListOffsetsTopicResponse:
     name: string
-    partitions: list[ListOffsetsPartitionResponse]
+    partitions: list[ListOffsetsPartitionResponse] = v(of="partitions")
 
 
 @message(key=2, versions="1-11", flexible="6+")
@@ -66,7 +66,7 @@ class ListOffsetsResponse:
     """The offset that each timestamp leads to, and its leader epoch."""
 
     throttle_time_ms: i32 = v("2+", default=0)
-    topics: list[ListOffsetsTopicResponse]
+    topics: list[ListOffsetsTopicResponse] = v(of="topics")
 
 
 @struct
@@ -101,7 +101,7 @@ class OffsetForLeaderEpochEndOffset:
 @struct
 class OffsetForLeaderTopicResult:
     topic: string
-    partitions: list[OffsetForLeaderEpochEndOffset]
+    partitions: list[OffsetForLeaderEpochEndOffset] = v(of="partitions")
 
 
 @message(key=23, versions="2-4", flexible="4+")
@@ -109,4 +109,4 @@ class OffsetForLeaderEpochResponse:
     """The end offset of each epoch, by which a reader finds where its log diverges."""
 
     throttle_time_ms: i32 = v(default=0)
-    topics: list[OffsetForLeaderTopicResult]
+    topics: list[OffsetForLeaderTopicResult] = v(of="topics")

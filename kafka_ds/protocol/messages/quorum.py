@@ -170,5 +170,5 @@ class DescribeTopicPartitionsResponse:
     """One page of partitions, and where the next one begins."""
 
     throttle_time_ms: i32 = v(default=0)
-    topics: list[DescribeTopicPartitionsResponseTopic]
+    topics: list[DescribeTopicPartitionsResponseTopic] = v(of="topics")
     next_cursor: Cursor | None = v(nullable="0+", default=None)

@@ -43,8 +43,8 @@ class AlterReplicaLogDirPartitionResult:
 
 @struct
 class AlterReplicaLogDirTopicResult:
-    topic_name: string
-    partitions: list[AlterReplicaLogDirPartitionResult]
+    topic_name: string = v(of="name")
+    partitions: list[AlterReplicaLogDirPartitionResult] = v(of="partitions")
 
 
 @message(key=34, versions="1-2", flexible="2+")
@@ -52,7 +52,7 @@ class AlterReplicaLogDirsResponse:
     """Which of them are on their way, or there already."""
 
     throttle_time_ms: i32 = v(default=0)
-    results: list[AlterReplicaLogDirTopicResult]
+    results: list[AlterReplicaLogDirTopicResult] = v(of="dirs.topics")
 
 
 @struct
@@ -126,7 +126,7 @@ class PartitionResult:
 @struct
 class ReplicaElectionResult:
     topic: string
-    partition_result: list[PartitionResult]
+    partition_result: list[PartitionResult] = v(of="partitions")
 
 
 @message(key=43, versions="0-2", flexible="2+")
@@ -135,7 +135,7 @@ class ElectLeadersResponse:
 
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v("1+", default=0)
-    replica_election_results: list[ReplicaElectionResult]
+    replica_election_results: list[ReplicaElectionResult] = v(of="topic_partitions")
 
 
 @struct

@@ -87,7 +87,7 @@ class CreateAclsResponse:
     """What became of each, in the request's order."""
 
     throttle_time_ms: i32 = v(default=0)
-    results: list[AclCreationResult]
+    results: list[AclCreationResult] = v(of="creations")
 
 
 @struct
@@ -133,7 +133,7 @@ class DeleteAclsResponse:
     """What was deleted for each filter, in the request's order."""
 
     throttle_time_ms: i32 = v(default=0)
-    filter_results: list[DeleteAclsFilterResult]
+    filter_results: list[DeleteAclsFilterResult] = v(of="filters")
 
 
 @struct
@@ -206,7 +206,7 @@ class AlterClientQuotasRequest:
 class AlterQuotaEntryResult:
     error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+", default=None)
-    entity: list[QuotaEntityData]
+    entity: list[QuotaEntityData] = v(of="entity")
 
 
 @message(key=49, versions="0-1", flexible="1+")
@@ -214,7 +214,7 @@ class AlterClientQuotasResponse:
     """What became of each entity."""
 
     throttle_time_ms: i32 = v(default=0)
-    entries: list[AlterQuotaEntryResult]
+    entries: list[AlterQuotaEntryResult] = v(of="entries")
 
 
 @struct
@@ -278,7 +278,7 @@ class AlterUserScramCredentialsRequest:
 
 @struct
 class AlterUserScramCredentialsResult:
-    user: string
+    user: string = v(of="name")
     error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+", default=None)
 
@@ -288,4 +288,4 @@ class AlterUserScramCredentialsResponse:
     """What became of each user's credentials."""
 
     throttle_time_ms: i32 = v(default=0)
-    results: list[AlterUserScramCredentialsResult]
+    results: list[AlterUserScramCredentialsResult] = v(of=("deletions", "upsertions"), unique=True)

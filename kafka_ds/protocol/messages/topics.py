@@ -74,7 +74,7 @@ class CreateTopicsResponse:
     """What became of each topic to be created, with the settings that it got."""
 
     throttle_time_ms: i32 = v(default=0)
-    topics: list[CreatableTopicResult]
+    topics: list[CreatableTopicResult] = v(of="topics", unique=True)
 
 
 @struct
@@ -105,7 +105,7 @@ class DeleteTopicsResponse:
     """What became of each topic to be deleted."""
 
     throttle_time_ms: i32 = v(default=0)
-    responses: list[DeletableTopicResult]
+    responses: list[DeletableTopicResult] = v(of=("topics", "topic_names"))
 
 
 @struct
@@ -141,7 +141,7 @@ class CreatePartitionsResponse:
     """What became of each topic to be grown."""
 
     throttle_time_ms: i32 = v(default=0)
-    results: list[CreatePartitionsTopicResult]
+    results: list[CreatePartitionsTopicResult] = v(of="topics", unique=True)
 
 
 @struct
@@ -174,7 +174,7 @@ class DeleteRecordsPartitionResult:
 @struct
 class DeleteRecordsTopicResult:
     name: string
-    partitions: list[DeleteRecordsPartitionResult]
+    partitions: list[DeleteRecordsPartitionResult] = v(of="partitions")
 
 
 @message(key=21, versions="0-2", flexible="2+")
@@ -182,4 +182,4 @@ class DeleteRecordsResponse:
     """The log start of each partition afterwards."""
 
     throttle_time_ms: i32 = v(default=0)
-    topics: list[DeleteRecordsTopicResult]
+    topics: list[DeleteRecordsTopicResult] = v(of="topics")

@@ -48,7 +48,7 @@ class PartitionResponse:
 @struct
 class TopicResponse:
     name: string
-    partitions: list[PartitionResponse]
+    partitions: list[PartitionResponse] = v(of="partition_indexes")
 
 
 @message(key=61, versions="0", flexible="0+")
@@ -56,7 +56,7 @@ class DescribeProducersResponse:
     """The producers that each partition's leader remembers."""
 
     throttle_time_ms: i32 = v(default=0)
-    topics: list[TopicResponse]
+    topics: list[TopicResponse] = v(of="topics")
 
 
 @message(key=65, versions="0", flexible="0+")
@@ -89,7 +89,7 @@ class DescribeTransactionsResponse:
     """State, producer and partitions of each transaction."""
 
     throttle_time_ms: i32 = v(default=0)
-    transaction_states: list[DescribeTransactionsTransactionState]
+    transaction_states: list[DescribeTransactionsTransactionState] = v(of="transactional_ids")
 
 
 @message(key=66, versions="0-2", flexible="0+")

@@ -72,7 +72,7 @@ class AddPartitionsToTxnPartitionResult:
 @struct
 class AddPartitionsToTxnTopicResult:
     name: string
-    results_by_partition: list[AddPartitionsToTxnPartitionResult]
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = v(of="partitions")
 
 
 @struct
@@ -88,7 +88,9 @@ class AddPartitionsToTxnResponse:
     throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v("4+", default=0)
     results_by_transaction: list[AddPartitionsToTxnResult] = v("4+", default=[])
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = v("0-3", default=[])
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = v(
+        "0-3", default=[], of="v3_and_below_topics"
+    )
 
 
 @message(key=25, versions="0-4", flexible="3+")
@@ -146,7 +148,7 @@ class TxnOffsetCommitResponsePartition:
 @struct
 class TxnOffsetCommitResponseTopic:
     name: string
-    partitions: list[TxnOffsetCommitResponsePartition]
+    partitions: list[TxnOffsetCommitResponsePartition] = v(of="partitions")
 
 
 @message(key=28, versions="0-5", flexible="3+")
@@ -154,7 +156,7 @@ class TxnOffsetCommitResponse:
     """Which of the offsets wait for the transaction's end."""
 
     throttle_time_ms: i32 = v(default=0)
-    topics: list[TxnOffsetCommitResponseTopic]
+    topics: list[TxnOffsetCommitResponseTopic] = v(of="topics")
 
 
 @message(key=26, versions="0-5", flexible="3+")
@@ -209,17 +211,17 @@ class WritableTxnMarkerPartitionResult:
 @struct
 class WritableTxnMarkerTopicResult:
     name: string
-    partitions: list[WritableTxnMarkerPartitionResult]
+    partitions: list[WritableTxnMarkerPartitionResult] = v(of="partition_indexes")
 
 
 @struct
 class WritableTxnMarkerResult:
     producer_id: i64
-    topics: list[WritableTxnMarkerTopicResult]
+    topics: list[WritableTxnMarkerTopicResult] = v(of="topics")
 
 
 @message(key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
     """Which partitions have the marker of each transaction."""
 
-    markers: list[WritableTxnMarkerResult]
+    markers: list[WritableTxnMarkerResult] = v(of="markers")

@@ -25,7 +25,7 @@ from broker.registry import REGISTRY, RequestContext, Served
 from broker.security.authorization.access import ACCESS, CODES, Parts, Shown, Whole
 from broker.security.authorization.authorizer import Authorizer
 from broker.security.guard import guarded
-from broker.server.dispatch import Unanswerable, failure_of
+from broker.server.dispatch import Unanswerable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.frame import RequestHeader, encode_response
 from kafka_ds.protocol.messages import (
@@ -63,6 +63,7 @@ from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsets
 from kafka_ds.protocol.messages.security import AclCreation
 from kafka_ds.protocol.messages.topics import CreatableTopic, DeleteTopicState
 from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.refusal import refusal_of
 from tests.in_process import (
     InProcess,
     batch_of,
@@ -129,17 +130,17 @@ def test_who_may_do_nothing_is_told_so_by_every_api_in_every_version(served: Ser
 
             def handler(request: Any, context: RequestContext, seen: list[Any] = seen) -> Any:
                 seen.append(request)
-                return failure_of(served, request, version, ErrorCode.NONE, None)  # noqa: B023
+                return refusal_of(request, version, ErrorCode.NONE)  # noqa: B023
 
             request = random_message(served.request, version, chance, sizes=[1, 5])
             context = RequestContext(
                 RequestHeader(served.api_key, version, 1, "c"), "h", "L", nobody()  # type: ignore[arg-type]
             )  # fmt: skip
             try:
-                answer = guarded(replace(served, handler=handler), request, context, failure_of)
+                answer = guarded(replace(served, handler=handler), request, context)
             except KafkaError as error:
                 assert error.code in REFUSALS
-                answer = failure_of(served, request, version, error.code, None)
+                answer = refusal_of(request, version, error.code)
                 if answer is None:
                     assert getattr(request, "acks", 1) == 0, f"{served.name} {version} has no words"
             left = seen[0] if seen else None

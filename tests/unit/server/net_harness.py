@@ -19,7 +19,6 @@ from kafka_ds.protocol.frame import encode_request
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
-    CreateTopicsRequest,
     DescribeClusterRequest,
     FetchRequest,
     FetchResponse,
@@ -58,7 +57,6 @@ class Handlers:
             registry=self.registry,
         )(self.produce)
         serves(InitProducerIdRequest, versions="0-5", registry=self.registry)(self.refuse)
-        serves(CreateTopicsRequest, versions="2-7", registry=self.registry)(self.refuse)
         serves(DescribeClusterRequest, versions="0-2", registry=self.registry)(self.fail)
 
     def api_versions(self, request: Any, context: RequestContext) -> ApiVersionsResponse:

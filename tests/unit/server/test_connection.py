@@ -328,9 +328,9 @@ def test_what_a_handler_raises_is_answered_where_it_can_be(
 ) -> None:
     from kafka_ds.protocol.frame import encode_request
     from kafka_ds.protocol.messages import (
-        CreateTopicsRequest,
         DescribeClusterRequest,
         InitProducerIdRequest,
+        ProduceRequest,
     )
 
     async def test() -> None:
@@ -353,9 +353,9 @@ def test_what_a_handler_raises_is_answered_where_it_can_be(
         assert "ZeroDivisionError" in caplog.text
         assert not transport.closing
 
-        create = CreateTopicsRequest(topics=[], timeout_ms=1)
-        feed(connection, encode_request(create, 2, 3, "x"))
-        assert transport.closing  # no field says what is wrong with the whole request
+        produce = ProduceRequest(acks=0, timeout_ms=1, topic_data=[])
+        feed(connection, encode_request(produce, 9, 3, "x"))
+        assert transport.closing  # nobody awaits an answer that could say what is wrong
         assert len(answers(transport.written)) == 2
 
     run(test())
@@ -369,7 +369,8 @@ def test_a_handler_that_fails_while_waiting() -> None:
         await settle()
         harness.handlers.waiting[0].set_exception(ZeroDivisionError())
         await settle()
-        assert transport.closing  # Fetch 4 has no error of its own
+        assert [correlation_id for correlation_id, _ in answers(transport.written)] == [1]
+        assert not transport.closing
         assert harness.metrics.apis[1].errors == {"UNKNOWN_SERVER_ERROR": 1}
 
     run(test())
