@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 
-from broker.log.segment.scan import LOOK_BYTES, ReadAt, headers
+from broker.log.segment.scan import LOOK_BYTES, ReadAt
 from broker.log.segment.segment import Segment
 from broker.log.values import AbortedTransaction, FileSlice, LogRead, TimestampOffset
 from kafka_ds.records.batch import (
@@ -77,7 +77,7 @@ def read(
 def first_at_or_after(
     segments: Sequence[Segment], timestamp_ms: int, from_offset: int
 ) -> TimestampOffset | None:
-    """The first record at or after a time."""
+    """The first record at or after a time. Raises KafkaError where it may lie in what is damaged, as a read does."""
     for segment in segments:
         if segment.size_bytes and segment.largest_timestamp() >= timestamp_ms:
             found = _record_at_or_after(segment, timestamp_ms, from_offset)
@@ -110,7 +110,7 @@ def _record_at_or_after(
 ) -> TimestampOffset | None:
     start_offset = segment.base_offset + segment.time_index.offset_before(timestamp_ms)
     start = segment.position_of(max(start_offset, from_offset))
-    for position, header in headers(segment.file.read, start, segment.size_bytes):
+    for position, header in segment.batches_from(start):
         if header.max_timestamp < timestamp_ms or header.last_offset < from_offset:
             continue
         for timestamp, offset in _times(segment, position, header, from_offset):
@@ -124,9 +124,7 @@ def _record_of_max_timestamp(segment: Segment) -> TimestampOffset | None:
     if largest == NO_TIMESTAMP:
         return None
     start = segment.position_of(segment.max_timestamp_offset)
-    for position, header in headers(
-        segment.file.read, start, segment.size_bytes, chunk_bytes=LOOK_BYTES
-    ):
+    for position, header in segment.batches_from(start, chunk_bytes=LOOK_BYTES):
         for timestamp, offset in _times(segment, position, header):
             if timestamp >= largest:
                 return TimestampOffset(timestamp, offset, header.leader_epoch)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
+from collections.abc import Iterator
 from copy import copy
 
 from broker.log import names
@@ -28,7 +29,7 @@ from broker.log.segment.index import (
     OffsetIndex,
     TimeIndex,
 )
-from broker.log.segment.scan import LOOK_BYTES, ReadAt, headers
+from broker.log.segment.scan import LOOK_BYTES, WALK_BYTES, ReadAt, headers
 from broker.seams import Disk, DiskFile, ReadableBuffer
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import NO_TIMESTAMP, BatchHeader
@@ -251,14 +252,22 @@ class Segment:
         if known is not None:
             return known
         start = self.offset_index.position_before(offset - self.base_offset)
-        walk = headers(read or self.file.read, start, self.size_bytes, chunk_bytes=LOOK_BYTES)
-        for position, header in walk:
+        for position, header in self.batches_from(start, read, chunk_bytes=LOOK_BYTES):
             if header.last_offset >= offset:
                 return position
-            start = position + header.size_in_bytes
-        if start < self.size_bytes:
-            raise self._corrupt(start)
         return self.size_bytes
+
+    def batches_from(
+        self, position: int, read: ReadAt | None = None, *, chunk_bytes: int = WALK_BYTES
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch from a batch's position on; raises KafkaError at what is no batch."""
+        end = self.size_bytes
+        walk = headers(read or self.file.read, position, end, chunk_bytes=chunk_bytes)
+        for at, header in walk:
+            yield at, header
+            position = at + header.size_in_bytes
+        if position < end:
+            raise self._corrupt(position)
 
     def _corrupt(self, position: int) -> KafkaError:
         """What a reader is told who comes to bytes that are no batch; the log of this broker is told more."""

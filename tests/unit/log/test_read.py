@@ -325,3 +325,37 @@ def test_a_damaged_header_is_an_error_and_never_passed_over(
                     in (caplog.text)
                 )
             disk.contents(path)[position + at] ^= 1 << bit
+
+
+@pytest.mark.parametrize("at", [8, 16])
+def test_a_time_behind_damage_is_an_error_and_no_later_offset(
+    log: Log, disk: MemoryDisk, at: int
+) -> None:
+    """A consumer that begins at a time would else begin behind what is damaged, and miss it without a word."""
+    segment = log.segments.all[1]
+    damaged = segment.base_offset // 3 + 1
+    assert log.close()
+    batch_bytes = next(iterate_headers(disk.contents(segment.path)))[1].size_in_bytes
+    disk.contents(segment.path)[batch_bytes + at] ^= 0x41
+    log = open_log(disk, clean=True)
+    before = log.offset_for_timestamp(NOW_MS + 1000 * (damaged - 1))
+    assert before is not None and before.offset == segment.base_offset
+    with pytest.raises(KafkaError) as raised:
+        log.offset_for_timestamp(NOW_MS + 1000 * damaged)
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+    behind = log.offset_for_timestamp(NOW_MS + 1000 * 99)
+    assert behind is not None and behind.offset == 3 * 99
+
+
+def test_the_greatest_time_in_a_damaged_batch_is_an_error(log: Log, disk: MemoryDisk) -> None:
+    batch = client_batch(3, value_bytes=20, timestamp_ms=NOW_MS + 10**6)
+    log.append(memoryview(batch), leader_epoch=2, now_ms=NOW_MS)
+    segment = log.active
+    position = segment.position_of(300)
+    log.roll()
+    log.append(memoryview(client_batch(3, timestamp_ms=NOW_MS)), leader_epoch=2, now_ms=NOW_MS)
+    assert log.close()
+    disk.contents(segment.path)[position + 16] ^= 0x41
+    with pytest.raises(KafkaError) as raised:
+        open_log(disk, clean=True).max_timestamp_offset()
+    assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
