@@ -4,8 +4,8 @@ Rules of this file: each directory's files name the logs in it, including future
 copy that takes its log's place is as well known as the log was. Damaged logs keep the entries that they had before.
 Files name a log that has gone until they are written again. Before a log of that name is made they are: else a crash
 would have the new log begin where the old one did, and cut off what is in it, or count as committed what is not. For
-the same reason a log that was cut below its start has both its recovery point and its start written down before
-anything is appended.
+the same reason a log that was truncated below its start, or below where it is clean, has that written down with its
+recovery point before anything is appended.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Checkpoints:
         self._starts: dict[LogDirectory, dict[Key, int]] = {}
         # How often log starts were to be written: after the last time alone it is known what the file holds.
         self._starts_writes: Counter[LogDirectory] = Counter()
+        # What cleaner-offset-checkpoint holds at most; nothing is known of what a start has found.
+        self._cleaned: dict[LogDirectory, Offsets] = {}
 
     def gone(self, directory: LogDirectory, key: Key) -> None:
         """A directory has no log of this name any more, while its files may name it."""
@@ -78,10 +80,13 @@ class Checkpoints:
     async def recovery_points(self, *folders: str) -> None:
         """Write recovery-point-offset-checkpoint where these logs' folders are, or everywhere; raises OSError.
 
-        There log starts that were lowered are written, too.
+        There log starts and clean offsets that were lowered are written, too.
         """
         homes = self._homes_of(folders)
         await self._write_now(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points, homes)
+        unclean = [directory for directory in homes if self._is_cleaned_lowered(directory)]
+        if unclean:
+            await self._write_now(names.CLEANER_CHECKPOINT, self._take_cleaned, unclean)
         lowered = [directory for directory in homes if self._is_start_lowered(directory)]
         if lowered:
             await self._write_starts_now(lowered)
@@ -91,6 +96,8 @@ class Checkpoints:
         for directory in self._homes_of(folders):
             own = self._recovery_points(directory)
             self._write(directory, names.RECOVERY_POINT_CHECKPOINT, own, wait=True)
+            if self._is_cleaned_lowered(directory):
+                self._write_cleaned(directory, wait=True)
             if self._is_start_lowered(directory):
                 self._write_starts(directory, wait=True)
 
@@ -157,17 +164,34 @@ class Checkpoints:
     def cleaned(self) -> None:
         """Write cleaner-offset-checkpoint."""
         for directory in self._directories.online:
-            own = {
-                key: offset
-                for key, log in self._placed(directory)
-                if (offset := log.compaction.cleaned_offset) is not None
-            }
-            self._write(directory, names.CLEANER_CHECKPOINT, own)
+            self._write_cleaned(directory, wait=False)
+
+    def _write_cleaned(self, directory: LogDirectory, *, wait: bool) -> None:
+        own = self._take_cleaned(directory)
+        self._write(directory, names.CLEANER_CHECKPOINT, own, wait=wait)
+
+    def _take_cleaned(self, directory: LogDirectory) -> Offsets:
+        self._cleaned[directory] = {
+            key: offset
+            for key, log in self._placed(directory)
+            if (offset := log.compaction.cleaned_offset) is not None
+        }
+        return self._cleaned[directory]
+
+    def _is_cleaned_lowered(self, directory: LogDirectory) -> bool:
+        """Whether less of a log may be clean than the file says, which a start would believe."""
+        known = self._cleaned.get(directory)
+        return any(
+            known is None or offset < known.get(key, -1)
+            for key, log in self._placed(directory)
+            if (offset := log.compaction.cleaned_offset) is not None
+        )
 
     def logs(self, directory: LogDirectory, *, wait: bool = False) -> None:
-        """Write recovery points and log starts of a directory; raises OSError if waiting."""
+        """Write recovery points, clean offsets and log starts of a directory; raises OSError if waiting."""
         points = self._recovery_points(directory)
         self._write(directory, names.RECOVERY_POINT_CHECKPOINT, points, wait=wait)
+        self._write_cleaned(directory, wait=wait)
         self._write_starts(directory, wait=wait)
 
     def _write(

@@ -377,6 +377,54 @@ def test_a_log_that_was_cut_below_its_start_does_not_begin_there_after_a_crash(
     assert (log.log_start_offset, log.log_end_offset) == (5, 6)
 
 
+@pytest.mark.parametrize("is_crash", [False, True])
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_what_was_not_cleaned_does_not_count_as_clean_after_a_restart(
+    *, is_recreated: bool, is_crash: bool
+) -> None:
+    """A tombstone there would go before what it deletes, which would be back."""
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    log.compaction.cleaned_offset = 8
+    bench.manager.checkpoint_cleaned()
+    bench.background.run()
+    if is_recreated:
+        bench.manager.delete("t", 0)
+        bench.manager.create("t", 0, new_uuid())
+    else:
+        log.truncate_to(5)
+        bench.manager.write_recovery_points(log.directory)
+    bench.append("t", count=6)
+    if is_crash:
+        bench.disk.kill()
+    else:
+        bench.stop()
+    found = bench.start().get("t", 0)
+    assert found is not None and found.log_end_offset > 5
+    assert found.compaction.cleaned_offset == (None if is_recreated else 5)
+
+
+@in_loop
+async def test_a_cleaned_part_that_was_truncated_is_written_in_the_background_too() -> None:
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=10)
+    log.compaction.cleaned_offset = 8
+    bench.manager.checkpoint_cleaned()
+    bench.background.run()
+    log.truncate_to(5)
+    writing = asyncio.ensure_future(bench.manager.checkpoint_recovery_points(log.directory))
+    for _ in range(5):
+        await asyncio.sleep(0)
+        bench.background.run()
+    await writing
+    bench.append("t", count=6)
+    bench.disk.kill()
+    found = bench.start().get("t", 0)
+    assert found is not None and found.compaction.cleaned_offset == 5
+
+
 @in_loop
 async def test_a_lowered_start_is_written_also_if_an_earlier_write_ends_late() -> None:
     bench = Bench()
