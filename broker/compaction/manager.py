@@ -224,7 +224,6 @@ class LogCleaner:
             disk=self._disk,
             in_thread=self._in_thread,
             abort=self._send,
-            clock=self._clock,
         )
 
     async def _in_thread(self, work: Callable[[], None]) -> None:

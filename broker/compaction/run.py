@@ -2,7 +2,7 @@
 
 Rules of this file:
 - Only the event loop's thread changes the log, so nothing comes between an answer and a swap: if the log was truncated
-  or deleted meanwhile it has reported so (`Compaction.cut`), and nothing more is swapped. Nor is it where the log has
+  or deleted meanwhile it has reported so (`Compaction.end`), and nothing more is swapped. Nor is it where the log has
   become a table meanwhile: what is swapped now may be under way to the lake.
 - Segments are swapped as soon as they are written, and the folder is synced before the next one: a run that ends early
   has done no harm, and its work need not be done again.
@@ -34,7 +34,7 @@ from broker.log import names
 from broker.log.log import Log
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import keep_open
-from broker.seams import Clock, Disk
+from broker.seams import Disk
 
 # The child: takes a request, gives its answer, raises WorkerLost or WorkerFailed.
 Ask: TypeAlias = Callable[[Header], Awaitable[Header]]
@@ -71,7 +71,6 @@ class Run:
         disk: Disk,
         in_thread: InThread,
         abort: Callable[[Header], None],
-        clock: Clock,
     ) -> None:
         """`abort` sends a request whose answer nobody waits for."""
         self._number = number
@@ -82,7 +81,6 @@ class Run:
         self._disk = disk
         self._in_thread = in_thread
         self._abort = abort
-        self._clock = clock
         self._is_aborted = False
         self._copies_to_lake = log.config.copies_to_lake
 
@@ -148,15 +146,8 @@ class Run:
 
     async def _swap(self, old: Sequence[Segment], cleaned: Cleaned) -> None:
         log = self._log
-        now_ms = self._clock.now_ms()
         keep_open(old)  # What may fail for want of files comes first: nothing has changed then.
-        try:
-            log.segments.replace(
-                old, cleaned.size_bytes, now_ms, now_ms + log.config.file_delete_delay_ms
-            )
-        except OSError as error:
-            log.compaction.fail(error)
-            raise
+        log.replace_segments(old, cleaned.size_bytes)
         directory = log.directory
         await self._in_thread(lambda: self._disk.sync_directory(directory))
 

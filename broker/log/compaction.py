@@ -13,11 +13,9 @@ from collections.abc import Callable
 class Compaction:
     """One log's compaction state."""
 
-    __slots__ = ("cleaned_offset", "fail", "is_paused", "stop")
+    __slots__ = ("cleaned_offset", "is_paused", "stop")
 
-    def __init__(self, fail: Callable[[OSError], None]) -> None:
-        """`fail` takes the log out of service: its files may not match what is in memory."""
-        self.fail = fail
+    def __init__(self) -> None:
         self.cleaned_offset: int | None = None
         """The first offset that no cleaning has seen; None if there was none yet."""
         self.stop: Callable[[], None] | None = None
@@ -31,13 +29,17 @@ class Compaction:
 
     def pause(self) -> None:
         """Stop cleaning until `is_paused` is reset."""
-        self.cut()
+        self.end()
         self.is_paused = True
 
-    def cut(self, end_offset: int | None = None) -> None:
-        """The log loses what is at or above an offset; None: nothing, only a cleaning in progress ends."""
+    def end(self) -> None:
+        """End a cleaning in progress."""
         stop, self.stop = self.stop, None
         if stop is not None:
             stop()
-        if end_offset is not None and self.cleaned_offset is not None:
+
+    def truncate_to(self, end_offset: int) -> None:
+        """The log loses what is at or above an offset."""
+        self.end()
+        if self.cleaned_offset is not None:
             self.cleaned_offset = min(self.cleaned_offset, end_offset)

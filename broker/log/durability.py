@@ -23,16 +23,25 @@ class NotWritten(OSError):
 class Durability:
     """One log's recovery point and its first failure."""
 
-    def __init__(self, name: str, background: Background, recovery_point: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: str,
+        background: Background,
+        recovery_point: int,
+        now_ms: int,
+        report: Callable[[str, OSError], None],
+    ) -> None:
+        """`report` hears of each error of the disk, with the log's folder."""
+        self.directory = directory
         self.recovery_point = recovery_point
         self.storage_error: OSError | None = None
         self.last_sync_ms = now_ms
         self._name = name
         self._background = background
         self._is_closed = False
-        self._cuts = 0
-        # Hears of each error of the disk.
-        self.report: Callable[[OSError], None] = _nobody
+        self._truncations = 0
+        self._report = report
 
     def flush(
         self,
@@ -66,11 +75,11 @@ class Durability:
     def _sync(
         self, work: Callable[[], None], target: int, wait: bool, then: Outcome | None
     ) -> None:
-        cuts = self._cuts
+        truncations = self._truncations
 
         def done(error: BaseException | None) -> None:
             if not self._is_closed:
-                self._synced(error, target, cuts)
+                self._synced(error, target, truncations)
             if then is not None:
                 # Also of a log that was given up meanwhile: whoever waits has other logs to go on with.
                 then(error)
@@ -83,21 +92,26 @@ class Durability:
         else:
             self._background.submit(work, done)
 
-    def _synced(self, error: BaseException | None, target: int, cuts: int) -> None:
-        """Note what came of a sync up to `target` that was asked for after so many cuts."""
+    def _synced(self, error: BaseException | None, target: int, truncations: int) -> None:
+        """Note what came of a sync up to `target` that was asked for after so many truncations."""
         if isinstance(error, NotWritten):
             self.report(error)
         elif isinstance(error, OSError):
             self.fail(error)
         elif error is not None:
             raise error
-        elif cuts == self._cuts:  # Else what it synced may not be what is there now.
+        elif truncations == self._truncations:  # Else what it synced may not be what is there now.
             self.recovery_point = max(self.recovery_point, target)
 
     def lower_to(self, end_offset: int) -> None:
         """The log was truncated: new batches there are not synced yet."""
-        self._cuts += 1
+        self._truncations += 1
         self.recovery_point = min(self.recovery_point, end_offset)
+
+    def report(self, error: OSError) -> None:
+        """Tell of an error, unless the log was closed or given up."""
+        if not self._is_closed:
+            self._report(self.directory, error)
 
     def fail(self, error: OSError) -> None:
         """Note an error: the files may not match what is in memory."""
@@ -121,7 +135,3 @@ class Durability:
     def close(self) -> None:
         """Whatever Background returns later changes nothing here; those who wait for it are told."""
         self._is_closed = True
-
-
-def _nobody(_error: OSError) -> None:
-    """A log that belongs to no manager."""

@@ -1,39 +1,39 @@
-"""Shell: one partition's log: append, read, roll, flush, retain.
+"""Shell: one partition's log: append, read, roll, truncate, flush, retain (Kafka's UnifiedLog).
 
-Rules of this file:
-- Only the event loop's thread changes a log. The list of segments is replaced, never changed, and files stay open for
-  file.delete.delay.ms, so that a read may finish in any thread.
-- An append checks, stamps and writes, and only then changes anything in memory. What fails has changed nothing. If even
-  the removal of a failed write fails, the log refuses appends.
-- Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done. The exception is
-  flush.messages, where the append itself waits (see `flushes_in_append`).
+Only the event loop's thread changes a log. The tuple of segments is replaced, never changed, and files stay open for
+file.delete.delay.ms, so that a read may finish in any thread. An append checks, stamps and writes, and only then
+changes anything in memory: what fails has changed nothing, or, if a failed write cannot be removed, ends all appends.
+A truncation happens as a whole or not at all, and takes from the end: after a kill in the middle less is gone, or all.
+Waiting for the disk (fsync, unlink) goes to Background; `recovery_point` moves when it is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
-from broker.log import cutting, ending, names
+from broker.log import names
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
 from broker.log.files import replace, unlink_if_there
 from broker.log.own_batches import Place, accept, record_own
-from broker.log.producers import Producers
-from broker.log.recovery.recovery import LoadedLog, load
+from broker.log.producers import Before, CorruptSnapshot, Producers
+from broker.log.recovery.leftovers import offsets_of
+from broker.log.recovery.recovery import LoadedLog, load, load_producers
 from broker.log.retention import Limits
-from broker.log.rolling import is_due, must_roll
 from broker.log.segment import lookup
+from broker.log.segment.scan import headers
 from broker.log.segment.segment import Segment
-from broker.log.segments import Segments
+from broker.log.segments import LogSegments
 from broker.log.validation import check_client_batch, prepare, too_large_for_segment
 from broker.log.values import (
     AbortedTransaction,
     AppendInfo,
     AppendOrigin,
     LogRead,
+    RemoteLogAuxState,
     SegmentView,
     TimestampOffset,
 )
@@ -41,7 +41,23 @@ from broker.seams import Background, Clock, Disk
 from broker.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
-from kafka_ds.records.batch import BatchHeader, set_log_append_time, stamp
+from kafka_ds.records.batch import (
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    BatchHeader,
+    set_log_append_time,
+    stamp,
+)
+
+# A truncation reads the headers of no longer an end than this to know which producers it concerns.
+TRUNCATED_BYTES_MAX = 4 << 20
+
+NOTHING_REMOTE = RemoteLogAuxState()
+
+
+def _nobody(_folder: str, _error: OSError) -> None:
+    """A log that belongs to no manager."""
 
 
 class Log:
@@ -56,6 +72,7 @@ class Log:
         background: Background,
         loaded: LoadedLog,
         identity: tuple[str, int, bytes],
+        report: Callable[[str, OSError], None],
     ) -> None:
         self.topic, self.partition, self.topic_id = identity
         self.name = names.folder_name(self.topic, self.partition)
@@ -69,16 +86,17 @@ class Log:
         self.highest_offset_in_remote_storage = -1
         self.on_roll: Callable[[Log], None] | None = None
         self.on_start_moved: Callable[[], object] = lambda: None
-        # Off where the caller sees to flush.messages itself, without making an event loop wait.
-        self.flushes_in_append = True
         self._disk = disk
         self._clock = clock
-        # What it is on its disk; changed as a whole when it moves (`broker.log.directories.exchange`).
-        self.segments = Segments(disk, background, directory, loaded.segments)
+        # What it is on its disk; changed as a whole when it moves (`exchange_files`).
+        self.durability = Durability(
+            self.name, directory, background, loaded.recovery_point, clock.now_ms(), report
+        )
+        self.segments = LogSegments(
+            disk, background, directory, loaded.segments, self.durability.fail
+        )
         self.active = self.segments.active
-        self.durability = Durability(self.name, background, loaded.recovery_point, clock.now_ms())
-        self.compaction = Compaction(self.durability.fail)
-        self.segments.trash.fail = self.durability.fail
+        self.compaction = Compaction()
         self.epochs_file = EpochsFile(disk, directory, loaded.epochs, is_dirty=loaded.epochs_dirty)
         self._is_changed = not loaded.was_clean or loaded.epochs_dirty
         self._is_closed = self._is_abandoned = False
@@ -98,8 +116,12 @@ class Log:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         background: Background | None = None,
+        report: Callable[[str, OSError], None] = _nobody,
     ) -> Self:
-        """Open or create the log in `directory` (the partition's own folder), recovering it."""
+        """Open or create the log in `directory` (the partition's own folder), recovering it.
+
+        `report` hears of each disk error, besides the caller: it is called with the log's folder.
+        """
         loaded = load(
             disk,
             directory,
@@ -110,7 +132,8 @@ class Log:
             log_start_offset=log_start_offset,
         )
         chosen = background or InlineBackground()
-        return cls(directory, config, disk, clock, chosen, loaded, (topic, partition, topic_id))
+        identity = topic, partition, topic_id
+        return cls(directory, config, disk, clock, chosen, loaded, identity, report)
 
     # -- what it is -----------------------------------------------------------------------------
 
@@ -146,7 +169,7 @@ class Log:
     ) -> AppendInfo:
         """Check, stamp in place and write. If it raises KafkaError or TakesLong, nothing has changed.
 
-        But if a sync has failed that flush.messages demands, the log is out of order altogether.
+        Whoever appends sees to flush.messages: the log would make its event loop wait.
         `is_prepared`: the caller saw to the preparation. `at_once`: it is TakesLong where that would take its time.
         """
         if origin is not AppendOrigin.CLIENT:
@@ -175,8 +198,6 @@ class Log:
         self._write(records, (header,), now_ms)
         if header.producer_id >= 0:
             self.producers.update(header)
-        if self.flushes_in_append:
-            self._flush_if_many()
         last_offset = self.log_end_offset - 1
         return AppendInfo(first_offset, last_offset, time_ms, self.log_start_offset, False, size)
 
@@ -196,15 +217,35 @@ class Log:
                 aborted = record_own(batch, self.producers)
                 if aborted is not None:
                     self.active.aborted.append(aborted)
-            self._flush_if_many()
         is_timed = self.config.uses_log_append_time and origin is not AppendOrigin.REPLICATION
         last_offset, start_offset = self.log_end_offset - 1, self.log_start_offset
         time_ms = now_ms if is_timed else -1
         return AppendInfo(first_offset, last_offset, time_ms, start_offset, False, len(records))
 
-    def _flush_if_many(self) -> None:
-        if self.flushes_in_append and self.unflushed_count >= self.config.flush_messages:
-            self.flush(wait=True)
+    def append_as_follower(self, records: memoryview, *, leader_epoch: int, now_ms: int) -> int:
+        """Append the leader's batches, none of a later epoch than `leader_epoch`; returns their bytes.
+
+        Raises:
+            KafkaError: CORRUPT_MESSAGE for damage and for offsets that go back, KAFKA_STORAGE_ERROR for the disk's
+                trouble. What came before stays appended.
+        """
+        appended = 0
+        for run in runs(records, leader_epoch, self.config.segment_bytes):
+            self._make_room_below(run)
+            self._append_own(run, leader_epoch, now_ms, AppendOrigin.REPLICATION)
+            appended += len(run)
+        return appended
+
+    def _make_room_below(self, run: memoryview) -> None:
+        """Move an empty log's beginning down to the first offset of the batch that holds it.
+
+        DeleteRecords may leave a leader's log start within a batch, and batches come whole.
+        """
+        header = BatchHeader._make(HEADER.unpack_from(run))
+        end = self.log_end_offset
+        is_empty = end == self.local_log_start_offset and not self.size_bytes
+        if is_empty and header.base_offset < end <= header.last_offset:
+            self.start_anew_at(header.base_offset)
 
     def _write(
         self, records: memoryview, headers: tuple[BatchHeader, ...] | list[BatchHeader], now_ms: int
@@ -216,8 +257,7 @@ class Log:
         last_offset = last.base_offset + last.last_offset_delta
         segment = self.active
         try:
-            if must_roll(
-                segment,
+            if segment.should_roll(
                 self.config,
                 self.name,
                 size=len(records),
@@ -303,7 +343,7 @@ class Log:
     # -- rolling --------------------------------------------------------------------------------
 
     def roll(self) -> None:
-        """Close the active segment and begin one at the log's end; an empty segment stays."""
+        """Roll the active segment and begin one at the log's end; an empty segment stays."""
         if self.active.size_bytes:
             try:
                 self._roll(self.log_end_offset)
@@ -312,7 +352,7 @@ class Log:
 
     def maybe_roll(self, now_ms: int) -> bool:
         """Roll if the active segment is older than segment.ms."""
-        due = not self._is_closed and is_due(self.active, self.config, self.name, now_ms)
+        due = not self._is_closed and self.active.is_due(self.config, self.name, now_ms)
         if due:
             self.roll()
         return due
@@ -355,10 +395,6 @@ class Log:
     def storage_error(self) -> OSError | None:
         """The error that put this log out of service, if any."""
         return self.durability.storage_error
-
-    def report_errors_to(self, report: Callable[[OSError], None]) -> None:
-        """Call `report` with each disk error, besides the caller's own error."""
-        self.durability.report = report
 
     def failed_to_read(self, error: OSError) -> None:
         """A reader met a disk error."""
@@ -418,40 +454,142 @@ class Log:
         if self.leader_epochs.truncate_from_start(offset):
             self._epochs_changed()
 
+    # -- truncating -----------------------------------------------------------------------------
+
     def truncate_to(self, offset: int) -> None:
-        """Truncate what differs from the leader's log, or raise OSError (then: manager.checkpoint_recovery_points)."""
-        if offset < self.log_end_offset:
-            due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
-            where = self._disk, self.directory, self.segments
-            self._restart_at_end(cutting.cut(*where, self.producers, offset, due_ms))
+        """Truncate the batches that hold `offset` or a later one. Raises OSError, CorruptIndex: nothing has changed.
+
+        If that lowers the recovery point, also if it raises, that has to be written down before anything is appended
+        (`manager.checkpoint_recovery_points`): what is to come is not durable, and what a recovery point covers is
+        believed.
+        """
+        if offset < self.first_base_offset:
+            self.truncate_fully_and_start_at(offset)
+        elif offset < self.log_end_offset:
+            self._truncate_to(offset)
         elif self.leader_epochs.truncate_from_end(self.log_end_offset):
             self._epochs_changed()  # One that led and wrote nothing.
 
-    def restart_at(self, offset: int, ended: ending.Ending = ending.UNKNOWN) -> None:
-        """Continue at an offset without all that is local: at the lake's end, above this log. Or raise OSError."""
-        where, now_ms = (self._disk, self.directory, self.segments), self._clock.now_ms()
-        known = ending.snapshot_of(ended, now_ms)
-        producers = cutting.begin_anew(*where, self.producers, offset, known, self.config, now_ms)
+    def _truncate_to(self, offset: int) -> None:
+        before, left = self._known_before(offset), self.segments.without(offset)
+        end, found = left[-1].next_offset, self.producers
+        if before is None:
+            found = load_producers(
+                self._disk, self.directory, left, end_offset=end, scanned_from=None
+            )
+            found.go_on_with_silence_of(self.producers)
+        # A snapshot of what is truncated must not be taken for one of what is written there later.
+        snapshots = offsets_of(self._disk, self.directory, names.PRODUCER_SNAPSHOT)
+        due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
+        self.segments.truncate(left, due_ms, snapshots=[each for each in snapshots if each > end])
+        if before is not None:
+            found.take_back(before)
+        self._restart_at_end(found)
+
+    def _known_before(self, offset: int) -> Before | None:
+        """What `Producers.take_back` needs once all from `offset` on is gone; None if the log must be read.
+
+        To read it takes up to a segment's headers, while everybody waits. Usually a follower truncates only the last
+        few batches, and the last five of most producers are remembered: those that are left were known before.
+        """
+        active = self.active
+        if offset <= active.base_offset:
+            return None
+        position = active.position_of(offset)
+        if active.size_bytes - position > TRUNCATED_BYTES_MAX:
+            return None
+        gone = [header for _, header in headers(active.file.read, position, active.size_bytes)]
+        return self.producers.before(offset, gone)
+
+    def truncate_fully_and_start_at(
+        self, offset: int, state: RemoteLogAuxState = NOTHING_REMOTE
+    ) -> None:
+        """Continue at an offset without all that is local: at the lake's end, above it. Raises as `truncate_to`."""
+        now_ms = self._clock.now_ms()
+        known = _producers_of(state, now_ms)
+        found = Producers.decode_snapshot(known, now_ms) if known else Producers()
+        found.go_on_with_silence_of(self.producers)
+        gone = offsets_of(self._disk, self.directory, names.PRODUCER_SNAPSHOT)
+        self.segments.discard_all(offset, self.config, now_ms, snapshots=gone, known=known)
         if not self.config.remote_storage_enable:
             self.log_start_offset = offset
-        self._restart_at_end(producers)
-        for epoch, start_offset in ended.leader_epochs:
+        self._restart_at_end(found)
+        for epoch, start_offset in state.leader_epochs:
             self.leader_epochs.assign(epoch, start_offset)
         self.epochs_file.write_now()  # No batch will tell of them.
+
+    def start_anew_at(self, offset: int, state: RemoteLogAuxState = NOTHING_REMOTE) -> None:
+        """Continue at an offset, with `state` as all that is known of what is before; raises as `truncate_to`."""
+        # Truncated first: what is forgotten of the epochs then is on disk, too.
+        self.truncate_to(self.first_base_offset)
+        self.leader_epochs.clear()
+        self.truncate_fully_and_start_at(offset, state)
 
     def _restart_at_end(self, producers: Producers) -> None:
         self._epochs_changed()
         self.active, self.producers = self.segments.active, producers
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
-        self.durability.lower_to(self.active.base_offset)  # Else what was cut off may come back.
-        self.compaction.cut(end)
+        self.durability.lower_to(self.active.base_offset)  # Else what was truncated may come back.
+        self.compaction.truncate_to(end)
         if self._high_watermark is not None:
             self._high_watermark = min(self._high_watermark, end)
         self.leader_epochs.truncate_from_end(end)
 
-    def closed_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
-        """The closed local segments that end above an offset, oldest first."""
+    # -- the files ------------------------------------------------------------------------------
+
+    def replace_segments(self, old: Sequence[Segment], size_bytes: int) -> None:
+        """Replace rolled segments by the cleaned one; after an OSError the log is out of service."""
+        now_ms = self._clock.now_ms()
+        try:
+            self.segments.replace(
+                old, size_bytes, now_ms, now_ms + self.config.file_delete_delay_ms
+            )
+        except OSError as error:
+            self.durability.fail(error)
+            raise
+
+    def renamed(self, directory: str) -> None:
+        """Its folder was renamed."""
+        self.directory = self.durability.directory = directory
+        self.segments.renamed(directory)
+        self.epochs_file.renamed(directory)
+
+    def skip_to(self, offset: int) -> None:
+        """Of a copy: end where its log ends, if compaction removed everything in between."""
+        self.active = self.segments.begin(offset, self.config, self._clock.now_ms())
+        self.log_end_offset = offset
+        self._is_changed = True
+
+    def take_epochs_of(self, log: Log) -> None:
+        """Of a copy: take all leader epochs of its log, also those without a record, or without one left."""
+        if self.leader_epochs.entries == log.leader_epochs.entries:
+            return
+        self.leader_epochs.clear()
+        for epoch, start_offset in log.leader_epochs.entries:
+            self.assign_leader_epoch(epoch, start_offset)
+        self.epochs_file.changed()
+        self.epochs_file.write_now()  # Not all of them are in batches of the copy.
+
+    def exchange_files(self, copy: Log) -> None:
+        """Continue in the files of a copy with the same offsets and epochs, which has this log's from then on.
+
+        Holders of the log object keep it, so nobody must be told. A sync in progress concerns the old files: it moves
+        no recovery point of the new ones.
+        """
+        assert copy.log_end_offset == self.log_end_offset
+        assert copy.leader_epochs.entries == self.leader_epochs.entries
+        self.compaction.end()
+        self.directory, copy.directory = copy.directory, self.directory
+        self.segments, copy.segments = copy.segments, self.segments
+        self.active, copy.active = copy.active, self.active
+        self.leader_epochs, copy.leader_epochs = copy.leader_epochs, self.leader_epochs
+        self.epochs_file, copy.epochs_file = copy.epochs_file, self.epochs_file
+        self.durability, copy.durability = copy.durability, self.durability
+        self._is_changed = copy._is_changed = True
+
+    def rolled_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
+        """The rolled local segments that end above an offset, oldest first."""
         return self.segments.views(self.leader_epochs, from_offset, limit)
 
     def update_config(self, config: LogConfig) -> None:
@@ -469,14 +607,10 @@ class Log:
         if now_ms - durability.last_sync_ms >= self.config.flush_ms:
             self.flush()
 
-    def files_changed(self) -> None:
-        """Note that memory holds more than the files."""
-        self._is_changed = True
-
     def abandon(self) -> None:
         """The log is deleted: nothing more is written, and readers keep the files until `close`."""
         self._is_abandoned = True
-        self.compaction.cut()
+        self.compaction.end()
         self.durability.close()
         self.epochs_file.close()
 
@@ -484,7 +618,7 @@ class Log:
         """Make everything durable and close the files; returns whether that succeeded."""
         if self._is_closed:
             return self.storage_error is None
-        self.compaction.cut()
+        self.compaction.end()
         try:
             if self._is_changed and self.storage_error is None and not self._is_abandoned:
                 self.active.become_inactive()
@@ -500,3 +634,43 @@ class Log:
             self.durability.close()
             self.segments.close()
         return self.storage_error is None
+
+
+def runs(records: memoryview, leader_epoch: int, run_bytes_max: int) -> Iterator[memoryview]:
+    """Runs of a leader's whole batches up to `run_bytes_max` each (at least one batch), before the first too new.
+
+    A batch of a later epoch is not appended, nor anything after it: between request and answer the log may have been
+    truncated for another leader (KAFKA-18723). A partial batch at the end of an answer is dropped.
+    """
+    begin = position = 0
+    while len(records) - position >= HEADER_BYTES:
+        header = BatchHeader._make(HEADER.unpack_from(records, position))
+        size = header.batch_length + LOG_OVERHEAD_BYTES
+        if size < HEADER_BYTES:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes")
+        if position + size > len(records) or header.leader_epoch > leader_epoch:
+            break
+        if position + size - begin > run_bytes_max and position > begin:
+            yield records[begin:position]
+            begin = position
+        position += size
+    if position > begin:
+        yield records[begin:position]
+
+
+def _producers_of(state: RemoteLogAuxState, now_ms: int) -> bytes:
+    """The producers at the lake's end as a log's own snapshot, empty if none are known; they count as active now.
+
+    Every transaction below that end was decided before it went there, but its marker may lie above. If those markers
+    are lost, none is open in what is taken over. A follower gets the markers from its leader, and must then know which
+    records they end. A damaged snapshot counts as missing.
+    """
+    if not state.producer_snapshot:
+        return b""
+    try:
+        producers = Producers.decode_snapshot(state.producer_snapshot)
+    except CorruptSnapshot:
+        return b""
+    if not state.has_markers_to_come:
+        producers.forget_open_transactions()
+    return producers.encode_snapshot(now_ms)

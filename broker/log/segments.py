@@ -25,20 +25,27 @@ from broker.log.segment.trash import Trash
 from broker.log.values import SegmentView, SliceSource
 from broker.seams import Background, Disk
 
-# Closed segments whose indexes stay in memory for readers that lag.
+# Rolled segments whose indexes stay in memory for readers that lag.
 LOADED_INDEXES_MAX = 3
 
 
-class Segments:
+class LogSegments:
     """The segments of one log and what becomes of them."""
 
     def __init__(
-        self, disk: Disk, background: Background, directory: str, segments: Sequence[Segment]
+        self,
+        disk: Disk,
+        background: Background,
+        directory: str,
+        segments: Sequence[Segment],
+        fail: Callable[[OSError], None],
     ) -> None:
+        """`fail` takes the log out of service: the next start takes from it what it still has."""
         self._disk = disk
         self._directory = directory
         self._loaded: list[Segment] = []
-        self.trash = Trash(disk, background)
+        self._fail = fail
+        self.trash = Trash(disk, background, fail)
         self.all: tuple[Segment, ...] = tuple(segments)
 
     @property
@@ -57,7 +64,7 @@ class Segments:
         self.trash.moved(directory)
 
     def begin(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        """Close the active segment (an empty one goes) and make a new one active."""
+        """Roll the active segment (an empty one goes) and make a new one active."""
         old, kept = self.active, self.all
         if old.size_bytes:
             # What may fail for want of space comes first; and the file ends with its batches before it is not the last.
@@ -91,10 +98,10 @@ class Segments:
         try:
             unlink_if_there(self._disk, path)
         except OSError as error:
-            self.trash.fail(error)
+            self._fail(error)
 
     def note_use(self, segment: Segment) -> None:
-        """Keep the indexes of a few closed segments in memory, for readers that lag."""
+        """Keep the indexes of a few rolled segments in memory, for readers that lag."""
         if segment.is_active or segment in self._loaded:
             return
         self._loaded.append(segment)
@@ -123,7 +130,7 @@ class Segments:
         return [segment.base_offset for segment in gone]
 
     def replace(self, old: Sequence[Segment], size_bytes: int, now_ms: int, due_ms: int) -> None:
-        """Replace closed segments by the durable one that has `.cleaned` names.
+        """Replace rolled segments by the durable one that has `.cleaned` names.
 
         Its batches are theirs without what compaction removed. At each step a crash leaves either the old or the new
         (`leftovers.finish_leftovers`): the `.log` comes last on its way to `.swap`, and first from there.
@@ -185,7 +192,7 @@ class Segments:
         return f"{self._directory}/{names.file_name(offset, names.PRODUCER_SNAPSHOT)}"
 
     def without(self, offset: int) -> tuple[Segment, ...]:
-        """The segments without the batches that hold this offset or a later one, for `cut`; the first segment stays.
+        """The segments without the batches that hold this offset or a later one, for `truncate`; the first one stays.
 
         So does one that begins there, empty, as in Kafka: its name tells the next start where the log ends, also where
         compaction took what was right before. Raises OSError, CorruptIndex.
@@ -193,7 +200,7 @@ class Segments:
         kept = [s for s in self.all if s.base_offset <= offset] or [self.all[0]]
         return (*kept[:-1], kept[-1].without(offset))
 
-    def cut(self, left: Sequence[Segment], due_ms: int, *, snapshots: Iterable[int]) -> None:
+    def truncate(self, left: Sequence[Segment], due_ms: int, *, snapshots: Iterable[int]) -> None:
         """Become what `without` has returned, without these producer snapshots. OSError: nothing has changed.
 
         What goes, goes from the end: a crash at any step leaves no hole.
@@ -214,7 +221,7 @@ class Segments:
     def views(
         self, epochs: LeaderEpochs, from_offset: int, limit: int | None = None
     ) -> list[SegmentView]:
-        """The closed segments that end above an offset, or the first of them, as tiering sees them."""
+        """The rolled segments that end above an offset, or the first of them, as tiering sees them."""
         segments = self.all
         views: list[SegmentView] = []
         for segment in segments[:-1]:

@@ -88,8 +88,20 @@ class TimestampOffset(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogAuxState:
+    """What a leader knows at the lake's end besides records: its producers there, and the earlier leader epochs."""
+
+    producer_snapshot: bytes = b""
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    epochs_known_to: int | None = None
+    """The last offset whose epoch is known, where that is not the end; -1 where none is though records are there."""
+    has_markers_to_come: bool = False
+    """Whether the records behind are still to be had: those of a leader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentView:
-    """A closed segment, as tiering sees it."""
+    """A rolled segment, as tiering sees it."""
 
     base_offset: int
     next_offset: int

@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from broker.crash_points import ALL_BROKER_POINTS, armed_from_environment
 from broker.ipc.channel import AskWorker, Buffer, Header, cut
 from broker.ipc.child import WorkerFailed, WorkerLost
-from broker.log.ending import Ending
 from broker.log.log import Log
+from broker.log.values import RemoteLogAuxState
 from broker.metrics.names import Metric, Sample
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyState, Phase
@@ -178,7 +178,7 @@ class TierManager:
         for led in tuple(self._copies.led.values()):
             if not led.log.config.copies_to_lake:
                 continue
-            views = led.log.closed_segments(led.state.copied_offset + 1)
+            views = led.log.rolled_segments(led.state.copied_offset + 1)
             size_bytes, count, paused = lags.get(led.log.topic, (0, 0, 0))
             size_bytes += sum(view.size_bytes for view in views)
             paused += led.state.is_paused
@@ -401,7 +401,7 @@ class TierManager:
 
     async def ending(
         self, topic: str, topic_id: bytes, partition: int, offset: int
-    ) -> tuple[int, Ending]:
+    ) -> tuple[int, RemoteLogAuxState]:
         """The first offset after the range that holds this one, and what the lake knows up to there besides records.
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE (it does not hold it), KAFKA_STORAGE_ERROR.
@@ -416,7 +416,7 @@ class TierManager:
         except KafkaError:
             counters.build_errors += 1
             raise
-        ending = Ending(
+        ending = RemoteLogAuxState(
             producer_snapshot=bytes.fromhex(header["producer_snapshot"]),
             leader_epochs=tuple((epoch, start) for epoch, start in header["leader_epochs"]),
             epochs_known_to=header["epochs_known_to"],

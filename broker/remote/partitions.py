@@ -68,7 +68,7 @@ class Led:
         """What may be copied now; of many closed segments only the first ones. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1
         lag = _copy_lag(log.config, now_ms)
-        views = log.closed_segments(start, SEGMENTS_MAX)
+        views = log.rolled_segments(start, SEGMENTS_MAX)
         closed = [
             Span(
                 base_offset=each.base_offset,
@@ -145,7 +145,7 @@ class Led:
         """Where the worker finds the batches of these ranges; the list ends at the first that left the disk."""
         views = {
             each.base_offset: each
-            for each in self.log.closed_segments(ranges[0].start_offset, len(ranges))
+            for each in self.log.rolled_segments(ranges[0].start_offset, len(ranges))
         }
         found: list[CopyRange] = []
         for each in ranges:

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.log.ending import Ending
 from broker.log.log import Log
+from broker.log.values import RemoteLogAuxState
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -182,7 +182,7 @@ class LakeRecovery:
         )  # fmt: skip
         recovery_point, start = log.recovery_point, log.log_start_offset
         try:
-            log.restart_at(end + 1, ended)
+            log.truncate_fully_and_start_at(end + 1, ended)
         except OSError as error:
             self._say(partition, f"cannot go on behind the lake yet: {error}")
             return False
@@ -195,7 +195,7 @@ class LakeRecovery:
 
     async def end_of_lake(
         self, partition: FollowedPartition, offset: int | None
-    ) -> tuple[int, Ending]:
+    ) -> tuple[int, RemoteLogAuxState]:
         """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 
         That is behind the range that holds `offset`, the last one below the leader's local log (KIP-405); or behind
@@ -229,7 +229,7 @@ def _must_fence(partition: HostedPartition) -> bool:
     return partition.leader.has_lost or len(partition.leader.replicas) > 1
 
 
-def _parts(log: Log, end: int, ended: Ending) -> bool:
+def _parts(log: Log, end: int, ended: RemoteLogAuxState) -> bool:
     """Whether the log's record at the lake's end is another one than the lake's: then all since they parted are.
 
     Two logs that have the same epoch at an offset have the same records up to there (KIP-101).

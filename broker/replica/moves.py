@@ -25,11 +25,9 @@ from typing import assert_never
 
 from broker.byte_rate import ByteRate
 from broker.log import names
-from broker.log.directories.exchange import skip_to
 from broker.log.directories.futures import FutureLog
 from broker.log.directories.manager import LogManager
 from broker.log.directories.moving import Step, agreed_end, next_step
-from broker.log.following import append_as_follower, truncate
 from broker.log.log import Log
 from broker.log.segment import lookup
 from broker.log.values import LogRead
@@ -310,7 +308,7 @@ class LogMoves:
             case Step.BEGIN_ANEW:
                 raise _MustBeginAnew
             case Step.CUT:
-                truncate(copy, agreed_end(log, copy))
+                copy.truncate_to(agreed_end(log, copy))
                 await self._manager.checkpoint_recovery_points(copy.directory)
                 return False
             case Step.COPY:
@@ -346,7 +344,7 @@ class LogMoves:
     def _skip(self, log: Log, copy: Log) -> None:
         """Skip a gap that compaction left at the log's end: the last segment is empty."""
         if not log.active.size_bytes and next_step(log, copy) is Step.COPY:
-            skip_to(copy, log.log_end_offset, self._around.clock.now_ms())
+            copy.skip_to(log.log_end_offset)
 
     def _find(self, log: Log, offset: int, *, may_wait: bool = True) -> LogRead:
         """The batches from an offset on. Also below the log's start: they are copied as they lie there."""
@@ -361,7 +359,7 @@ class LogMoves:
 
     def _append(self, copy: Log, data: bytes | bytearray) -> None:
         now_ms = self._around.clock.now_ms()
-        append_as_follower(copy, memoryview(data), leader_epoch=ANY_EPOCH, now_ms=now_ms)
+        copy.append_as_follower(memoryview(data), leader_epoch=ANY_EPOCH, now_ms=now_ms)
 
 
 class _MustBeginAnew(Exception):

@@ -289,7 +289,7 @@ def test_a_directory_goes_from_kafka_to_us_and_back(peer: ApacheKafka) -> None:
         assert info.first_offset == value
         if value % 100 == 50:
             plain.roll()
-    assert len(plain.closed_segments()) == 3
+    assert len(plain.rolled_segments()) == 3
     manager.close(broker_epoch=manager.previous_broker_epoch)
 
     peer.start()

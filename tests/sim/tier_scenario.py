@@ -374,7 +374,7 @@ class TierScenario(Scenario):
     def _is_copied(self, partition: Partition) -> bool:
         """All closed segments are in the lake."""
         log = self._leaders_log(partition)
-        return log is not None and not log.closed_segments(self.tables.end(*partition) + 1)
+        return log is not None and not log.rolled_segments(self.tables.end(*partition) + 1)
 
     async def _check_lives(self) -> None:
         """A record is in one topic of a name only; if its request was late this may be the next topic of that name."""

@@ -18,7 +18,7 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,6 @@ from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
 from broker.log.directories.directories import Done, LogDirectories
 from broker.log.directories.directory import LogDirectory
-from broker.log.directories.exchange import exchange_files, renamed, take_epochs
 from broker.log.directories.moving import agreed_end
 from broker.log.files import read_or_none, replace, sync_file, write_whole
 from broker.log.log import Log
@@ -77,8 +76,10 @@ class FutureLogs:
         logs: Mapping[Key, Log],
         homes: dict[Key, LogDirectory],
         keeper: Keeper,
+        report: Callable[[str, OSError], None],
     ) -> None:
-        """`logs` and `homes` are the keeper's."""
+        """`logs` and `homes` are the keeper's; `report` hears of each disk error of a copy."""
+        self._report = report
         self._disk = disk
         self._clock = clock
         self._background = background
@@ -111,7 +112,7 @@ class FutureLogs:
                 self._keeper.discard(home, log)
                 return
             self._keeper.discard(other.home, other.log)
-        self._futures[key] = self._watched(FutureLog(log=log, home=home, of=None))
+        self._futures[key] = FutureLog(log=log, home=home, of=None)
 
     def abandoned(self) -> list[tuple[Key, FutureLog]]:
         """The copies whose log was not found."""
@@ -147,7 +148,6 @@ class FutureLogs:
         )
         self._rename(future, names.folder_name(topic, partition))
         self._disk.sync_directory(future.home.path)
-        future.log.flushes_in_append = True
         return future.log
 
     # -- copying --------------------------------------------------------------------------------
@@ -163,15 +163,8 @@ class FutureLogs:
             problem = f"{home} does not take {log.name}: {error}"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, problem) from error
         log.compaction.pause()
-        future = self._watched(FutureLog(log=copy, home=home, of=log))
+        future = FutureLog(log=copy, home=home, of=log)
         self._futures[key] = future
-        return future
-
-    def _watched(self, future: FutureLog) -> FutureLog:
-        """Errors of its disk are its directory's, and the copying task flushes it."""
-        note, home, log = self._directories.note, future.home, future.log
-        log.flushes_in_append = False
-        log.report_errors_to(lambda error: note(home, log.directory, error))
         return future
 
     def _seed(self, log: Log, home: LogDirectory) -> Log:
@@ -203,12 +196,13 @@ class FutureLogs:
             topic_id=log.topic_id,
             log_start_offset=base_offset,
             background=self._background,
+            report=self._report,
         )
 
     def follow_start(self, log: Log, future: FutureLog) -> None:
         """Give a copy its log's start and epochs; both have the same end."""
         future.log.log_start_offset = log.log_start_offset
-        take_epochs(future.log, log)
+        future.log.take_epochs_of(log)
 
     def drop(self, topic: str, partition: int) -> None:
         """Give up a copy: the move is cancelled."""
@@ -236,7 +230,7 @@ class FutureLogs:
     def _rename(self, future: FutureLog, name: str) -> None:
         path = future.home.file(name)
         self._disk.rename(future.log.directory, path)
-        renamed(future.log, path)
+        future.log.renamed(path)
 
     def exchange(self, topic: str, partition: int) -> None:
         """Step 2: the log continues in the copy's folder, which holds all of it."""
@@ -245,11 +239,10 @@ class FutureLogs:
         assert future.is_named
         assert future.of is log
         self.follow_start(log, future)
-        exchange_files(log, future.log)
+        log.exchange_files(future.log)
         del self._futures[key]
         self._leaving[key] = self._homes[key], future.log
         self._keeper.adopt(key, log, future.home)
-        future.log.report_errors_to(_ignore)
         _let_be(future)
 
     def leave(self, topic: str, partition: int) -> None:
@@ -312,10 +305,6 @@ def _let_be(future: FutureLog) -> None:
     """Let the log be cleaned again: its move is over."""
     if future.of is not None:
         future.of.compaction.is_paused = False
-
-
-def _ignore(_error: OSError) -> None:
-    """What has moved is read no more but by readers that began before."""
 
 
 def _give_up(log: Log) -> None:

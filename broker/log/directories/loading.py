@@ -63,12 +63,14 @@ class Loader:
         background: Background,
         *,
         config_of: Callable[[str], LogConfig],
+        report: Callable[[str, OSError], None],
         threads_per_directory: int = 1,
     ) -> None:
         self._disk = disk
         self._clock = clock
         self._background = background
         self._config_of = config_of
+        self._report = report
         self._threads_per_directory = threads_per_directory
         # Logs that are still to be opened, by directory. Written by the loading thread, read by the metrics.
         self.remaining: dict[str, int] = {}
@@ -142,6 +144,7 @@ class Loader:
                 recovery_point=recovery_point,
                 log_start_offset=start_offset,
                 background=self._background,
+                report=self._report,
             )
         except KafkaError as error:  # Batches that are believed, and are none.
             raise DamagedLogError(f"{name}: {error}") from error

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
@@ -98,6 +97,7 @@ class LogManager:
             clock,
             background,
             config_of=self._config_of,
+            report=self._storage_failed,
             threads_per_directory=recovery_threads,
         )
         # Partitions whose log is, or may be, in a directory that has failed.
@@ -110,14 +110,21 @@ class LogManager:
         self._homes: dict[Key, LogDirectory] = {}
         self._deleted = DeletedLogs(disk, clock, self._directories)
         self.futures = FutureLogs(
-            disk, clock, background, self._directories, self._logs, self._homes, self
+            disk,
+            clock,
+            background,
+            self._directories,
+            self._logs,
+            self._homes,
+            self,
+            self._storage_failed,
         )
         self._found = Found(
             disk, self._logs, self._homes, self.futures, self, topic_id_for, home_for
         )
         self.damaged = DamagedLogs(disk)
         self.checkpoints = Checkpoints(self._directories, self._placed, self.damaged.offsets)
-        self._upkeep = Upkeep(self._log_failed)
+        self._upkeep = Upkeep()
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[Key, str] = {}
         now_ms = clock.now_ms()
@@ -218,7 +225,6 @@ class LogManager:
         self._logs[key] = log
         self._homes[key] = directory
         self._upkeep.add(key, log)
-        log.report_errors_to(partial(self._log_failed, log))
 
     def _config_of(self, topic: str) -> LogConfig:
         return self._config if self._config_for is None else self._config_for(topic)
@@ -316,6 +322,7 @@ class LogManager:
             partition=partition,
             topic_id=topic_id,
             background=self._background,
+            report=self._storage_failed,
         )
         self._write_topic_id(log, directory)
         self.adopt(key, log, directory)
@@ -378,11 +385,13 @@ class LogManager:
 
     # -- directories that fail ------------------------------------------------------------------
 
-    def _log_failed(self, log: Log, error: OSError) -> None:
-        """A write, sync or read of a log failed, or its disk was full."""
-        key = log.topic, log.partition
-        if self._logs.get(key) is log and not self._is_closing:
-            self._directories.note(self._homes[key], log.directory, error)
+    def _storage_failed(self, folder: str, error: OSError) -> None:
+        """A write, sync or read of the log in this folder failed, or its disk was full."""
+        home = next(
+            each for each in self._directories.all if folder.rpartition("/")[0] == each.path
+        )
+        if not self._is_closing:
+            self._directories.note(home, folder, error)
 
     def _fail(self, directory: LogDirectory, error: OSError) -> None:
         """Take a directory offline, with everything in it."""

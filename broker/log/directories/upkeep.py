@@ -13,12 +13,11 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.rolling import roll_after_ms
 from broker.log.segment.segment import Segment
 from kafka_ds.protocol.errors import KafkaError
 
@@ -56,9 +55,7 @@ class _Quiet(NamedTuple):
 class Upkeep:
     """The upkeep of all logs of one broker."""
 
-    def __init__(self, failed: Callable[[Log, OSError], None]) -> None:
-        """`failed` is called with each disk error."""
-        self._failed = failed
+    def __init__(self) -> None:
         self._quiet: dict[Key, _Quiet] = {}
         # Logs that may have something to do.
         self._asked: dict[Key, Log] = {}
@@ -116,7 +113,7 @@ class Upkeep:
         except (OSError, KafkaError) as error:
             _LOGGER.error("%s: %s", log.name, error)
             if isinstance(error, OSError):
-                self._failed(log, error)
+                log.failed_to_read(error)
         except Exception:  # whatever it is: others have to be looked at
             _LOGGER.exception("%s", log.name)
         if now_ms < until_ms:
@@ -140,5 +137,5 @@ def _next_ms(log: Log) -> int:
         due_ms = min(due_ms, log.durability.last_sync_ms + log.config.flush_ms)
     active = log.active
     if active.size_bytes:
-        due_ms = min(due_ms, active.created_ms + roll_after_ms(active, log.config, log.name))
+        due_ms = min(due_ms, active.created_ms + active.roll_after_ms(log.config, log.name))
     return due_ms

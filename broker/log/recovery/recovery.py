@@ -360,7 +360,7 @@ def _recover(
             remove_segments(disk, rest[::-1])
             del segments[index + 1 :]
         if segment.size_bytes < size:
-            segment.cut_file(segment.size_bytes)
+            segment.truncate_file(segment.size_bytes)
         segment.complete_indexes(with_aborted=False)
         if not whole:
             break

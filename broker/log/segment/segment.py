@@ -5,7 +5,7 @@ Rules of this file:
   with a whole batch whenever a call returns.
 - Index entries are kept in memory and written when the segment is flushed, rolled or closed, never with each batch:
   after a crash all above the recovery point is scanned, and indexed anew. Below it they are as durable as the batches.
-- Nothing of a closed segment is in memory until it is asked for. Any thread may ask, while the event loop's thread
+- Nothing of a rolled segment is in memory until it is asked for. Any thread may ask, while the event loop's thread
   renames the files and (compaction) puts a new segment in its place. So what was read under a name that is no longer
   the segment's is dropped, and read again under the new name.
 """
@@ -13,12 +13,14 @@ Rules of this file:
 from __future__ import annotations
 
 import logging
+import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from copy import copy
 
 from broker.log import names
+from broker.log.config import LogConfig
 from broker.log.files import extend, sync_file
 from broker.log.segment.aborted import AbortedIndex
 from broker.log.segment.index import (
@@ -186,11 +188,11 @@ class Segment:
                 written += more
         except OSError:
             self.is_damaged = True
-            self.cut_file(position)
+            self.truncate_file(position)
             self.is_damaged = False
             raise
 
-    def cut_file(self, size: int) -> None:
+    def truncate_file(self, size: int) -> None:
         """Truncate bytes that are no batches, durably: they must not be back after a crash."""
         self.file.truncate(size)
         self.file.sync()
@@ -234,6 +236,53 @@ class Segment:
             or self.time_index.count >= index_bytes_max // TIME_ENTRY_BYTES - 1
             or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
         )
+
+    # -- rolling --------------------------------------------------------------------------------
+
+    def should_roll(
+        self,
+        config: LogConfig,
+        name: str,
+        *,
+        size: int,
+        timestamp_ms: int,
+        last_offset: int,
+        now_ms: int,
+    ) -> bool:
+        """Whether a batch of that size, time and last offset needs a new segment.
+
+        Time is the records' own if they have one, as in Kafka: old data that is replayed rolls as it did before.
+        """
+        if self.is_full(last_offset, config.segment_index_bytes):
+            return True
+        if not self.size_bytes:
+            return False
+        if self.size_bytes + size > config.segment_bytes:
+            return True
+        first_ms = self.first_timestamp()
+        waited_ms = timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
+        return waited_ms > self.roll_after_ms(config, name)
+
+    def is_due(self, config: LogConfig, name: str, now_ms: int) -> bool:
+        """Whether a segment that gets no more records has been open for segment.ms."""
+        if not self.size_bytes:
+            return False
+        waited_ms = now_ms - self.created_ms
+        # Asked of each log each second: without the jitter's hash where it is too early with any.
+        if waited_ms + config.segment_jitter_ms < config.segment_ms and not config.is_compacted:
+            return False
+        return waited_ms > self.roll_after_ms(config, name)
+
+    def roll_after_ms(self, config: LogConfig, name: str) -> int:
+        """segment.ms minus a jitter that differs between logs and is constant for each."""
+        roll_ms = config.segment_ms
+        if config.is_compacted:
+            # Only rolled segments are compacted, so none may stay open for longer (KIP-354).
+            roll_ms = min(roll_ms, config.max_compaction_lag_ms)
+        jitter_ms = min(config.segment_jitter_ms, roll_ms)
+        if jitter_ms <= 0:
+            return roll_ms
+        return roll_ms - zlib.crc32(f"{name}-{self.base_offset}".encode()) % jitter_ms
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -365,7 +414,7 @@ class Segment:
         return offsets, times
 
     def drop_indexes(self) -> None:
-        """Forget the indexes of a closed segment; they are in its files."""
+        """Forget the indexes of a rolled segment; they are in its files."""
         assert not self.is_active
         self._offset_index = self._time_index = None
         self._forget_places()
@@ -388,7 +437,7 @@ class Segment:
         self._tail = (array("q"), array("q"))
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Rebuild the indexes of a closed or loaded segment from its headers: aside, as others may be reading here."""
+        """Rebuild the indexes of a rolled or loaded segment from its headers: aside, as others may be reading here."""
         aside = copy(self)
         offsets, times = aside.reset()
         for _, header in headers(self.file.read, 0, self.size_bytes):

@@ -21,12 +21,12 @@ NOTHING_DUE_MS = 1 << 62
 class Trash:
     """The deleted segments of one log."""
 
-    def __init__(self, disk: Disk, background: Background) -> None:
+    def __init__(self, disk: Disk, background: Background, fail: Callable[[OSError], None]) -> None:
+        """`fail` takes the log out of service: the next start takes from it what it still has."""
         self._disk = disk
         self._background = background
         self._waiting: list[tuple[int, list[Segment], list[str]]] = []
-        # Takes the log out of service: the next start takes from it what it still has.
-        self.fail: Callable[[OSError], None] = _ignore
+        self._fail = fail
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -83,7 +83,7 @@ class Trash:
             for path in reversed(paths):
                 self._disk.rename(path, path.removesuffix(names.DELETED))
         except OSError as error:
-            self.fail(error)
+            self._fail(error)
         for segment in segments:
             segment.renamed("")
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol
 
-from broker.log.ending import Ending
+from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.requests import epoch_request, offset_request
 from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
@@ -142,7 +142,7 @@ class Placing:
             case Recovery.TRUNCATE:
                 await self.cut(partition, partial(partition.truncate_to, end))
             case Recovery.RESTART:
-                ended = Ending(leader_epochs=epochs)
+                ended = RemoteLogAuxState(leader_epochs=epochs)
                 await self.cut(partition, partial(partition.restart_at, start, ended))
             case Recovery.GO_ON:
                 self._following.hold_back(partition)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from broker.log.ending import Ending
+from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question
@@ -27,7 +27,7 @@ from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIES
 # Longer than any answer takes that still comes.
 HELD_BACK_MS = 3_600_000
 
-Place = tuple[int, Ending, int]
+Place = tuple[int, RemoteLogAuxState, int]
 
 
 class Source(Protocol):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from broker.byte_rate import ByteRate
 from broker.cluster.image import MetadataImage
 from broker.config.settings import MAX_LONG
-from broker.log.ending import Ending
+from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.settings import ReplicationSettings
 from broker.replica.throttle import is_listed
 from broker.seams import Clock, Network
@@ -30,7 +30,7 @@ def _no_limit() -> int:
     return MAX_LONG
 
 
-async def _no_lake(partition: FollowedPartition, _: int | None) -> tuple[int, Ending]:
+async def _no_lake(partition: FollowedPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
     raise KafkaError(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
         f"{partition.topic}-{partition.index} is tiered, and this broker has no tier",
@@ -60,7 +60,9 @@ class Surroundings:
     settings: ReplicationSettings
     write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
     failed: Callable[[FollowedPartition], None] = lambda _: None
-    end_of_lake: Callable[[FollowedPartition, int | None], Awaitable[tuple[int, Ending]]] = _no_lake
+    end_of_lake: Callable[
+        [FollowedPartition, int | None], Awaitable[tuple[int, RemoteLogAuxState]]
+    ] = _no_lake
     count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
     throttle: ByteRate = field(default_factory=lambda: ByteRate(_no_limit))
 

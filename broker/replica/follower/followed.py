@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.log import following
-from broker.log.ending import UNKNOWN, Ending
-from broker.log.log import Log
-from broker.log.values import READ_COMMITTED, AbortedTransaction
+from broker.log.log import NOTHING_REMOTE, Log
+from broker.log.values import READ_COMMITTED, AbortedTransaction, RemoteLogAuxState
 from broker.replica.follower.partition import FollowerPartition, Question
 from broker.replica.follower.truncation import EpochEnd, truncation_for
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -68,8 +66,6 @@ class FollowedPartition:
         self._is_lost = False
         self._asked: Question | None = None
         self._wanted: FetchPartition | None = None
-        # An append would wait for the disk in the event loop: the fetcher sees to flush.messages.
-        log.flushes_in_append = False
         # Whether flush.messages demands a flush before a fetch tells the leader what is here.
         self.is_unflushed = self._must_flush()
         log.update_high_watermark(follower.high_watermark)
@@ -188,8 +184,8 @@ class FollowedPartition:
         appended, before = 0, log.log_end_offset
         try:
             if data.records:
-                appended = following.append_as_follower(
-                    log, memoryview(data.records), leader_epoch=leader_epoch, now_ms=now_ms
+                appended = log.append_as_follower(
+                    memoryview(data.records), leader_epoch=leader_epoch, now_ms=now_ms
                 )
         finally:
             if log.log_end_offset < before:  # It begins with a batch that began earlier.
@@ -253,18 +249,18 @@ class FollowedPartition:
     def truncate_to(self, offset: int, *, is_complete: bool = True) -> None:
         """Cut the log to an offset. If it raises OSError, the leader is to be asked again from where the log ends."""
         try:
-            following.truncate(self.log, offset)
+            self.log.truncate_to(offset)
         except OSError:
             self._cut(is_complete=False)
             raise
         self._cut(is_complete=is_complete)
 
     def restart_at(
-        self, offset: int, ended: Ending = UNKNOWN, *, log_start_offset: int = 0
+        self, offset: int, ended: RemoteLogAuxState = NOTHING_REMOTE, *, log_start_offset: int = 0
     ) -> None:
         """Drop the log and start over at an offset, with this state of what came before; OSError as `truncate_to`."""
         try:
-            following.restart(self.log, offset, ended)
+            self.log.start_anew_at(offset, ended)
         except OSError:
             self._cut(is_complete=False)
             raise

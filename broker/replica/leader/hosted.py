@@ -126,8 +126,6 @@ class HostedPartition:
         self._unflushed_since: int | None = None
         self._flush_again: asyncio.TimerHandle | None = None
         self._is_lost = False
-        # The log would wait for the disk in the event loop.
-        log.flushes_in_append = False
         log.on_start_moved = self._changing
         log.update_high_watermark(leader.high_watermark)
 

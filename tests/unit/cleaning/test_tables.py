@@ -12,7 +12,7 @@ from tests.unit.cleaning.cleaning_bench import Bench, compacted
 def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:
     """A reader from the beginning finds the older values there: without the tombstone, the key would be back."""
     bench = Bench(compacted(remote_storage_enable=True))
-    bench.log.restart_at(10)
+    bench.log.truncate_fully_and_start_at(10)
     bench.append([(b"a", None)])
     bench.log.roll()
     bench.append([(b"z", b"1")])

@@ -10,8 +10,8 @@ import pytest
 
 from broker.cluster.events import RECOVERED, RECOVERING
 from broker.config.settings import ConfigError
-from broker.log.ending import Ending
 from broker.log.producers import Producers
+from broker.log.values import RemoteLogAuxState
 from broker.registry import REGISTRY
 from broker.replica.manager import ReplicaManager
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -297,9 +297,11 @@ class FakeTier:
 
     async def ending(
         self, topic: str, topic_id: bytes, partition: int, offset: int
-    ) -> tuple[int, Ending]:
+    ) -> tuple[int, RemoteLogAuxState]:
         assert offset == self.end
-        ending = Ending(producer_snapshot=self.producers.encode_snapshot(), leader_epochs=((0, 0),))
+        ending = RemoteLogAuxState(
+            producer_snapshot=self.producers.encode_snapshot(), leader_epochs=((0, 0),)
+        )
         return self.end + 1, ending
 
     def partition_opened(

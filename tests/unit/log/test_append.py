@@ -374,7 +374,7 @@ class TestReplicas:
             batch = build_batch([Record(base, NOW_MS, b"k", b"v")], leader_epoch=1)
             append(follower, batch, origin=AppendOrigin.REPLICATION)
         assert follower.log_end_offset == 2**31 + 51
-        assert follower.closed_segments()[0].next_offset == 2**31 + 50
+        assert follower.rolled_segments()[0].next_offset == 2**31 + 50
         found = follower.read(4, max_bytes=1000, upper_bound_offset=2**31 + 51, min_one_batch=True)
         headers = iterate_headers(found.slices[0].read())
         assert [header.base_offset for _, header in headers] == [10]

@@ -9,10 +9,8 @@ from random import Random
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.ending import Ending
-from broker.log.following import append_as_follower, truncate
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
+from broker.log.values import AppendOrigin, RemoteLogAuxState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from tests.fakes.memory_disk import ManualClock, MemoryDisk, PowerLoss
@@ -49,7 +47,7 @@ def give(log: Log, offset: int, count: int) -> None:
     """A leader's batch of this many records; a gap before it is due to compaction."""
     batch = memoryview(client_batch(count, timestamp_ms=NOW_MS))
     stamp(batch, 0, base_offset=offset, leader_epoch=0)
-    append_as_follower(log, batch, leader_epoch=0, now_ms=NOW_MS)
+    log.append_as_follower(batch, leader_epoch=0, now_ms=NOW_MS)
 
 
 def append(log: Log, producer_id: int, count: int, *, transactional: bool = False) -> None:
@@ -140,7 +138,7 @@ def test_a_cut_behind_a_gap_of_compaction_ends_where_it_was_made(offset: int, en
     log = open_log(MemoryDisk(), COMPACTED)
     give(log, 0, 4)
     give(log, 8, 2)
-    truncate(log, offset)
+    log.truncate_to(offset)
     assert log.log_end_offset == end
 
 
@@ -148,7 +146,7 @@ def test_a_cut_in_a_gap_between_segments_ends_where_it_was_made() -> None:
     log = open_log(MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT))
     give(log, 0, 4)
     give(log, 10, 4)
-    truncate(log, 7)
+    log.truncate_to(7)
     assert log.log_end_offset == 7
     give(log, 7, 1)
     assert offsets(log) == [0, 7]
@@ -159,8 +157,8 @@ def test_a_cut_between_segments_ends_there_after_a_restart_too() -> None:
     log = open_log(disk, config)
     give(log, 0, 4)
     give(log, 10, 4)
-    assert [view.next_offset for view in log.closed_segments()] == [10]
-    truncate(log, 10)
+    assert [view.next_offset for view in log.rolled_segments()] == [10]
+    log.truncate_to(10)
     assert log.log_end_offset == 10
     assert log.close()
     disk.kill()
@@ -191,7 +189,7 @@ def test_a_crash_in_a_cut_leaves_no_hole(operations: int) -> None:
     log.flush(wait=True)
     disk.crash_after = operations
     with suppress(PowerLoss):
-        truncate(log, 1)
+        log.truncate_to(1)
     disk.kill()
     log = open_log(disk, config, recovery_point=12)
     assert offsets(log) == list(range(log.log_end_offset))
@@ -234,7 +232,7 @@ def test_a_cut_that_the_disk_refuses_leaves_a_log_that_can_lead(
     else:
         disk.failing, disk.failing_with = {refused}, errno.EMFILE
     with suppress(OSError):
-        truncate(log, 5)
+        log.truncate_to(5)
     disk.capacity_bytes, disk.failing = None, set()
     assert log.log_end_offset >= 5
     batch = client_batch(1, timestamp_ms=NOW_MS)
@@ -293,10 +291,12 @@ def test_a_cut_of_which_the_disk_refuses_any_step_leaves_a_log_that_can_lead(
     for after in range(1_000):
         disk = MemoryDisk()
         log = log_with_an_abort(disk, config, is_rolled=is_rolled)
-        ended = Ending(producer_snapshot=log.producers.encode_snapshot(NOW_MS))
+        ended = RemoteLogAuxState(producer_snapshot=log.producers.encode_snapshot(NOW_MS))
         refusal = OneRefusal(disk, after)
         with suppress(OSError):
-            truncate(log, target) if target < 20 else log.restart_at(target, ended)
+            log.truncate_to(target) if target < 20 else log.truncate_fully_and_start_at(
+                target, ended
+            )
         refused, refusal.is_over = refusal.is_over, True
         end = log.log_end_offset
         assert all(each.last_offset < end for each in log.aborted_transactions(0, end + 1)), after
@@ -324,9 +324,9 @@ def test_a_cut_that_is_tried_again_ends_with_the_right_producers(
         log = log_with_an_abort(disk, config, is_rolled=False)
         refusal = OneRefusal(disk, after)
         with suppress(OSError):
-            truncate(log, target)
+            log.truncate_to(target)
         refused, refusal.is_over = refusal.is_over, True
-        truncate(log, min(target, log.log_end_offset))
+        log.truncate_to(min(target, log.log_end_offset))
         found = sequences(log)
         disk.kill()
         assert found == sequences(open_log(disk, config)), after
@@ -351,7 +351,7 @@ def test_without_files_to_open_a_cut_leaves_no_producer_with_what_is_cut_off() -
     disk.failing, disk.failing_with = {"open"}, errno.EMFILE
     listed, disk.list_names = disk.list_names, refuse_to_list  # type: ignore[method-assign]
     with pytest.raises(OSError):
-        truncate(log, 4)
+        log.truncate_to(4)
     disk.failing, disk.list_names = set(), listed  # type: ignore[method-assign]
     before = log.producers.get(7)
     assert before is not None
@@ -388,7 +388,7 @@ def test_what_was_cut_off_is_not_back_below_what_is_durable(seed: int) -> None:
     log = open_log(disk)
     append(log, 7, 5)
     log.flush(wait=True)
-    truncate(log, 4)
+    log.truncate_to(4)
     log.roll()
     append(log, 8, 2)
     log.flush(wait=True)

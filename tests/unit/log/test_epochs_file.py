@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from broker.log import following, names
+from broker.log import names
 from broker.log.checkpoint import decode_epochs
 from broker.log.config import LogConfig
-from broker.log.ending import Ending
 from broker.log.log import Log
+from broker.log.values import RemoteLogAuxState
 from kafka_ds.records.batch import stamp
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log.log_model import client_batch
@@ -39,9 +39,7 @@ def append(log: Log, leader_epoch: int, *, as_follower: bool = False) -> None:
     batch = client_batch(1, timestamp_ms=NOW_MS)
     if as_follower:
         stamp(batch, 0, base_offset=log.log_end_offset, leader_epoch=leader_epoch)
-        following.append_as_follower(
-            log, memoryview(batch), leader_epoch=leader_epoch, now_ms=NOW_MS
-        )
+        log.append_as_follower(memoryview(batch), leader_epoch=leader_epoch, now_ms=NOW_MS)
     else:
         log.append(memoryview(batch), leader_epoch=leader_epoch, now_ms=NOW_MS)
 
@@ -85,11 +83,11 @@ def test_epochs_that_no_batch_tells_of_are_written_at_once() -> None:
     disk, background = MemoryDisk(), ManualBackground()
     log = open_log(disk, background, tiered=True)
     append(log, 0)
-    following.restart(log, 50, Ending(leader_epochs=((1, 0), (4, 20))))
+    log.start_anew_at(50, RemoteLogAuxState(leader_epochs=((1, 0), (4, 20))))
     disk.kill()
     log = open_log(disk, background, tiered=True)
     assert list(log.leader_epochs.entries) == [(1, 0), (4, 20)]
-    following.restart(log, 60)
+    log.start_anew_at(60)
     disk.kill()
     assert not open_log(disk, background, tiered=True).leader_epochs.entries
 
@@ -98,10 +96,10 @@ def test_a_log_whose_epochs_are_not_written_is_not_left_cleanly() -> None:
     """A clean start believes the file, and no batch tells of them."""
     disk, background = MemoryDisk(), ManualBackground()
     log = open_log(disk, background, tiered=True)
-    following.restart(log, 50, Ending(leader_epochs=((1, 0),)))
+    log.start_anew_at(50, RemoteLogAuxState(leader_epochs=((1, 0),)))
     log.flush(wait=True)
     disk.rename = _refuse_epochs(disk)  # type: ignore[method-assign]
-    following.restart(log, 50, Ending(leader_epochs=((1, 0), (4, 20))))
+    log.start_anew_at(50, RemoteLogAuxState(leader_epochs=((1, 0), (4, 20))))
     assert not log.close()
 
 

@@ -15,10 +15,8 @@ from random import Random
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.ending import Ending
-from broker.log.following import append_as_follower, restart, truncate
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
+from broker.log.values import AppendOrigin, RemoteLogAuxState
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk, PowerLoss
@@ -213,8 +211,8 @@ class Run:
         self.append(
             data,
             kind,
-            lambda: append_as_follower(
-                self.log, memoryview(data), leader_epoch=self.epoch, now_ms=self.clock.ms
+            lambda: self.log.append_as_follower(
+                memoryview(data), leader_epoch=self.epoch, now_ms=self.clock.ms
             ),
         )
 
@@ -267,7 +265,7 @@ class Run:
             end, self.anew = offset, (offset, {})
         before = self.log.log_end_offset
         with suppress(OSError):
-            truncate(self.log, offset)
+            self.log.truncate_to(offset)
         assert self.log.log_end_offset in (before, end)
         if self.log.log_end_offset == before and before != end:
             return
@@ -289,11 +287,11 @@ class Run:
         known = Model()
         known.batches.append(ModelBatch(bytes(self.batch_of_lake(offset))))
         producers = known.replay()[0] if offset and self.random.random() < 0.7 else {}
-        ended = self.ending_of(known) if producers else Ending()
+        ended = self.ending_of(known) if producers else RemoteLogAuxState()
         self.lowest, self.anew = min(model.first_base, offset), (offset, producers)
         first_base, before = model.first_base, model.end
         with suppress(OSError):
-            restart(self.log, offset, ended)
+            self.log.start_anew_at(offset, ended)
         end, is_empty = self.log.log_end_offset, not self.log.size_bytes
         if (
             is_empty
@@ -318,12 +316,12 @@ class Run:
         stamp(data, 0, base_offset=max(offset - 1, 0), leader_epoch=self.epoch)
         return data
 
-    def ending_of(self, known: Model) -> Ending:
+    def ending_of(self, known: Model) -> RemoteLogAuxState:
         disk = MemoryDisk()
         log = Log.open("/d/x-0", PLAIN, disk, self.clock, topic="x", partition=0)
         data = memoryview(bytearray(known.bytes))
-        append_as_follower(log, data, leader_epoch=self.epoch, now_ms=self.clock.ms)
-        return Ending(
+        log.append_as_follower(data, leader_epoch=self.epoch, now_ms=self.clock.ms)
+        return RemoteLogAuxState(
             producer_snapshot=log.producers.encode_snapshot(self.clock.ms),
             leader_epochs=((self.epoch, 0),),
         )

@@ -86,12 +86,12 @@ def test_a_full_disk_refuses_and_recovers_by_itself(
 def test_a_roll_that_fails_is_tried_again(disk: MemoryDisk, log: Log) -> None:
     for sequence in range(10):
         append(log, sequence)
-    assert log.closed_segments() == []
+    assert log.rolled_segments() == []
     disk.failing = {"open"}
     assert refusal(log, 10) is ErrorCode.KAFKA_STORAGE_ERROR
     disk.failing = set()
     assert append(log, 10).first_offset == 10
-    assert [view.next_offset for view in log.closed_segments()] == [10]
+    assert [view.next_offset for view in log.rolled_segments()] == [10]
 
 
 def test_a_failed_write_that_cannot_be_cut_off_ends_the_log(
@@ -177,15 +177,12 @@ def test_the_recovery_point_moves_when_the_sync_is_done(
     assert (log.recovery_point, outcomes) == (2, [None, None, None])
 
 
-def test_flush_messages_waits_before_the_answer(disk: MemoryDisk, log: Log) -> None:
-    log.update_config(replace(CONFIG, flush_messages=2))
+def test_a_flush_that_is_waited_for_moves_the_recovery_point(disk: MemoryDisk, log: Log) -> None:
     append(log, 0)
     assert log.recovery_point == 0
     append(log, 1)
-    assert log.recovery_point == 2
-    log.flushes_in_append = False
-    append(log, 2)
-    append(log, 3)
+    assert log.unflushed_count == 2
+    log.flush(wait=True)
     assert log.recovery_point == 2
 
 

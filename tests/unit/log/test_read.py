@@ -196,7 +196,7 @@ def test_an_undecodable_batch_has_a_place_all_the_same(disk: MemoryDisk) -> None
 
 
 def test_segments_as_tiering_sees_them(log: Log) -> None:
-    views = log.closed_segments()
+    views = log.rolled_segments()
     assert [view.base_offset for view in views[1:]] == [view.next_offset for view in views[:-1]]
     for view in views:
         assert view.size_bytes <= CONFIG.segment_bytes
@@ -205,7 +205,7 @@ def test_segments_as_tiering_sees_them(log: Log) -> None:
         epochs = [epoch for epoch, _ in view.leader_epochs]
         assert epochs[0] == view.base_offset // 3 // 40
         assert epochs[-1] == (view.next_offset - 1) // 3 // 40
-    assert log.closed_segments(views[2].next_offset) == views[3:]
+    assert log.rolled_segments(views[2].next_offset) == views[3:]
 
 
 def test_an_index_that_is_made_anew_hides_nothing_meanwhile(

@@ -10,10 +10,8 @@ from contextlib import suppress
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.ending import Ending
-from broker.log.following import append_as_follower, truncate
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
+from broker.log.values import AppendOrigin, RemoteLogAuxState
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from tests.fakes.memory_disk import ManualClock, MemoryDisk, PowerLoss
@@ -70,7 +68,7 @@ def test_who_leads_after_a_cut_that_was_refused_knows_the_producers(
     def prepare(disk: MemoryDisk) -> Log:
         return log_with_an_abort(disk, config, is_rolled=False)
 
-    for disk, log in refusing(prepare, lambda log: truncate(log, target)):
+    for disk, log in refusing(prepare, lambda log: log.truncate_to(target)):
         found, stable = sequences(log), log.last_stable_offset(log.log_end_offset)
         assert found == read_again(disk)
         assert stable == open_log(disk, config).last_stable_offset(log.log_end_offset)
@@ -81,7 +79,7 @@ def test_a_stop_after_a_cut_that_was_refused_leaves_the_right_producers(target: 
     def prepare(disk: MemoryDisk) -> Log:
         return log_with_an_abort(disk, CONFIG, is_rolled=False)
 
-    for disk, log in refusing(prepare, lambda log: truncate(log, target)):
+    for disk, log in refusing(prepare, lambda log: log.truncate_to(target)):
         assert log.close()
         disk.kill()
         found = sequences(open_log(disk, CONFIG, clean_shutdown=True))
@@ -97,7 +95,7 @@ def test_a_log_that_does_not_begin_anew_keeps_its_producers(offset: int) -> None
     """Or it has begun, with those that the lake knows."""
     known = open_log(MemoryDisk())
     append(known, 7, 2)
-    ended = Ending(
+    ended = RemoteLogAuxState(
         producer_snapshot=known.producers.encode_snapshot(NOW_MS), leader_epochs=((0, 0), (1, 2))
     )
 
@@ -105,7 +103,7 @@ def test_a_log_that_does_not_begin_anew_keeps_its_producers(offset: int) -> None
         return log_with_an_abort(disk, CONFIG, is_rolled=False)
 
     before = sequences(prepare(MemoryDisk()))
-    for disk, log in refusing(prepare, lambda log: log.restart_at(offset, ended)):
+    for disk, log in refusing(prepare, lambda log: log.truncate_fully_and_start_at(offset, ended)):
         found, epochs = sequences(log), log.leader_epochs.entries
         assert found == (sequences(known) if not log.size_bytes else before)
         assert epochs == (((0, 0), (1, 2)) if not log.size_bytes else ((0, 0),))
@@ -152,7 +150,7 @@ def test_a_roll_behind_a_gap_that_was_refused_leaves_nothing(*, is_empty: bool) 
     def behind_a_gap(log: Log) -> None:
         batch = memoryview(client_batch(10, value_bytes=100, timestamp_ms=NOW_MS))
         stamp(batch, 0, base_offset=gap_end, leader_epoch=0)
-        append_as_follower(log, batch, leader_epoch=0, now_ms=NOW_MS)
+        log.append_as_follower(batch, leader_epoch=0, now_ms=NOW_MS)
 
     for disk, log in refusing(prepare, behind_a_gap):
         for producer_id in (9, 7, 7):
@@ -219,7 +217,7 @@ def test_no_marker_is_in_the_log_and_not_in_the_index(*, as_follower: bool) -> N
             2, timestamp_ms=NOW_MS, producer_id=9, producer_epoch=0, base_sequence=0
         )
         stamp(data, 0, base_offset=6, leader_epoch=0)
-        append_as_follower(log, memoryview(both + data), leader_epoch=0, now_ms=NOW_MS)
+        log.append_as_follower(memoryview(both + data), leader_epoch=0, now_ms=NOW_MS)
 
     for disk, log in refusing(prepare, act):
         end = log.log_end_offset

@@ -9,7 +9,6 @@ import pytest
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.rolling import roll_after_ms
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log.log_model import client_batch
@@ -42,7 +41,7 @@ class Bench:
             self.log.append(memoryview(batch), leader_epoch=0, now_ms=self.clock.ms)
 
     def bases(self) -> list[int]:
-        return [view.base_offset for view in self.log.closed_segments()] + [
+        return [view.base_offset for view in self.log.rolled_segments()] + [
             max(
                 int(path[8:-4].split("/")[-1])
                 for path in self.disk.paths()
@@ -115,10 +114,10 @@ class TestRolling:
         config = LogConfig(segment_ms=100_000, segment_jitter_ms=10_000)
         bench = Bench(config)
         segment = bench.log.active
-        times = {roll_after_ms(segment, config, f"t-{index}") for index in range(50)}
+        times = {segment.roll_after_ms(config, f"t-{index}") for index in range(50)}
         assert len(times) > 40
         assert all(90_000 < each <= 100_000 for each in times)
-        assert roll_after_ms(segment, config, "t-1") == roll_after_ms(segment, config, "t-1")
+        assert segment.roll_after_ms(config, "t-1") == segment.roll_after_ms(config, "t-1")
 
     def test_rolling_says_so_and_moves_the_recovery_point_later(self) -> None:
         bench = Bench(segments_of(3))
@@ -268,7 +267,7 @@ class TestTieredRetention:
 
     def test_going_on_behind_the_lake(self) -> None:
         bench = self.tiered()
-        bench.log.restart_at(50)
+        bench.log.truncate_fully_and_start_at(50)
         assert (bench.log.log_end_offset, bench.log.local_log_start_offset) == (50, 50)
         assert bench.log.log_start_offset == 0
         bench.append()

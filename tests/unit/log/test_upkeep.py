@@ -9,7 +9,6 @@ import random
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.following import restart, truncate
 from broker.log.log import Log
 from broker.log.names import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -46,9 +45,9 @@ def _change(chance: random.Random, bench: Bench, log: Log) -> None:
         case 3:
             log.update_config(chance.choice(CONFIGS))
         case 4:
-            truncate(log, max(0, log.log_end_offset - chance.randint(1, 3)))
+            log.truncate_to(max(0, log.log_end_offset - chance.randint(1, 3)))
         case 5:
-            restart(log, log.log_end_offset + chance.randint(0, 2))
+            log.start_anew_at(log.log_end_offset + chance.randint(0, 2))
         case 6:
             log.roll()
         case 7:

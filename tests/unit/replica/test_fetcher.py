@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.ending import Ending
 from broker.log.log import Log
+from broker.log.values import RemoteLogAuxState
 from broker.replica.follower.followed import FollowedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock, MemoryDisk
@@ -370,11 +370,17 @@ async def test_a_full_disk_holds_the_partition_back_alone_until_there_is_room(
         leader.lead(log, 1)
         append(log, "x" * 100, 1)
     disk = MemoryDisk()
-    mine = Log.open(
-        "/d/t-1", SMALL, disk, ManualClock(), topic="t", partition=1, topic_id=b"t" * 16
-    )
     refused: list[OSError] = []
-    mine.report_errors_to(refused.append)
+    mine = Log.open(
+        "/d/t-1",
+        SMALL,
+        disk,
+        ManualClock(),
+        topic="t",
+        partition=1,
+        topic_id=b"t" * 16,
+        report=lambda _, error: refused.append(error),
+    )
     disk.capacity_bytes = 10
     async with following(leader) as broker:
         good = broker.follow(log_of("t", 0), 1)
@@ -434,9 +440,11 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE]
     asked: list[FollowedPartition] = []
 
-    async def end_of_lake(partition: FollowedPartition, _: int | None) -> tuple[int, Ending]:
+    async def end_of_lake(
+        partition: FollowedPartition, _: int | None
+    ) -> tuple[int, RemoteLogAuxState]:
         asked.append(partition)
-        return 30, Ending(leader_epochs=((1, 0),))
+        return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
 
     async with following(leader) as broker:
         broker.around.end_of_lake = end_of_lake
@@ -458,13 +466,15 @@ async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE] * 2
     asked: list[FollowedPartition] = []
 
-    async def end_of_lake(partition: FollowedPartition, _: int | None) -> tuple[int, Ending]:
+    async def end_of_lake(
+        partition: FollowedPartition, _: int | None
+    ) -> tuple[int, RemoteLogAuxState]:
         asked.append(partition)
         if len(asked) == 1:
             # Its fetcher has nothing to do meanwhile, and waits.
             await asyncio.sleep(0.05)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
-        return 30, Ending(leader_epochs=((1, 0),))
+        return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
 
     async with following(leader) as broker:
         broker.around.end_of_lake = end_of_lake

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from broker.log.config import LogConfig
-from broker.log.ending import Ending
 from broker.log.epochs import LeaderEpochs
+from broker.log.values import RemoteLogAuxState
 from broker.replica.lake_recovery import _parts
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
@@ -19,7 +19,7 @@ from tests.unit.log.test_cutting import NOW_MS, append, open_log
 from tests.unit.replica.test_manager import ME, OTHER, Bench, Tier, changed, produce, registered
 
 LAKE_END = 35
-ENDED = Ending(leader_epochs=((0, 0), (1, 20)))
+ENDED = RemoteLogAuxState(leader_epochs=((0, 0), (1, 20)))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
         known.assign(epoch, start)
     known.truncate_from_start(log_start)
     log: Any = SimpleNamespace(name="t-0", leader_epochs=known)
-    ended = Ending(producer_snapshot=b"", leader_epochs=((0, 0), (1, 20)))
+    ended = RemoteLogAuxState(producer_snapshot=b"", leader_epochs=((0, 0), (1, 20)))
     assert _parts(log, LAKE_END, ended) is has_parted
 
 
@@ -51,13 +51,17 @@ def test_a_log_parts_from_the_lake_by_the_epoch_at_its_end(
     ("epochs", "known", "has_parted"),
     [
         # The rows know it up to 30; what came behind in another epoch is not held against the log.
-        ([(0, 0), (1, 20), (2, 32)], Ending(leader_epochs=((1, 28),), epochs_known_to=30), False),
-        ([(0, 0), (2, 20)], Ending(leader_epochs=((1, 28),), epochs_known_to=30), True),
-        ([(0, 0)], Ending(), False),
+        (
+            [(0, 0), (1, 20), (2, 32)],
+            RemoteLogAuxState(leader_epochs=((1, 28),), epochs_known_to=30),
+            False,
+        ),
+        ([(0, 0), (2, 20)], RemoteLogAuxState(leader_epochs=((1, 28),), epochs_known_to=30), True),
+        ([(0, 0)], RemoteLogAuxState(), False),
     ],
 )
 def test_a_log_is_compared_where_the_lakes_epochs_are_known(
-    epochs: list[tuple[int, int]], known: Ending, *, has_parted: bool
+    epochs: list[tuple[int, int]], known: RemoteLogAuxState, *, has_parted: bool
 ) -> None:
     entries = LeaderEpochs()
     for epoch, start in epochs:
@@ -69,14 +73,14 @@ def test_a_log_is_compared_where_the_lakes_epochs_are_known(
 class Lake(Tier):
     """A tier whose lake ends at LAKE_END, in leader epoch 1."""
 
-    def __init__(self, ended: Ending = ENDED) -> None:
+    def __init__(self, ended: RemoteLogAuxState = ENDED) -> None:
         super().__init__()
         self._ended = ended
 
     async def fence(self, partitions: Sequence[object]) -> Sequence[int]:
         return [LAKE_END] * len(partitions)
 
-    async def ending(self, *where: object) -> tuple[int, Ending]:
+    async def ending(self, *where: object) -> tuple[int, RemoteLogAuxState]:
         return LAKE_END + 1, self._ended
 
 
@@ -148,7 +152,7 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
-    bench, lake = Bench(), Lake(Ending(epochs_known_to=-1))
+    bench, lake = Bench(), Lake(RemoteLogAuxState(epochs_known_to=-1))
     bench.manager.tier = cast(Any, lake)
     bench.manager.decide_recovered = _decided
     bench.config = LogConfig(remote_storage_enable=True)
@@ -204,7 +208,7 @@ async def test_a_log_that_could_not_go_on_behind_the_lake_tries_again_and_knows_
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
     known = open_log(MemoryDisk())
     append(known, 7, 2)
-    ended = Ending(
+    ended = RemoteLogAuxState(
         producer_snapshot=known.producers.encode_snapshot(NOW_MS), leader_epochs=((0, 0),)
     )
     bench = Bench()

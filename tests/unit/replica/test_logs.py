@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.log import following
-from broker.log.ending import Ending
-from broker.log.following import append_as_follower, runs
-from broker.log.log import Log
-from broker.log.values import AppendOrigin
+from broker.log.log import Log, runs
+from broker.log.values import AppendOrigin, RemoteLogAuxState
 from broker.replica.follower.partition import State
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartitionData
@@ -176,7 +173,7 @@ def test_what_is_derived_of_records_is_the_same_as_on_the_leader() -> None:
     assert log.last_stable_offset(end) == leader.last_stable_offset(end)
     assert log.leader_epochs.entries == leader.leader_epochs.entries
     assert partition.high_watermark == end
-    assert len(log.closed_segments()) > 1
+    assert len(log.rolled_segments()) > 1
 
 
 def append_marker(log: Log, kind: ControlType) -> None:
@@ -198,7 +195,7 @@ def test_nothing_above_the_epoch_of_the_question_is_appended() -> None:
     """KAFKA-18723: between question and answer the log may have been cut for another leader."""
     leader, log = leader_of(1, 1, 3, 3), open_log(MemoryDisk())
     records = memoryview(bytearray(content(leader)))
-    append_as_follower(log, records, leader_epoch=2, now_ms=NOW_MS)
+    log.append_as_follower(records, leader_epoch=2, now_ms=NOW_MS)
     assert [header.leader_epoch for header in batches(log)] == [1, 1]
     assert log.leader_epochs.entries == ((1, 0),)
 
@@ -206,18 +203,18 @@ def test_nothing_above_the_epoch_of_the_question_is_appended() -> None:
 def test_half_a_batch_at_the_end_is_dropped() -> None:
     leader, log = leader_of(1, 1, 1), open_log(MemoryDisk())
     records = memoryview(bytearray(content(leader)))
-    append_as_follower(log, records[:-5], leader_epoch=1, now_ms=NOW_MS)
+    log.append_as_follower(records[:-5], leader_epoch=1, now_ms=NOW_MS)
     assert log.log_end_offset == 2
-    assert append_as_follower(log, records[-5:], leader_epoch=1, now_ms=NOW_MS) == 0
+    assert log.append_as_follower(records[-5:], leader_epoch=1, now_ms=NOW_MS) == 0
 
 
 def test_no_segment_of_a_follower_is_larger_than_its_setting_allows() -> None:
     leader, log = leader_of(*[1] * 40), open_log(MemoryDisk())
     records = memoryview(bytearray(content(leader)))
     assert len(records) > 4 * log.config.segment_bytes
-    append_as_follower(log, records, leader_epoch=1, now_ms=NOW_MS)
+    log.append_as_follower(records, leader_epoch=1, now_ms=NOW_MS)
     assert content(log) == bytes(records)
-    assert all(view.size_bytes <= log.config.segment_bytes for view in log.closed_segments())
+    assert all(view.size_bytes <= log.config.segment_bytes for view in log.rolled_segments())
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.integers(0, 4), st.integers(1, 700))
@@ -234,7 +231,7 @@ def test_runs_are_all_batches_up_to_the_bound(
 
 def refused(log: Log, records: bytes | bytearray) -> ErrorCode:
     try:
-        append_as_follower(log, memoryview(bytearray(records)), leader_epoch=9, now_ms=NOW_MS)
+        log.append_as_follower(memoryview(bytearray(records)), leader_epoch=9, now_ms=NOW_MS)
     except KafkaError as error:
         return error.code
     raise AssertionError("it was taken")
@@ -247,7 +244,7 @@ def test_damage_and_offsets_that_go_back_are_refused() -> None:
     records[-1] ^= 1
     assert refused(log, records) is ErrorCode.CORRUPT_MESSAGE
     records[-1] ^= 1
-    append_as_follower(log, memoryview(records), leader_epoch=1, now_ms=NOW_MS)
+    log.append_as_follower(memoryview(records), leader_epoch=1, now_ms=NOW_MS)
     assert refused(log, records) is ErrorCode.CORRUPT_MESSAGE
     records[8:12] = b"\x80\0\0\0"
     assert refused(log, records) is ErrorCode.CORRUPT_MESSAGE
@@ -263,7 +260,7 @@ def test_a_log_that_was_to_begin_within_a_batch_begins_with_it() -> None:
     leader.advance_log_start_offset(5)
     partition = followed(log)
     partition.follow(2, 1)
-    partition.restart_at(5, Ending(leader_epochs=((1, 5),)))
+    partition.restart_at(5, RemoteLogAuxState(leader_epochs=((1, 5),)))
     while step(partition, leader, watermark=20):
         pass
     assert (log.log_end_offset, log.log_start_offset) == (20, 5)
@@ -276,7 +273,7 @@ def test_a_log_that_begins_anew_forgets_what_it_knew() -> None:
     for epoch in (1, 2, 3):
         append(log, "x" * 40, epoch, count=10)
     log.flush(wait=True)
-    following.restart(log, 100, Ending(leader_epochs=((7, 100),)))
+    log.start_anew_at(100, RemoteLogAuxState(leader_epochs=((7, 100),)))
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (100, 100, 0)
     assert log.leader_epochs.entries == ((7, 100),)
     disk.kill()
@@ -312,7 +309,7 @@ def test_a_log_is_cut_below_its_first_segment() -> None:
         append(log, "x" * 40, 1)
     log.update_high_watermark(40)
     log.advance_log_start_offset(20)
-    following.truncate(log, 10)
+    log.truncate_to(10)
     assert (log.log_start_offset, log.log_end_offset) == (10, 10)
 
 

@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from broker.config.settings import MAX_LONG
-from broker.log.directories.exchange import skip_to
 from broker.log.directories.futures import FutureLog
 from broker.log.directories.moving import Step, is_newer, next_step
 from broker.log.epochs import LeaderEpochs
@@ -277,7 +276,7 @@ async def test_producers_are_known_whose_batches_are_gone() -> None:
 async def test_a_log_whose_end_compaction_took() -> None:
     bench = MovingBench(replace(SMALL, cleanup_policy=frozenset({"compact"})))
     bench.append(5)
-    skip_to(bench.log, 9, NOW_MS)
+    bench.log.skip_to(9)
     await move(bench)
     assert (bench.log.directory, bench.log.log_end_offset) == ("/b/t-0", 9)
     bench.append(1)

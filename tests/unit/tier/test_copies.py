@@ -128,7 +128,7 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
         log_end_offset=10 * segments,
         size_bytes=size_bytes * segments,
         config=LogConfig(remote_storage_enable=True),
-        closed_segments=lambda start=0, limit=None: [v for v in views if v.next_offset > start][
+        rolled_segments=lambda start=0, limit=None: [v for v in views if v.next_offset > start][
             :limit
         ],
         segments=SimpleNamespace(
@@ -263,13 +263,13 @@ def test_copies_hurry_while_more_is_closed_than_they_take(rate: int, expected: l
     """A copy takes a MiB; during each of the first six half as much again is closed."""
     led = led_partition("t", 0, 0, 1 << 19)
     views: list[SegmentView] = []
-    led.log.closed_segments = lambda start=0, limit=None: [  # type: ignore[method-assign]
+    led.log.rolled_segments = lambda start=0, limit=None: [  # type: ignore[method-assign]
         each for each in views if each.next_offset > start
     ]
 
     def close(count: int) -> None:
         more = led_partition("t", 0, len(views) + count, 1 << 19).log
-        views[:] = more.closed_segments()
+        views[:] = more.rolled_segments()
         led.log.log_end_offset = more.log_end_offset  # type: ignore[misc]
         led.last_stable_offset = lambda: more.log_end_offset
 
@@ -425,7 +425,7 @@ def test_records_of_the_active_segment_go_with_the_next_try_where_a_copy_failed(
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "a bad sector"), ValueError("of ours")])
-@pytest.mark.parametrize("what", ["closed_segments", "aborted_transactions"])
+@pytest.mark.parametrize("what", ["rolled_segments", "aborted_transactions"])
 def test_a_log_that_cannot_be_read_keeps_no_other_from_being_copied(
     what: str, error: Exception
 ) -> None:
@@ -498,7 +498,7 @@ def test_a_pause_ends_where_nothing_is_left_to_copy() -> None:
     desk = Desk(led, worker=worker)
     asyncio.run(desk.until(1_000))
     assert led.state.is_paused
-    led.log.closed_segments = lambda start=0, limit=None: []  # type: ignore[method-assign]
+    led.log.rolled_segments = lambda start=0, limit=None: []  # type: ignore[method-assign]
     asyncio.run(desk.until(60_000))
     assert led.state.is_paused
     worker.reason = ""
