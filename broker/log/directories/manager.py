@@ -84,13 +84,9 @@ class LogManager:
         directory the cluster believes a log to be. `soon` lets a failure take effect later, as it may be noticed in
         the middle of any work.
         """
-        self._disk = disk
-        self._clock = clock
-        self._background = background
-        self._node_id = node_id
-        self._cluster_id = cluster_id
-        self._config = config or LogConfig()
-        self._config_for = config_for
+        self._disk, self._clock, self._background = disk, clock, background
+        self._node_id, self._cluster_id = node_id, cluster_id
+        self._config, self._config_for = config or LogConfig(), config_for
         self._directories = LogDirectories(disk, log_dirs, background, soon=soon, failed=self._fail)
         self._loader = Loader(
             disk,
@@ -131,11 +127,9 @@ class LogManager:
         self._checkpoints_due = Interval(flush_offset_checkpoint_interval_ms, now_ms)
         self._retention_due = Interval(retention_check_interval_ms, now_ms)
         self._expiration_due = Interval(PRODUCER_EXPIRATION_CHECK_MS, now_ms)
-        # The bytes and offsets that recoveries at this start have dropped.
-        self.recovery_losses: dict[Key, tuple[int, int]] = {}
+        self.recovery_losses: dict[Key, tuple[int, int]] = {}  # Bytes and offsets, of this start.
         self._is_closing = False
-        self.was_clean = False
-        self.previous_broker_epoch = -1
+        self.was_clean, self.previous_broker_epoch = False, -1
 
     # -- beginning ------------------------------------------------------------------------------
 
