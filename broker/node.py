@@ -38,7 +38,7 @@ from broker.config.dynamic import with_committed
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
 from broker.coordinator.group.coordinator import GroupCoordinator
-from broker.coordinator.group.lake.noting import OffsetNotes
+from broker.coordinator.group.lake.noting import OffsetPublisher
 from broker.coordinator.group.settings import group_settings
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.settings import transaction_settings
@@ -128,7 +128,7 @@ class Node(Parts):
         self._told: Told = {}
         self._lost_its_disks = False
         self._halt = halt
-        self._notes: OffsetNotes | None = None
+        self._notes: OffsetPublisher | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetching = Fetching(
             lambda: self.config,
@@ -201,7 +201,7 @@ class Node(Parts):
 
     def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
         led, begun = (lambda: self.replica_manager), self.groups.topic.begun
-        self._notes = OffsetNotes(ask, led, begun, interval_ms)
+        self._notes = OffsetPublisher(ask, led, begun, interval_ms)
         return self._notes.run()
 
     async def _begin_applying(self) -> None:

@@ -16,7 +16,7 @@ WINDOW_MS = 30_000
 LOADS_MAX = 10_000
 
 
-class State(Enum):
+class CoordinatorState(Enum):
     """How far a partition's coordinator is."""
 
     LOADING = "loading"
@@ -61,12 +61,14 @@ class LoadMetrics:
             ours=states_are_ours,
         )
 
-    def samples(self, loads: Loads, states: Iterable[State], now_ms: int) -> Iterator[Sample]:
+    def samples(
+        self, loads: Loads, states: Iterable[CoordinatorState], now_ms: int
+    ) -> Iterator[Sample]:
         """What is to be seen at this time of the monotonic clock."""
         recent = loads.recent(now_ms)
         if recent:
             yield self._longest, (), max(recent)
             yield self._mean, (), sum(recent) / len(recent)
         counts = Counter(states)
-        for state in (State.LOADING, State.ACTIVE, State.FAILED):
+        for state in (CoordinatorState.LOADING, CoordinatorState.ACTIVE, CoordinatorState.FAILED):
             yield self._partitions, (state.value,), counts[state]

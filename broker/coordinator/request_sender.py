@@ -48,7 +48,7 @@ T = TypeVar("T", bound=Item)
 Asked = TypeVar("Asked", bound=Item, contravariant=True)
 
 
-class Questions(Protocol[Asked]):
+class RequestBuilder(Protocol[Asked]):
     """How questions become a request and its response their answers."""
 
     def request(self, items: Sequence[Asked]) -> Any:
@@ -66,7 +66,7 @@ class _Queued(NamedTuple, Generic[T]):
 class RequestSender(Generic[T]):
     """Questions of one kind to all other brokers."""
 
-    def __init__(self, others: OtherBrokers, questions: Questions[T]) -> None:
+    def __init__(self, others: OtherBrokers, questions: RequestBuilder[T]) -> None:
         self._others = others
         self._questions = questions
         self._peers = others.new_peers()

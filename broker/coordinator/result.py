@@ -26,7 +26,7 @@ class Reply(NamedTuple):
     response: Any
 
 
-class Producer(NamedTuple):
+class TransactionalProducer(NamedTuple):
     """The producer in whose transaction records are written."""
 
     producer_id: int
@@ -53,5 +53,5 @@ class CoordinatorResult:
     replies: tuple[Reply, ...] = ()
     effects: tuple[Any, ...] = ()
     storing: Any = None
-    producer: Producer | None = None
+    producer: TransactionalProducer | None = None
     info: tuple[str, dict[str, object]] | None = None

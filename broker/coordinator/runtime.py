@@ -19,15 +19,15 @@ from typing import Any, Generic, Protocol, TypeVar
 from broker.cluster.events import NO_LEADER, PartitionRegistration
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
-from broker.coordinator.loads import Loads, State
+from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.placement import partition_for
 from broker.coordinator.result import (
     NO_RESPONSE,
     CoordinatorResult,
     Instant,
-    Producer,
     Reply,
     Ticket,
+    TransactionalProducer,
 )
 from broker.log.replay import LoadFailed, replay_log
 from broker.log.values import AppendOrigin
@@ -166,17 +166,17 @@ class CoordinatorContext(Generic[S]):
         self._timer_ms = 0
 
     @property
-    def state(self) -> State:
+    def state(self) -> CoordinatorState:
         """As Kafka's metrics call it."""
         match self._refusal:
             case None:
-                return State.ACTIVE
+                return CoordinatorState.ACTIVE
             case ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                return State.LOADING
+                return CoordinatorState.LOADING
             case ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                return State.FAILED
+                return CoordinatorState.FAILED
             case _:
-                return State.CLOSED
+                return CoordinatorState.CLOSED
 
     @property
     def is_active(self) -> bool:
@@ -186,7 +186,7 @@ class CoordinatorContext(Generic[S]):
     @property
     def is_closed(self) -> bool:
         """Whether this coordinator will never take a request again."""
-        return self.state is State.CLOSED
+        return self.state is CoordinatorState.CLOSED
 
     @property
     def coordinator_epoch(self) -> int:
@@ -308,7 +308,7 @@ class CoordinatorContext(Generic[S]):
 
         It is deferred while the log is read, and dropped once the partition is not coordinated here.
         """
-        if self.state is State.LOADING:
+        if self.state is CoordinatorState.LOADING:
             self._deferred.append(event)
         if not self.is_active:
             return None
@@ -442,7 +442,7 @@ class CoordinatorContext(Generic[S]):
         yield self._batch(batch, result.producer)
 
     def _batch(
-        self, records: Sequence[tuple[bytes, bytes | None]], producer: Producer | None
+        self, records: Sequence[tuple[bytes, bytes | None]], producer: TransactionalProducer | None
     ) -> bytes:
         now_ms = self._clock.now_ms()
         return build_batch(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import broker.handlers  # noqa: F401 - registers what is served
-from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.group.values import GroupSettings
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction.records import decode_record
@@ -130,7 +130,7 @@ def group_record(data: bytes) -> None:
     key, value = _pair(data)
     batch = build_batch([Record(0, NOW_MS, key, value)])
     (found,) = iterate_headers(batch)
-    shard = GroupShard(GroupSettings(), str)
+    shard = GroupCoordinatorShard(GroupSettings(), str)
     try:
         shard.replay_batch(batch, *found)
     except (MalformedFrame, CorruptRecord):

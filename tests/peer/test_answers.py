@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import broker.handlers  # noqa: F401 - registers what is served
-from broker.coordinator.group.offsets import CommittedOffset
-from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.offsets import OffsetAndMetadata
+from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.group.values import GroupSettings
 from broker.coordinator.result import Instant
 from broker.registry import REGISTRY
@@ -137,7 +137,7 @@ def known_to(bootstrap: str) -> dict[str, tuple[Any, ...]]:
 
 def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
     """The same out of a partition's files, by our machine."""
-    shard = GroupShard(GroupSettings(), str)
+    shard = GroupCoordinatorShard(GroupSettings(), str)
     for file in sorted(folder.glob("*.log")):
         data = file.read_bytes()
         for position, header in iterate_headers(data):
@@ -148,7 +148,7 @@ def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
         group = shard.state.find(name)
         offsets = shard.state.offsets.of_group(name)
 
-        def told(offset: CommittedOffset) -> tuple[int, str]:
+        def told(offset: OffsetAndMetadata) -> tuple[int, str]:
             return offset.offset, offset.metadata
 
         found[name] = (

@@ -15,7 +15,7 @@ from broker.cluster.controller import brokers
 from broker.cluster.controller import isr as cluster_isr
 from broker.cluster.metadata import log as metadata_log
 from broker.cluster.partition_change import Election, PartitionChange
-from broker.coordinator.group.committing import Committing
+from broker.coordinator.group.committing import OffsetMetadataManager
 from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch
@@ -198,7 +198,9 @@ def min_insync_replicas_are_ignored(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def commits_of_any_generation_count(patch: pytest.MonkeyPatch) -> None:
     """A former member of a group may still commit."""
-    patch.setattr(Committing, "_check_commit", lambda self, group, request, generation_id: None)
+    patch.setattr(
+        OffsetMetadataManager, "_check_commit", lambda self, group, request, generation_id: None
+    )
 
 
 @mutation

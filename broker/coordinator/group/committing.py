@@ -18,22 +18,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from broker.coordinator.group.classic.group import Group
+from broker.coordinator.group.classic.group import ClassicGroup
 from broker.coordinator.group.classic.rebalance import Rebalancing
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.states import ClassicGroupState
 from broker.coordinator.group.consumer.group import ConsumerGroup
 from broker.coordinator.group.consumer.offset_checks import check_commit, check_fetch
-from broker.coordinator.group.offsets import NO_OFFSET, NO_TIMESTAMP, CommittedOffset
+from broker.coordinator.group.offsets import NO_OFFSET, NO_TIMESTAMP, OffsetAndMetadata
 from broker.coordinator.group.records import group_tombstone, offset_tombstone
-from broker.coordinator.group.state import Count, ShardState
+from broker.coordinator.group.state import Count, GroupMetadataManager
 from broker.coordinator.group.values import (
     NO_MEMBER_ID,
     Client,
     CoordinatorRecord,
     RemovingGroups,
-    Step,
+    ResultBuilder,
 )
-from broker.coordinator.result import Instant, Producer
+from broker.coordinator.result import Instant, TransactionalProducer
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     OffsetCommitRequest,
@@ -70,20 +70,20 @@ DEFAULT_RETENTION = -1
 EXPIRED_RECORDS_MAX = 500
 
 
-class Committing:
+class OffsetMetadataManager:
     """The offsets of all groups of a shard."""
 
-    def __init__(self, state: ShardState, rebalancing: Rebalancing) -> None:
+    def __init__(self, state: GroupMetadataManager, rebalancing: Rebalancing) -> None:
         self._state = state
         self._rebalancing = rebalancing
         self._to_expire: list[str] = []
         # Group, topic and partition of what is to be deleted with its topic, and what was there then, pending or not.
-        self._to_delete: deque[tuple[str, str, int, list[CommittedOffset]]] = deque()
+        self._to_delete: deque[tuple[str, str, int, list[OffsetAndMetadata]]] = deque()
 
     # -- OffsetCommit -------------------------------------------------------------------------------
 
     def commit(
-        self, request: OffsetCommitRequest, client: Client, now: Instant, step: Step
+        self, request: OffsetCommitRequest, client: Client, now: Instant, step: ResultBuilder
     ) -> OffsetCommitResponse:
         """Store offsets; raises KafkaError if none of them may be committed."""
         generation_id = request.generation_id_or_member_epoch
@@ -99,7 +99,7 @@ class Committing:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if group is not None:
             self._check_commit(group, request, generation_id)
-            if group.state is GroupState.COMPLETING_REBALANCE:
+            if group.state is ClassicGroupState.COMPLETING_REBALANCE:
                 # Its id and generation are right: it has joined already and should sync first.
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
             member = group.members.get(request.member_id)
@@ -123,7 +123,7 @@ class Committing:
         return OffsetCommitResponse(topics=topics)
 
     def commit_in_transaction(
-        self, request: TxnOffsetCommitRequest, client: Client, now: Instant, step: Step
+        self, request: TxnOffsetCommitRequest, client: Client, now: Instant, step: ResultBuilder
     ) -> TxnOffsetCommitResponse:
         """Store offsets for the transaction's commit; raises KafkaError if none of them may be committed."""
         if not request.group_id:
@@ -136,7 +136,7 @@ class Committing:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if group is not None:
             self._check_commit(group, request, request.generation_id)
-        step.producer = Producer(request.producer_id, request.producer_epoch)
+        step.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
         topics = []
         for topic in request.topics:
             codes = self._write(request.group_id, topic, NO_UUID, now, NO_TIMESTAMP, step)
@@ -154,7 +154,7 @@ class Committing:
         topic_id: bytes,
         now: Instant,
         expires_ms: int,
-        step: Step,
+        step: ResultBuilder,
     ) -> list[tuple[int, ErrorCode]]:
         """A record for each offset that may be stored; returns the result of each partition."""
         codes: list[tuple[int, ErrorCode]] = []
@@ -169,12 +169,12 @@ class Committing:
 
     def _check_commit(
         self,
-        group: Group,
+        group: ClassicGroup,
         request: OffsetCommitRequest | TxnOffsetCommitRequest,
         generation_id: int,
     ) -> None:
         """Refuse a member that is not in the present generation."""
-        if generation_id < 0 and group.state is GroupState.EMPTY:
+        if generation_id < 0 and group.state is ClassicGroupState.EMPTY:
             return
         instance_id = request.group_instance_id
         if generation_id >= 0 or request.member_id != NO_MEMBER_ID or instance_id is not None:
@@ -231,7 +231,7 @@ class Committing:
 
     # -- OffsetDelete -------------------------------------------------------------------------------
 
-    def delete(self, request: OffsetDeleteRequest, step: Step) -> OffsetDeleteResponse:
+    def delete(self, request: OffsetDeleteRequest, step: ResultBuilder) -> OffsetDeleteResponse:
         """Delete offsets of topics to which no member of the group subscribes."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
@@ -241,7 +241,7 @@ class Committing:
             return OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND, topics=[])
         if (
             classic is not None
-            and classic.state is not GroupState.EMPTY
+            and classic.state is not ClassicGroupState.EMPTY
             and not classic.is_consumer_group
         ):
             return OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP, topics=[])
@@ -264,7 +264,7 @@ class Committing:
         self._state.counts[Count.OFFSET_DELETIONS] += len(step.records)
         return OffsetDeleteResponse(topics=topics)
 
-    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: Step) -> bool:
+    def topics_deleted(self, topics: Iterable[tuple[str, bytes]], step: ResultBuilder) -> bool:
         """Delete some of all groups' offsets of deleted topics (name, id); returns whether there are more."""
         gone: dict[str, list[bytes]] = {}
         for name, topic_id in topics:
@@ -280,7 +280,7 @@ class Committing:
                     self._to_delete.append((group_id, topic, partition, before))
         return self.delete_more(step)
 
-    def delete_more(self, step: Step) -> bool:
+    def delete_more(self, step: ResultBuilder) -> bool:
         """Delete some more of these; returns whether there are still more."""
         while self._to_delete and len(step.records) < EXPIRED_RECORDS_MAX:
             group_id, topic, partition, before = self._to_delete.popleft()
@@ -292,7 +292,7 @@ class Committing:
 
     # -- the end of offsets -------------------------------------------------------------------------
 
-    def expire(self, now: Instant, step: Step) -> bool:
+    def expire(self, now: Instant, step: ResultBuilder) -> bool:
         """Delete some expired offsets and groups without anything left; returns whether there is more to check."""
         state = self._state
         if not self._to_expire:
@@ -321,7 +321,9 @@ class Committing:
             step.store(RemovingGroups(group_ids=tuple(removed)))
         return bool(self._to_expire)
 
-    def _expire_group(self, group: Group | ConsumerGroup, now: Instant, step: Step) -> bool:
+    def _expire_group(
+        self, group: ClassicGroup | ConsumerGroup, now: Instant, step: ResultBuilder
+    ) -> bool:
         """Delete a group's expired offsets; returns whether nothing is left of the group."""
         offsets = self._state.offsets
         kept = offsets.has_open_transaction(group.group_id)
@@ -333,21 +335,21 @@ class Committing:
                 kept = True
         if isinstance(group, ConsumerGroup):
             return not group.members and not kept
-        return group.state is GroupState.EMPTY and not group.pending and not kept
+        return group.state is ClassicGroupState.EMPTY and not group.pending and not kept
 
     def _offsets_of(
-        self, group: Group | ConsumerGroup
-    ) -> Iterator[tuple[str, int, CommittedOffset]]:
+        self, group: ClassicGroup | ConsumerGroup
+    ) -> Iterator[tuple[str, int, OffsetAndMetadata]]:
         for topic, partitions in self._state.offsets.of_group(group.group_id).items():
             for partition, offset in partitions.items():
                 yield topic, partition, offset
 
     def _is_expired(
         self,
-        group: Group | ConsumerGroup,
+        group: ClassicGroup | ConsumerGroup,
         topic: str,
         partition: int,
-        offset: CommittedOffset,
+        offset: OffsetAndMetadata,
         now: Instant,
     ) -> bool:
         if group.is_subscribed_to(topic):
@@ -362,14 +364,14 @@ class Committing:
         return now.now_ms - since_ms >= self._state.settings.offsets_retention_ms
 
 
-def _unused_since_ms(group: Group | ConsumerGroup, offset: CommittedOffset) -> int | None:
+def _unused_since_ms(group: ClassicGroup | ConsumerGroup, offset: OffsetAndMetadata) -> int | None:
     """The time since which an offset counts as unused; None while it is in use."""
     if isinstance(group, ConsumerGroup) or group.protocol_type is None:
         return offset.commit_timestamp_ms
-    if group.state is GroupState.EMPTY:
+    if group.state is ClassicGroupState.EMPTY:
         changed_ms = group.state_changed_ms
         return offset.commit_timestamp_ms if changed_ms is None else changed_ms
-    if group.state is GroupState.STABLE and group.subscribed_topics is not None:
+    if group.state is ClassicGroupState.STABLE and group.subscribed_topics is not None:
         return offset.commit_timestamp_ms
     return None
 
@@ -396,7 +398,7 @@ def _commit_record(
     return CoordinatorRecord(key, value)
 
 
-def _is_of_another_topic(offset: CommittedOffset, topic_id: bytes) -> bool:
+def _is_of_another_topic(offset: OffsetAndMetadata, topic_id: bytes) -> bool:
     """Whether the offset was committed for an earlier topic of this name."""
     return not same_topic(offset.topic_id, topic_id)
 
@@ -407,7 +409,7 @@ def _no_offset(partition: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchR
     )
 
 
-def _fetched(partition: int, found: CommittedOffset) -> OffsetFetchResponsePartitions:
+def _fetched(partition: int, found: OffsetAndMetadata) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=partition,
         committed_offset=found.offset,

@@ -15,11 +15,11 @@ from uuid import uuid4
 from broker.cluster.events import Event, PartitionChanged, TopicDeleted
 from broker.cluster.image import MetadataImage
 from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
-from broker.coordinator.group.consumer.topology import ImageTopology
-from broker.coordinator.group.shard import GroupShard, Request, TopicsDeleted
+from broker.coordinator.group.consumer.topology import PublishedMetadataImage
+from broker.coordinator.group.shard import GroupCoordinatorShard, Request, TopicsDeleted
 from broker.coordinator.group.state import Count
 from broker.coordinator.group.values import Client, GroupSettings
-from broker.coordinator.loads import Loads, State
+from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
 from broker.replica.leader.hosted import HostedPartition
@@ -46,12 +46,12 @@ class GroupCoordinator:
         self.loads = Loads()
         # Of all leads: what was counted must not become less when a partition moves.
         self.counts: Counter[Count] = Counter()
-        self._topology = ImageTopology(image)
+        self._topology = PublishedMetadataImage(image)
 
-        def begin(partition: HostedPartition) -> CoordinatorContext[GroupShard]:
+        def begin(partition: HostedPartition) -> CoordinatorContext[GroupCoordinatorShard]:
             return CoordinatorContext(
                 partition,
-                GroupShard(settings, new_id, self._topology, self.counts),
+                GroupCoordinatorShard(settings, new_id, self._topology, self.counts),
                 clock=clock,
                 loads=self.loads,
                 load_bytes=settings.offsets_load_buffer_size,
@@ -116,12 +116,12 @@ class GroupCoordinator:
 
     # -- what is to be seen -------------------------------------------------------------------------
 
-    def shards(self) -> Iterator[GroupShard]:
+    def shards(self) -> Iterator[GroupCoordinatorShard]:
         """The machines of all partitions whose log has been read."""
         for context in self.topic.begun():
             if context.is_active:
                 yield context.shard
 
-    def states(self) -> Iterator[State]:
+    def states(self) -> Iterator[CoordinatorState]:
         """How far the coordinator of each partition is."""
         return (context.state for context in self.topic.begun())

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from broker.coordinator.group.classic.group import Group, Member
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.group import ClassicGroup, ClassicGroupMember
+from broker.coordinator.group.classic.states import ClassicGroupState
 from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL
 from broker.coordinator.group.records import group_tombstone, offset_tombstone
-from broker.coordinator.group.state import ShardState
-from broker.coordinator.group.values import CoordinatorRecord, RemovingGroups, Step
+from broker.coordinator.group.state import GroupMetadataManager
+from broker.coordinator.group.values import CoordinatorRecord, RemovingGroups, ResultBuilder
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.group_admin import (
     DeletableGroupResult,
@@ -30,10 +30,10 @@ CONSUMER = "consumer"
 FIRST_VERSION_THAT_NAMES_MISSING_GROUPS = 6
 
 
-class Listing:
+class GroupAdmin:
     """Lists and descriptions of a shard's groups."""
 
-    def __init__(self, state: ShardState) -> None:
+    def __init__(self, state: GroupMetadataManager) -> None:
         self._state = state
 
     def listed(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
@@ -72,7 +72,7 @@ class Listing:
             is_consumers = group_id in self._state.consumers
             said = "is not a classic group." if is_consumers else "not found."
             return _missing(group_id, api_version, f"Group {group_id} {said}")
-        stable = group.state is GroupState.STABLE
+        stable = group.state is ClassicGroupState.STABLE
         return DescribedGroup(
             group_id=group_id,
             group_state=group.state.value,
@@ -82,7 +82,7 @@ class Listing:
             members=[_member(group, member, stable) for member in group.members.values()],
         )
 
-    def delete(self, group_ids: Iterable[str], step: Step) -> list[DeletableGroupResult]:
+    def delete(self, group_ids: Iterable[str], step: ResultBuilder) -> list[DeletableGroupResult]:
         """Delete each group that has no members."""
         results = []
         removed = []
@@ -97,7 +97,7 @@ class Listing:
                 code = ErrorCode.NON_EMPTY_GROUP
             elif group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not GroupState.EMPTY:
+            elif group.state is not ClassicGroupState.EMPTY:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 removed.append(group_id)
@@ -121,14 +121,14 @@ def _missing(group_id: str, api_version: int, message: str) -> DescribedGroup:
         error_code=ErrorCode.GROUP_ID_NOT_FOUND if named else ErrorCode.NONE,
         error_message=message if named else None,
         group_id=group_id,
-        group_state=GroupState.DEAD.value,
+        group_state=ClassicGroupState.DEAD.value,
         protocol_type="",
         protocol_data="",
         members=[],
     )
 
 
-def _member(group: Group, member: Member, stable: bool) -> DescribedGroupMember:
+def _member(group: ClassicGroup, member: ClassicGroupMember, stable: bool) -> DescribedGroupMember:
     return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,

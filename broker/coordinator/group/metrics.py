@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.states import ClassicGroupState
 from broker.coordinator.group.consumer.group import ConsumerGroupState
-from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.group.state import Count
 from broker.coordinator.loads import LoadMetrics
 from broker.metrics.names import Sample, attribute, gauge
@@ -23,7 +23,7 @@ OFFSETS = gauge(f"{_OF_GROUPS}NumOffsets", "Committed offsets of all groups.")
 GROUPS = gauge(f"{_OF_GROUPS}NumGroups", "Groups that this broker coordinates.")
 _BY_STATE = {
     state: gauge(f"{_OF_GROUPS}NumGroups{state.value}", f"Groups that are {state.value}.")
-    for state in GroupState
+    for state in ClassicGroupState
 }
 _SAYS = {
     Count.OFFSET_COMMITS: "Offsets committed.",
@@ -48,9 +48,11 @@ BY_CONSUMER_STATE = attribute(
 assert set(_BY_COUNT) == set(Count), "each count is shown"
 
 
-def group_samples(shards: Iterable[GroupShard], counts: Mapping[Count, int]) -> Iterator[Sample]:
+def group_samples(
+    shards: Iterable[GroupCoordinatorShard], counts: Mapping[Count, int]
+) -> Iterator[Sample]:
     """Groups by state, offsets, and what has happened to them since the broker started."""
-    states: Counter[GroupState] = Counter()
+    states: Counter[ClassicGroupState] = Counter()
     consumers: Counter[ConsumerGroupState] = Counter()
     offsets = 0
     for shard in shards:

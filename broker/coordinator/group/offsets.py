@@ -18,7 +18,7 @@ NO_OFFSET = -1
 NO_TIMESTAMP = -1
 
 
-class CommittedOffset(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """One committed offset, and the offset of the record that says so."""
 
     offset: int
@@ -30,7 +30,7 @@ class CommittedOffset(NamedTuple):
     record_offset: int
 
     @classmethod
-    def of(cls, value: OffsetCommitValue, record_offset: int) -> CommittedOffset:
+    def of(cls, value: OffsetCommitValue, record_offset: int) -> OffsetAndMetadata:
         """The offset that a record commits."""
         return cls(
             value.offset,
@@ -43,8 +43,8 @@ class CommittedOffset(NamedTuple):
         )
 
 
-ByTopic: TypeAlias = dict[str, dict[int, CommittedOffset]]
-NOTHING: Mapping[str, Mapping[int, CommittedOffset]] = {}
+ByTopic: TypeAlias = dict[str, dict[int, OffsetAndMetadata]]
+NOTHING: Mapping[str, Mapping[int, OffsetAndMetadata]] = {}
 
 
 class Offsets:
@@ -60,17 +60,17 @@ class Offsets:
 
     # -- looking ------------------------------------------------------------------------------------
 
-    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, CommittedOffset]]:
+    def of_group(self, group_id: str) -> Mapping[str, Mapping[int, OffsetAndMetadata]]:
         """The group's offsets by topic and partition."""
         return self.committed.get(group_id, NOTHING)
 
-    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+    def get(self, group_id: str, topic: str, partition: int) -> OffsetAndMetadata | None:
         """The group's offset for one partition."""
         topics = self.committed.get(group_id, NOTHING)
         found = topics.get(topic)
         return found.get(partition) if found else None
 
-    def all_of(self, group_id: str, topic: str, partition: int) -> list[CommittedOffset]:
+    def all_of(self, group_id: str, topic: str, partition: int) -> list[OffsetAndMetadata]:
         """What the group has for one partition, committed or pending."""
         known = self.get(group_id, topic, partition)
         found = [] if known is None else [known]
@@ -123,7 +123,7 @@ class Offsets:
             # A tombstone is final, whatever transaction it stands in (Kafka).
             self._forget(key)
             return
-        found = CommittedOffset.of(value, record_offset)
+        found = OffsetAndMetadata.of(value, record_offset)
         groups = self.committed
         if producer_id != NO_PRODUCER_ID:
             groups = self.pending.setdefault(producer_id, {})
@@ -150,7 +150,7 @@ class Offsets:
 
 
 def _keys(
-    store: Mapping[str, Mapping[int, CommittedOffset]], topics: Set[str] | None
+    store: Mapping[str, Mapping[int, OffsetAndMetadata]], topics: Set[str] | None
 ) -> Iterator[tuple[str, int]]:
     for topic in store if topics is None else sorted(store.keys() & topics):
         for partition in store[topic]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.coordinator.group.classic.group import Group
+from broker.coordinator.group.classic.group import ClassicGroup
 from broker.coordinator.group.offsets import NO_TIMESTAMP
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, CoordinatorRecord
 from kafka_ds.protocol.messages.persisted import (
@@ -28,7 +28,7 @@ CONSUMER_GROUP_VERSION = 0
 OFFSET_COMMIT_VERSION_WITH_EXPIRY = 1
 
 
-def group_record(group: Group, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
+def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> CoordinatorRecord:
     """The group in its generation, each member with its assignment."""
     members = [
         MemberMetadata(

@@ -18,18 +18,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
-from broker.coordinator.group.classic.group import Group
+from broker.coordinator.group.classic.group import ClassicGroup
 from broker.coordinator.group.classic.joining import Joining
 from broker.coordinator.group.classic.membership import Membership
 from broker.coordinator.group.classic.rebalance import Rebalancing, refused_join
-from broker.coordinator.group.classic.states import GroupState
-from broker.coordinator.group.committing import Committing
+from broker.coordinator.group.classic.states import ClassicGroupState
+from broker.coordinator.group.committing import OffsetMetadataManager
 from broker.coordinator.group.consumer.consumers import ConsumerGroups
 from broker.coordinator.group.consumer.group import ConsumerGroupState
-from broker.coordinator.group.consumer.topology import Topology
-from broker.coordinator.group.listing import Listing
+from broker.coordinator.group.consumer.topology import CoordinatorMetadataImage
+from broker.coordinator.group.listing import GroupAdmin
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.state import Count, ShardState
+from broker.coordinator.group.state import Count, GroupMetadataManager
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import (
     NO_PRODUCER_ID,
@@ -40,7 +40,7 @@ from broker.coordinator.group.values import (
     JoiningClassic,
     RemovingGroups,
     ReplacingStatic,
-    Step,
+    ResultBuilder,
     StoringAssignment,
     Upgrading,
 )
@@ -113,23 +113,23 @@ _EXPIRE = TimerKey(TimerKind.EXPIRE)
 _DELETE = TimerKey(TimerKind.DELETE)
 
 
-class GroupShard:
+class GroupCoordinatorShard:
     """The groups of one partition."""
 
     def __init__(
         self,
         settings: GroupSettings,
         new_id: Callable[[], str],
-        topology: Topology | None = None,
+        topology: CoordinatorMetadataImage | None = None,
         counts: Counter[Count] | None = None,
     ) -> None:
-        self.state = ShardState(settings, new_id, topology, counts)
+        self.state = GroupMetadataManager(settings, new_id, topology, counts)
         self._settings = settings
         self._rebalancing = Rebalancing(self.state)
         self._joining = Joining(self.state, self._rebalancing)
         self._membership = Membership(self.state, self._rebalancing)
-        self._committing = Committing(self.state, self._rebalancing)
-        self._listing = Listing(self.state)
+        self._committing = OffsetMetadataManager(self.state, self._rebalancing)
+        self._listing = GroupAdmin(self.state)
         self._consumers = ConsumerGroups(self.state, self._rebalancing)
 
     @property
@@ -204,9 +204,9 @@ class GroupShard:
 
     def loaded(self, now: Instant) -> CoordinatorResult:
         """The whole log has been replayed: the groups continue, and every session restarts."""
-        step = Step()
+        step = ResultBuilder()
         for group_id, value in self.state.metadata.items():
-            group = self.state.groups[group_id] = Group.loaded(group_id, value)
+            group = self.state.groups[group_id] = ClassicGroup.loaded(group_id, value)
             for member in group.members.values():
                 self._rebalancing.begin_session(group, member, now)
             if len(group.members) > self._settings.group_max_size:
@@ -226,7 +226,7 @@ class GroupShard:
 
     def stored(self, result: CoordinatorResult, now: Instant) -> CoordinatorResult:
         """The records of a result are in the log and have been replayed."""
-        step = Step()
+        step = ResultBuilder()
         match result.storing:
             case None:
                 pass
@@ -252,7 +252,7 @@ class GroupShard:
         self, result: CoordinatorResult, code: ErrorCode, now: Instant
     ) -> CoordinatorResult:
         """The records of a result could not be appended; `code` is for those who wait."""
-        step = Step()
+        step = ResultBuilder()
         match result.storing:
             case None | RemovingGroups() | Upgrading() | Downgrading():
                 pass
@@ -284,7 +284,7 @@ class GroupShard:
     def _handle(
         self, request: Request, client: Client, ticket: Ticket, now: Instant
     ) -> CoordinatorResult:
-        step = Step()
+        step = ResultBuilder()
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._let_in(request, client, ticket, now, step)
         else:
@@ -301,7 +301,7 @@ class GroupShard:
         client: Client,
         ticket: Ticket,
         now: Instant,
-        step: Step,
+        step: ResultBuilder,
     ) -> None:
         group = self.state.consumers.get(request.group_id)
         if isinstance(request, JoinGroupRequest):
@@ -330,7 +330,7 @@ class GroupShard:
         | TopicsDeleted,
         client: Client,
         now: Instant,
-        step: Step,
+        step: ResultBuilder,
     ) -> Any:
         """The response to a request that never waits for other members; raises KafkaError before any change."""
         match request:
@@ -354,7 +354,7 @@ class GroupShard:
                 return self._respond_to_operator(request, client, step)
 
     def _respond_to_member(
-        self, request: HeartbeatRequest | LeaveGroupRequest, now: Instant, step: Step
+        self, request: HeartbeatRequest | LeaveGroupRequest, now: Instant, step: ResultBuilder
     ) -> Any:
         group = self.state.consumers.get(request.group_id)
         if isinstance(request, HeartbeatRequest):
@@ -372,7 +372,7 @@ class GroupShard:
         | DescribeGroupsRequest
         | ConsumerGroupDescribeRequest,
         client: Client,
-        step: Step,
+        step: ResultBuilder,
     ) -> Any:
         match request:
             case ListGroupsRequest():
@@ -401,7 +401,7 @@ class GroupShard:
         key = self.state.timers.pop_due(now.monotonic_ms)
         if key is None:
             return None
-        step = Step()
+        step = ResultBuilder()
         if key.kind is TimerKind.EXPIRE:
             more = self._committing.expire(now, step)
             self._expect_expiry(now, at_once=more)
@@ -434,9 +434,9 @@ class GroupShard:
 
     # -- monitoring ---------------------------------------------------------------------------------
 
-    def count_by_state(self) -> dict[GroupState, int]:
+    def count_by_state(self) -> dict[ClassicGroupState, int]:
         """How many groups of the classic protocol there are in each state."""
-        counts = dict.fromkeys(GroupState, 0)
+        counts = dict.fromkeys(ClassicGroupState, 0)
         for group in self.state.all_groups():
             counts[group.state] += 1
         return counts

@@ -15,12 +15,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 
-from broker.coordinator.group.classic.group import Group
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.group import ClassicGroup
+from broker.coordinator.group.classic.states import ClassicGroupState
 from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.topology import Matches, NoTopics, Topology
+from broker.coordinator.group.consumer.topology import (
+    CoordinatorMetadataImage,
+    EmptyMetadataImage,
+    TopicRegexResolver,
+)
 from broker.coordinator.group.offsets import Offsets
-from broker.coordinator.group.timers import TimerKey, TimerKind, Timers
+from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.group.values import GroupSettings
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
 
@@ -35,14 +39,14 @@ class Count(Enum):
     CONSUMER_REBALANCES = "consumer_group_rebalance_count"
 
 
-class ShardState:
+class GroupMetadataManager:
     """The state of one partition's coordinator."""
 
     def __init__(
         self,
         settings: GroupSettings,
         new_id: Callable[[], str],
-        topology: Topology | None = None,
+        topology: CoordinatorMetadataImage | None = None,
         counts: Counter[Count] | None = None,
     ) -> None:
         """`new_id` gives a text that nobody had before, for member ids; `topology` tells of topics.
@@ -51,13 +55,15 @@ class ShardState:
         """
         self.settings = settings
         self.new_id = new_id
-        self.topology: Topology = NoTopics() if topology is None else topology
-        self.matches = Matches(self.topology)
+        self.topology: CoordinatorMetadataImage = (
+            EmptyMetadataImage() if topology is None else topology
+        )
+        self.matches = TopicRegexResolver(self.topology)
         self.metadata: dict[str, GroupMetadataValue] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self.offsets = Offsets()
-        self.groups: dict[str, Group] = {}
-        self.timers = Timers()
+        self.groups: dict[str, ClassicGroup] = {}
+        self.timers = CoordinatorTimer()
         self.counts: Counter[Count] = Counter() if counts is None else counts
         # Which topics the asking client may describe; None while there is no request, only time.
         self.sees: Callable[[str], bool] | None = None
@@ -89,28 +95,28 @@ class ShardState:
         # The broker's file may have other bounds than when it was set, or than the controller's.
         return default if own is None else min(max(int(own), least), most)
 
-    def find(self, group_id: str) -> Group | None:
+    def find(self, group_id: str) -> ClassicGroup | None:
         """The group of this id, if there is one and it is not of the consumer protocol."""
         group = self.groups.get(group_id)
         if group is None and group_id not in self.consumers and self.offsets.has_group(group_id):
             group = self.create(group_id)
         return group
 
-    def create(self, group_id: str) -> Group:
+    def create(self, group_id: str) -> ClassicGroup:
         """A group that was not there; without members it is Empty."""
         assert group_id not in self.groups
-        group = self.groups[group_id] = Group(group_id)
+        group = self.groups[group_id] = ClassicGroup(group_id)
         return group
 
-    def all_groups(self) -> Iterator[Group]:
+    def all_groups(self) -> Iterator[ClassicGroup]:
         """Every group of the classic protocol, also those that only have offsets."""
         for group_id in self.offsets.group_ids() - self.groups.keys() - self.consumers.keys():
             self.create(group_id)
         yield from tuple(self.groups.values())
 
-    def forget_if_void(self, group: Group) -> None:
+    def forget_if_void(self, group: ClassicGroup) -> None:
         """Forget a group without members and without records in the log."""
-        if group.state is not GroupState.EMPTY or group.members or group.pending:
+        if group.state is not ClassicGroupState.EMPTY or group.members or group.pending:
             return
         if group.group_id in self.metadata or self.offsets.has_group(group.group_id):
             return

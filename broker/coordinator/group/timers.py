@@ -38,7 +38,7 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-class Timers:
+class CoordinatorTimer:
     """Deadlines by key."""
 
     def __init__(self) -> None:

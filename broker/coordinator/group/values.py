@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from broker.coordinator.result import CoordinatorResult, Producer, Reply, Ticket
+from broker.coordinator.result import CoordinatorResult, Reply, Ticket, TransactionalProducer
 from kafka_ds.protocol.messages import JoinGroupRequest
 from kafka_ds.protocol.messages.persisted import Key, Value
 
@@ -104,7 +104,7 @@ Storing: TypeAlias = (
 )
 
 
-class Step:
+class ResultBuilder:
     """A result while it is being made."""
 
     __slots__ = ("producer", "records", "replies", "storing")
@@ -113,7 +113,7 @@ class Step:
         self.records: list[CoordinatorRecord] = []
         self.replies: list[Reply] = []
         self.storing: Storing | None = None
-        self.producer: Producer | None = None
+        self.producer: TransactionalProducer | None = None
 
     def reply(self, ticket: Ticket, response: Any) -> None:
         """Answer the request of this ticket."""

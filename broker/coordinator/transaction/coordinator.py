@@ -19,21 +19,24 @@ from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
 from broker.cluster.others import OtherBrokers
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topic_names import TRANSACTION_STATE
-from broker.coordinator.loads import Loads, State
+from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.request_sender import RequestSender
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
-from broker.coordinator.transaction.joining import JoiningQuestions, Joins
-from broker.coordinator.transaction.marker_channel import TransactionMarkerChannel
+from broker.coordinator.transaction.joining import (
+    AddPartitionsToTxnManager,
+    AddPartitionsToTxnRequests,
+)
+from broker.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
 from broker.coordinator.transaction.markers import (
-    MarkerQuestions,
     MarkerSender,
     MarkerWriter,
     OffsetsMarked,
+    WriteTxnMarkersRequests,
 )
-from broker.coordinator.transaction.shard import NeedsProducerId, TransactionShard
+from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
 from broker.coordinator.transaction.values import (
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
     TransactionSettings,
 )
 from broker.crash_points import TRANSACTION_POINTS, armed_from_environment
@@ -63,19 +66,19 @@ class TransactionCoordinator:
         """`image` is the published one; `offsets_marked` hears of markers in `__consumer_offsets`."""
         self._producer_ids = producer_ids
         self.loads = Loads()
-        self._marker_sender = RequestSender(others, MarkerQuestions())
-        self._join_sender = RequestSender(others, JoiningQuestions())
-        self.joins = Joins(self, self._join_sender, others.node_id, settings)
+        self._marker_sender = RequestSender(others, WriteTxnMarkersRequests())
+        self._join_sender = RequestSender(others, AddPartitionsToTxnRequests())
+        self.joins = AddPartitionsToTxnManager(self, self._join_sender, others.node_id, settings)
         self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
         markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
-        self.marker_channel = TransactionMarkerChannel(
+        self.marker_channel = TransactionMarkerChannelManager(
             markers, armed_from_environment(TRANSACTION_POINTS)
         )
 
-        def begin(partition: HostedPartition) -> CoordinatorContext[TransactionShard]:
+        def begin(partition: HostedPartition) -> CoordinatorContext[TransactionCoordinatorShard]:
             return CoordinatorContext(
                 partition,
-                TransactionShard(settings),
+                TransactionCoordinatorShard(settings),
                 clock=clock,
                 loads=self.loads,
                 load_bytes=settings.transaction_state_log_load_buffer_size,
@@ -211,15 +214,15 @@ class TransactionCoordinator:
 
     # -- what is to be seen -------------------------------------------------------------------------
 
-    def find(self, transactional_id: str) -> Transaction | None:
+    def find(self, transactional_id: str) -> TransactionMetadata | None:
         """What is known of a transactional id; raises KafkaError where that is not here."""
         return self.topic.context_of(transactional_id).check().find(transactional_id)
 
-    def all(self) -> Iterator[Transaction]:
+    def all(self) -> Iterator[TransactionMetadata]:
         """Everything that is coordinated here; raises COORDINATOR_LOAD_IN_PROGRESS while not all is known."""
         for context in self.topic.led_here():
             yield from context.check()
 
-    def states(self) -> Iterator[State]:
+    def states(self) -> Iterator[CoordinatorState]:
         """How far the coordinator of each partition is."""
         return (context.state for context in self.topic.begun())

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 
-class Support(IntEnum):
+class TransactionSupportedOperation(IntEnum):
     """What a client's version knows of KIP-890."""
 
     NOTHING = 0
@@ -59,11 +59,15 @@ class Support(IntEnum):
     """That a write joins the transaction."""
 
 
-def support_of(version: int, first_that_joins: int) -> Support:
+def support_of(version: int, first_that_joins: int) -> TransactionSupportedOperation:
     """What a version knows; the one before the first that joins knows the error."""
     if version >= first_that_joins:
-        return Support.JOINS
-    return Support.ABORTABLE if version == first_that_joins - 1 else Support.NOTHING
+        return TransactionSupportedOperation.JOINS
+    return (
+        TransactionSupportedOperation.ABORTABLE
+        if version == first_that_joins - 1
+        else TransactionSupportedOperation.NOTHING
+    )
 
 
 # The coordinator cannot answer now, or does not know yet what this broker knows: a write that is retried.
@@ -81,19 +85,19 @@ _NOT_NOW = frozenset(
 WAITING_MAX = 1_000
 
 
-class Writer(NamedTuple):
+class TransactionalWriter(NamedTuple):
     """Who writes: a transactional id's producer, whose client knows so much of KIP-890."""
 
     transactional_id: str
     producer: ProducerIdAndEpoch
-    support: Support
+    support: TransactionSupportedOperation
 
 
 @dataclass(frozen=True, slots=True)
-class Joining:
+class PartitionToVerify:
     """The question whether a partition belongs to a writer's transaction, to another broker."""
 
-    writer: Writer
+    writer: TransactionalWriter
     where: TopicPartition
 
     @property
@@ -104,15 +108,15 @@ class Joining:
     @property
     def content(self) -> Hashable:
         """Whose transaction, and whether the partition is to be added."""
-        return self.writer.producer, self.writer.support is Support.JOINS
+        return self.writer.producer, self.writer.support is TransactionSupportedOperation.JOINS
 
 
-class JoiningQuestions:
+class AddPartitionsToTxnRequests:
     """AddPartitionsToTxn between brokers, of many transactions at once."""
 
-    def request(self, items: Sequence[Joining]) -> AddPartitionsToTxnRequest:
+    def request(self, items: Sequence[PartitionToVerify]) -> AddPartitionsToTxnRequest:
         """Each transaction with its partitions."""
-        by_writer: dict[str, tuple[Writer, dict[str, list[int]]]] = {}
+        by_writer: dict[str, tuple[TransactionalWriter, dict[str, list[int]]]] = {}
         for item in items:
             writer, where = item.writer, item.where
             _, topics = by_writer.setdefault(writer.transactional_id, (writer, {}))
@@ -123,7 +127,7 @@ class JoiningQuestions:
                     transactional_id=writer.transactional_id,
                     producer_id=writer.producer.producer_id,
                     producer_epoch=writer.producer.producer_epoch,
-                    verify_only=writer.support is not Support.JOINS,
+                    verify_only=writer.support is not TransactionSupportedOperation.JOINS,
                     topics=[
                         AddPartitionsToTxnTopic(name=name, partitions=indexes)
                         for name, indexes in topics.items()
@@ -134,7 +138,7 @@ class JoiningQuestions:
         )
 
     def answers(
-        self, items: Sequence[Joining], response: AddPartitionsToTxnResponse
+        self, items: Sequence[PartitionToVerify], response: AddPartitionsToTxnResponse
     ) -> Iterable[ErrorCode]:
         """What the coordinator says of each."""
         codes: dict[Hashable, int] = {
@@ -151,7 +155,7 @@ class JoiningQuestions:
         return found_in(codes, wanted, otherwise=otherwise)
 
 
-class Asking:
+class PendingVerification:
     """A question whose answer writes wait for."""
 
     def __init__(self) -> None:
@@ -222,13 +226,13 @@ class Coordinating(Protocol):
         """Take partitions into the transaction: None, or what waits for it."""
 
 
-class Joins:
+class AddPartitionsToTxnManager:
     """Asks coordinators, here and elsewhere, what belongs to transactions."""
 
     def __init__(
         self,
         transactions: Coordinating,
-        sender: RequestSender[Joining],
+        sender: RequestSender[PartitionToVerify],
         node_id: int,
         settings: TransactionSettings,
     ) -> None:
@@ -237,7 +241,7 @@ class Joins:
         self._node_id = node_id
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        self._asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], Asking] = {}
+        self._asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], PendingVerification] = {}
         self.first_sequences = FirstSequences()
 
     def join(
@@ -245,8 +249,8 @@ class Joins:
         partition: HostedPartition,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
-        support: Support,
-    ) -> Asking | None:
+        support: TransactionSupportedOperation,
+    ) -> PendingVerification | None:
         """Let a write pass that belongs to its producer's open transaction: now (None), or when it is known.
 
         Raises KafkaError for others.
@@ -256,15 +260,15 @@ class Joins:
             return asking
         if partition.log.producers.is_in_transaction(*producer):
             return None
-        writer = Writer(transactional_id, producer, support)
+        writer = TransactionalWriter(transactional_id, producer, support)
         try:
             answer = self._ask(partition, writer)
         except KafkaError as error:
             raise KafkaError(_told(error.code, support), error.message) from None
         if answer is None:
             return None
-        asking = self._asking[partition, producer] = Asking()
-        if support is Support.JOINS:
+        asking = self._asking[partition, producer] = PendingVerification()
+        if support is TransactionSupportedOperation.JOINS:
             answer = self._patiently(partition, writer, asking, answer)
         task = asyncio.ensure_future(answer)
         task.add_done_callback(partial(self._answered, partition, writer, asking))
@@ -273,8 +277,8 @@ class Joins:
     async def _patiently(
         self,
         partition: HostedPartition,
-        writer: Writer,
-        asking: Asking,
+        writer: TransactionalWriter,
+        asking: PendingVerification,
         answer: Awaitable[object],
     ) -> ErrorCode:
         """The coordinator's answer, the last one if it is asked again; raises KafkaError for others."""
@@ -300,7 +304,7 @@ class Joins:
             if partition is where and producer.producer_id == producer_id:
                 asking.is_over = True
 
-    def _check_epoch(self, partition: HostedPartition, writer: Writer) -> None:
+    def _check_epoch(self, partition: HostedPartition, writer: TransactionalWriter) -> None:
         found = partition.log.producers.get(writer.producer.producer_id)
         if found is None:
             return
@@ -309,14 +313,16 @@ class Joins:
             message = "another broker coordinates the transaction by now"
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
-    def _ask(self, partition: HostedPartition, writer: Writer) -> Awaitable[object] | None:
+    def _ask(
+        self, partition: HostedPartition, writer: TransactionalWriter
+    ) -> Awaitable[object] | None:
         """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
         self._check_epoch(partition, writer)
         where = TopicPartition(partition.topic, partition.index)
         leader = self._transactions.topic.leader_of(writer.transactional_id)
         if leader not in (self._node_id, NO_LEADER):
-            return self._sender.send(leader, Joining(writer, where))
-        if writer.support is not Support.JOINS:
+            return self._sender.send(leader, PartitionToVerify(writer, where))
+        if writer.support is not TransactionSupportedOperation.JOINS:
             known = self._transactions.verify(writer.transactional_id, writer.producer, where)
             return known if isinstance(known, Awaitable) else None
         try:
@@ -335,8 +341,8 @@ class Joins:
     def _answered(
         self,
         partition: HostedPartition,
-        writer: Writer,
-        asking: Asking,
+        writer: TransactionalWriter,
+        asking: PendingVerification,
         answer: asyncio.Future[object],
     ) -> None:
         del self._asking[partition, writer.producer]
@@ -345,8 +351,8 @@ class Joins:
     def _judge(
         self,
         partition: HostedPartition,
-        writer: Writer,
-        asking: Asking,
+        writer: TransactionalWriter,
+        asking: PendingVerification,
         answer: asyncio.Future[object],
     ) -> KafkaError | None:
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION)
@@ -362,7 +368,7 @@ class Joins:
             return KafkaError(_told(error.code, writer.support), error.message)
         if partition.is_lost:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if asking.is_over and writer.support is Support.JOINS:
+        if asking.is_over and writer.support is TransactionSupportedOperation.JOINS:
             message = "a transaction has ended meanwhile, this one or the one before"
             return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
         if asking.is_over:
@@ -388,13 +394,16 @@ async def _at_once(code: ErrorCode) -> ErrorCode:
     return code
 
 
-def _told(code: ErrorCode, support: Support) -> ErrorCode:
+def _told(code: ErrorCode, support: TransactionSupportedOperation) -> ErrorCode:
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and support is Support.NOTHING:
+    if code is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupportedOperation.NOTHING:
         return ErrorCode.INVALID_TXN_STATE
     if code in _NOT_NOW:
         return ErrorCode.NOT_ENOUGH_REPLICAS
-    if code is ErrorCode.CONCURRENT_TRANSACTIONS and support is not Support.JOINS:
+    if (
+        code is ErrorCode.CONCURRENT_TRANSACTIONS
+        and support is not TransactionSupportedOperation.JOINS
+    ):
         return ErrorCode.NOT_ENOUGH_REPLICAS
     return code

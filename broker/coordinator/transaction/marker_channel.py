@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from broker.coordinator.runtime import CoordinatorContext
-from broker.coordinator.transaction.markers import FENCED, Marker, MarkerSender, is_settled
-from broker.coordinator.transaction.shard import TransactionShard
-from broker.coordinator.transaction.values import Transaction, WriteMarkers
+from broker.coordinator.transaction.markers import FENCED, MarkerSender, TxnMarkerEntry, is_settled
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
+from broker.coordinator.transaction.values import TransactionMetadata, WriteMarkers
 from broker.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -31,10 +31,10 @@ BEGIN_AGAIN_SECONDS = 1.0
 MARKERS_AT_ONCE = 100
 
 Outcome: TypeAlias = ErrorCode | Awaitable[ErrorCode]
-Context: TypeAlias = CoordinatorContext[TransactionShard]
+Context: TypeAlias = CoordinatorContext[TransactionCoordinatorShard]
 
 
-class TransactionMarkerChannel:
+class TransactionMarkerChannelManager:
     """Completes the decided transactions of all coordinators of this broker."""
 
     def __init__(self, markers: MarkerSender, crash_points: CrashPoints) -> None:
@@ -54,10 +54,10 @@ class TransactionMarkerChannel:
             self._begin_again(context, effect.transaction)
             raise
 
-    def _write(self, context: Context, decided: Transaction) -> None:
+    def _write(self, context: Context, decided: TransactionMetadata) -> None:
         if not context.is_active:
             return
-        marker = Marker.of(decided, context.coordinator_epoch)
+        marker = TxnMarkerEntry.of(decided, context.coordinator_epoch)
         listed = sorted(decided.partitions)
         outcomes = self._write_some(marker, listed[:MARKERS_AT_ONCE])
         left = listed[MARKERS_AT_ONCE:]
@@ -73,13 +73,15 @@ class TransactionMarkerChannel:
             task.cancel()
 
     def _begin(
-        self, context: Context, decided: Transaction, work: Coroutine[Any, Any, None]
+        self, context: Context, decided: TransactionMetadata, work: Coroutine[Any, Any, None]
     ) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, context, decided))
 
-    def _ended(self, context: Context, decided: Transaction, task: asyncio.Task[None]) -> None:
+    def _ended(
+        self, context: Context, decided: TransactionMetadata, task: asyncio.Task[None]
+    ) -> None:
         self._tasks.discard(task)
         if task.cancelled() or task.exception() is None:
             return
@@ -87,7 +89,7 @@ class TransactionMarkerChannel:
         _LOGGER.error("%s: internal error with %s", where, decided.transactional_id, exc_info=error)
         self._begin_again(context, decided)
 
-    def _begin_again(self, context: Context, decided: Transaction) -> None:
+    def _begin_again(self, context: Context, decided: TransactionMetadata) -> None:
         """Nobody else would complete it before another broker leads the coordinator's partition."""
 
         async def again() -> None:
@@ -98,7 +100,7 @@ class TransactionMarkerChannel:
             self._begin(context, decided, again())
 
     def _write_some(
-        self, marker: Marker, listed: Iterable[TopicPartition]
+        self, marker: TxnMarkerEntry, listed: Iterable[TopicPartition]
     ) -> dict[TopicPartition, Outcome]:
         outcomes: dict[TopicPartition, Outcome] = {}
         for where in listed:
@@ -112,8 +114,8 @@ class TransactionMarkerChannel:
     async def _write_all(
         self,
         context: Context,
-        decided: Transaction,
-        marker: Marker,
+        decided: TransactionMetadata,
+        marker: TxnMarkerEntry,
         outcomes: dict[TopicPartition, Outcome],
         left: list[TopicPartition],
     ) -> None:
@@ -147,11 +149,13 @@ class TransactionMarkerChannel:
         finally:
             self.markers_left -= len(left)
 
-    def _fenced(self, decided: Transaction, where: TopicPartition, code: ErrorCode) -> None:
+    def _fenced(self, decided: TransactionMetadata, where: TopicPartition, code: ErrorCode) -> None:
         """A newer producer or coordinator has ended this there: nothing is left to do for this partition."""
         _LOGGER.warning("%s in %s-%d: %s", decided.transactional_id, *where, code.name)
 
-    def _complete(self, context: Context, decided: Transaction, *, is_again: bool = False) -> None:
+    def _complete(
+        self, context: Context, decided: TransactionMetadata, *, is_again: bool = False
+    ) -> None:
         self._crash_points.at("after_markers")
         error = context.run(lambda shard, now_ms: shard.markers_written(decided, now_ms))
         if error is not None:
@@ -159,7 +163,7 @@ class TransactionMarkerChannel:
                 _LOGGER.warning("%s cannot be completed yet: %s", decided.transactional_id, error)
             self._begin(context, decided, self._complete_later(context, decided))
 
-    async def _complete_later(self, context: Context, decided: Transaction) -> None:
+    async def _complete_later(self, context: Context, decided: TransactionMetadata) -> None:
         self.ends_left += 1
         try:
             await asyncio.sleep(MARKER_RETRY_SECONDS)

@@ -23,7 +23,7 @@ from broker.cluster.image import MetadataImage
 from broker.coordinator.placement import TOPIC as OFFSETS_TOPIC
 from broker.coordinator.request_sender import RequestSender, found_in
 from broker.coordinator.runtime import Partitions
-from broker.coordinator.transaction.values import TRANSACTION_VERSION_2, Transaction
+from broker.coordinator.transaction.values import TRANSACTION_VERSION_2, TransactionMetadata
 from broker.log.values import AppendOrigin
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
@@ -41,7 +41,7 @@ Marked = Callable[[HostedPartition, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class TxnMarkerEntry:
     """What is written into each partition of a transaction."""
 
     producer_id: int
@@ -51,9 +51,9 @@ class Marker:
     transaction_version: int
 
     @staticmethod
-    def of(decided: Transaction, coordinator_epoch: int) -> Marker:
+    def of(decided: TransactionMetadata, coordinator_epoch: int) -> TxnMarkerEntry:
         """The marker of a decided transaction."""
-        return Marker(
+        return TxnMarkerEntry(
             producer_id=decided.producer_id,
             producer_epoch=decided.producer_epoch,
             coordinator_epoch=coordinator_epoch,
@@ -74,7 +74,9 @@ class MarkerWriter:
         self._offsets_marked = offsets_marked
         self._marked = marked
 
-    def write(self, marker: Marker, where: TopicPartition) -> ErrorCode | Awaitable[ErrorCode]:
+    def write(
+        self, marker: TxnMarkerEntry, where: TopicPartition
+    ) -> ErrorCode | Awaitable[ErrorCode]:
         """Append a marker; what came of it, once that is committed."""
         try:
             partition = self._partitions.get(where.topic, where.partition)
@@ -104,7 +106,7 @@ class MarkerWriter:
         return _outcome(partition.acknowledgement(info.last_offset, -1))
 
 
-def _check_late(marker: Marker, partition: HostedPartition) -> None:
+def _check_late(marker: TxnMarkerEntry, partition: HostedPartition) -> None:
     if marker.transaction_version < TRANSACTION_VERSION_2:
         return
     if partition.log.producers.is_in_transaction(marker.producer_id, marker.producer_epoch):
@@ -121,10 +123,10 @@ async def _outcome(acknowledged: asyncio.Future[None]) -> ErrorCode:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkerFor:
+class PendingMarker:
     """A marker for a partition that another broker leads."""
 
-    marker: Marker
+    marker: TxnMarkerEntry
     where: TopicPartition
 
     @property
@@ -138,12 +140,12 @@ class MarkerFor:
         return self.marker
 
 
-class MarkerQuestions:
+class WriteTxnMarkersRequests:
     """WriteTxnMarkers to one broker, of many transactions at once."""
 
-    def request(self, items: Sequence[MarkerFor]) -> WriteTxnMarkersRequest:
+    def request(self, items: Sequence[PendingMarker]) -> WriteTxnMarkersRequest:
         """Each marker with its partitions."""
-        by_marker: dict[Marker, dict[str, list[int]]] = {}
+        by_marker: dict[TxnMarkerEntry, dict[str, list[int]]] = {}
         for item in items:
             indexes = by_marker.setdefault(item.marker, {}).setdefault(item.where.topic, [])
             indexes.append(item.where.partition)
@@ -165,7 +167,7 @@ class MarkerQuestions:
         )
 
     def answers(
-        self, items: Sequence[MarkerFor], response: WriteTxnMarkersResponse
+        self, items: Sequence[PendingMarker], response: WriteTxnMarkersResponse
     ) -> Iterable[ErrorCode]:
         """What came of each; what is not answered is not known, and asked again."""
         codes: dict[Hashable, int] = {
@@ -184,7 +186,7 @@ class MarkerSender:
     def __init__(
         self,
         here: MarkerWriter,
-        sender: RequestSender[MarkerFor],
+        sender: RequestSender[PendingMarker],
         image: MetadataImage,
         node_id: int,
     ) -> None:
@@ -194,7 +196,9 @@ class MarkerSender:
         self._image = image
         self._node_id = node_id
 
-    def write(self, marker: Marker, where: TopicPartition) -> ErrorCode | Awaitable[ErrorCode]:
+    def write(
+        self, marker: TxnMarkerEntry, where: TopicPartition
+    ) -> ErrorCode | Awaitable[ErrorCode]:
         """Have a marker written; what came of it, once that is committed."""
         partition = self._image.partition(where.topic, where.partition)
         if partition is None:
@@ -204,7 +208,7 @@ class MarkerSender:
         if partition.leader == NO_LEADER:
             return ErrorCode.LEADER_NOT_AVAILABLE
         return self._written_elsewhere(
-            self._sender.send(partition.leader, MarkerFor(marker, where))
+            self._sender.send(partition.leader, PendingMarker(marker, where))
         )
 
     async def _written_elsewhere(self, answer: Awaitable[ErrorCode]) -> ErrorCode:

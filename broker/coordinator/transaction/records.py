@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from broker.coordinator.transaction.states import BY_NUMBER, TransactionState
-from broker.coordinator.transaction.values import Transaction
+from broker.coordinator.transaction.values import TransactionMetadata
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_transactions import (
     PartitionsSchema,
@@ -26,7 +26,7 @@ VALUE_VERSION = 1
 
 
 def encode_record(
-    transactional_id: str, transaction: Transaction | None
+    transactional_id: str, transaction: TransactionMetadata | None
 ) -> tuple[bytes, bytes | None]:
     """Key and value of a transactional id's record; without a transaction it is a tombstone."""
     key = encode_key(TransactionLogKey(transactional_id=transactional_id))
@@ -53,7 +53,7 @@ def encode_record(
     return key, encode_value(value, VALUE_VERSION)
 
 
-def decode_record(key: bytes, value: bytes | None) -> tuple[str, Transaction | None] | None:
+def decode_record(key: bytes, value: bytes | None) -> tuple[str, TransactionMetadata | None] | None:
     """What a record says; None for one of another type. Raises MalformedFrame."""
     known = decode_key(key)
     if known is None:
@@ -64,7 +64,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[str, Transaction | N
     state = BY_NUMBER.get(found.transaction_status)
     if state is None:
         raise MalformedFrame(f"transaction status {found.transaction_status} is not known")
-    transaction = Transaction(
+    transaction = TransactionMetadata(
         transactional_id=known.transactional_id,
         producer_id=found.producer_id,
         producer_epoch=found.producer_epoch,

@@ -33,7 +33,7 @@ from broker.coordinator.transaction.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
     TransactionRecord,
     TransactionSettings,
     WriteMarkers,
@@ -49,15 +49,15 @@ class NeedsProducerId(Exception):
 
 
 # A request: a method of the machine, called with the time.
-Event = Callable[["TransactionShard", int], CoordinatorResult]
+Event = Callable[["TransactionCoordinatorShard", int], CoordinatorResult]
 
 
-class TransactionShard:
+class TransactionCoordinatorShard:
     """The transactions of one partition's transactional ids."""
 
     def __init__(self, settings: TransactionSettings) -> None:
         self._settings = settings
-        self._transactions: dict[str, Transaction] = {}
+        self._transactions: dict[str, TransactionMetadata] = {}
         self._ongoing: set[str] = set()
         # What is left of the last look for time-outs, and when the next ones are due.
         self._round: Iterator[CoordinatorResult] = iter(())
@@ -84,7 +84,7 @@ class TransactionShard:
     def replay(
         self,
         transactional_id: str,
-        transaction: Transaction | None,
+        transaction: TransactionMetadata | None,
         *,
         record_offset: int = -1,
         producer_id: int = NO_PRODUCER_ID,
@@ -122,11 +122,11 @@ class TransactionShard:
             self._round, self._is_round_open = iter(()), False
         return None
 
-    def find(self, transactional_id: str) -> Transaction | None:
+    def find(self, transactional_id: str) -> TransactionMetadata | None:
         """What is known of a transactional id."""
         return self._transactions.get(transactional_id)
 
-    def __iter__(self) -> Iterator[Transaction]:
+    def __iter__(self) -> Iterator[TransactionMetadata]:
         return iter(tuple(self._transactions.values()))
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         known = self._transactions.get(transactional_id)
         if known is None:
-            begun = Transaction(
+            begun = TransactionMetadata(
                 transactional_id=transactional_id,
                 producer_id=_needed(spare_producer_id),
                 producer_epoch=0,
@@ -183,7 +183,7 @@ class TransactionShard:
 
     def _fence(
         self,
-        known: Transaction,
+        known: TransactionMetadata,
         now_ms: int,
         response: KafkaError | None,
         *,
@@ -240,7 +240,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.TRANSACTION_ABORTABLE)
         return CoordinatorResult(response=None)
 
-    def _speaking(self, transactional_id: str, producer: ProducerIdAndEpoch) -> Transaction:
+    def _speaking(self, transactional_id: str, producer: ProducerIdAndEpoch) -> TransactionMetadata:
         """The transaction of who speaks, if it may be changed; raises KafkaError."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -292,7 +292,7 @@ class TransactionShard:
 
     def _ending(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, bumps_epoch: bool
-    ) -> tuple[Transaction, bool]:
+    ) -> tuple[TransactionMetadata, bool]:
         """The transaction of who ends it, and whether it was ended already with an answer that got lost."""
         if not transactional_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
@@ -307,7 +307,7 @@ class TransactionShard:
             raise KafkaError(ErrorCode.PRODUCER_FENCED)
         return known, False
 
-    def markers_written(self, decided: Transaction, now_ms: int) -> CoordinatorResult:
+    def markers_written(self, decided: TransactionMetadata, now_ms: int) -> CoordinatorResult:
         """Each partition of a decided transaction has its marker: it is complete."""
         known = self._transactions.get(decided.transactional_id)
         if known != decided:
@@ -389,17 +389,17 @@ def _needed(spare_producer_id: int | None) -> int:
     return spare_producer_id
 
 
-def _producer_of(transaction: Transaction) -> ProducerIdAndEpoch:
+def _producer_of(transaction: TransactionMetadata) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(transaction.producer_id, transaction.producer_epoch)
 
 
-def _stored(transaction: Transaction, response: object) -> CoordinatorResult:
+def _stored(transaction: TransactionMetadata, response: object) -> CoordinatorResult:
     return CoordinatorResult(
         records=(TransactionRecord(transaction.transactional_id, transaction),), response=response
     )
 
 
-def _is_same_producer(known: Transaction, expected: ProducerIdAndEpoch) -> bool:
+def _is_same_producer(known: TransactionMetadata, expected: ProducerIdAndEpoch) -> bool:
     """Whether a producer is this one, or what it was before its id was changed (KIP-360)."""
     if expected.producer_id == known.producer_id:
         return True
@@ -409,8 +409,8 @@ def _is_same_producer(known: Transaction, expected: ProducerIdAndEpoch) -> bool:
 
 
 def _next_producer(
-    known: Transaction, expected: ProducerIdAndEpoch | None, spare_producer_id: int | None
-) -> Transaction:
+    known: TransactionMetadata, expected: ProducerIdAndEpoch | None, spare_producer_id: int | None
+) -> TransactionMetadata:
     """The producer with its next epoch, or with a new id where there is none; raises KafkaError."""
     epoch = None if expected is None else expected.producer_epoch
     # The last epoch of all is only for fencing, also where the producer itself asked for that (and now asks again).
@@ -426,7 +426,7 @@ def _next_producer(
     raise KafkaError(ErrorCode.PRODUCER_FENCED)
 
 
-def _has_been_bumped(known: Transaction, producer: ProducerIdAndEpoch) -> bool:
+def _has_been_bumped(known: TransactionMetadata, producer: ProducerIdAndEpoch) -> bool:
     """Whether the producer's transaction was ended already, by a request whose answer it did not get (KIP-890)."""
     if known.client_version < TRANSACTION_VERSION_2:
         return False
@@ -439,14 +439,16 @@ def _has_been_bumped(known: Transaction, producer: ProducerIdAndEpoch) -> bool:
     )
 
 
-def _said_again(known: Transaction, *, committed: bool, is_answerable: bool) -> CoordinatorResult:
+def _said_again(
+    known: TransactionMetadata, *, committed: bool, is_answerable: bool
+) -> CoordinatorResult:
     if known.state is TransactionState.EMPTY or not is_answerable or known.is_commit != committed:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE)
     return _stored(known, _producer_of(known))
 
 
 def _decided(
-    known: Transaction, *, committed: bool, now_ms: int, response: object, **changes: int
+    known: TransactionMetadata, *, committed: bool, now_ms: int, response: object, **changes: int
 ) -> CoordinatorResult:
     state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
     started_ms = known.started_ms if known.partitions else now_ms
@@ -459,7 +461,7 @@ def _decided(
 
 
 def _decided_with_next_epoch(
-    known: Transaction, committed: bool, now_ms: int, spare_producer_id: int | None
+    known: TransactionMetadata, committed: bool, now_ms: int, spare_producer_id: int | None
 ) -> CoordinatorResult:
     """Decide, and raise the epoch in the same record: what comes late from before is fenced (KIP-890)."""
     epoch = known.producer_epoch + 1

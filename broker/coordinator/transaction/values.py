@@ -30,7 +30,7 @@ class ProducerIdAndEpoch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class TransactionMetadata:
     """What is known of a transactional id: one record of `__transaction_state`."""
 
     transactional_id: str
@@ -46,18 +46,18 @@ class Transaction:
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = TRANSACTION_VERSION_0
 
-    def changed(self, state: TransactionState, **changes: Any) -> Transaction:
+    def changed(self, state: TransactionState, **changes: Any) -> TransactionMetadata:
         """The transaction in its next state."""
         assert self.state in VALID_PREVIOUS[state], f"{self.state.shown} → {state.shown}"
         return replace(self, state=state, **changes)
 
-    def changed_epoch(self, epoch: int, *, last_epoch: int) -> Transaction:
+    def changed_epoch(self, epoch: int, *, last_epoch: int) -> TransactionMetadata:
         """The same producer with another epoch."""
         return replace(self, producer_epoch=epoch, last_producer_epoch=last_epoch)
 
     def changed_producer(
         self, producer_id: int, epoch: int, *, last_epoch: int | None = None
-    ) -> Transaction:
+    ) -> TransactionMetadata:
         """Another producer id, as the epochs of the one before are used up."""
         return replace(
             self,
@@ -88,7 +88,7 @@ def is_epoch_exhausted(epoch: int) -> bool:
 class WriteMarkers:
     """To be done once the decision is committed: a marker into each partition of the transaction."""
 
-    transaction: Transaction
+    transaction: TransactionMetadata
 
     @property
     def key(self) -> str:
@@ -100,7 +100,7 @@ class TransactionRecord(NamedTuple):
     """One record of `__transaction_state`; without a transaction it is a tombstone."""
 
     transactional_id: str
-    transaction: Transaction | None
+    transaction: TransactionMetadata | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

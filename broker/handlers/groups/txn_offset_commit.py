@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.coordinator.placement import TOPIC
-from broker.coordinator.transaction.joining import Asking, support_of
+from broker.coordinator.transaction.joining import PendingVerification, support_of
 from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.answers import answered
 from broker.handlers.groups.common import client_of
@@ -59,7 +59,7 @@ def txn_offset_commit(
     return answered(ask, finish, fail)
 
 
-def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> Asking | None:
+def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVerification | None:
     """Check that the offsets belong to the open transaction: None, or what to wait for; raises KafkaError."""
     node = context.node
     index = node.groups.topic.partition_of(request.group_id)

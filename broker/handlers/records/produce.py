@@ -36,7 +36,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from broker.cluster.topic_names import INTERNAL_TOPICS
-from broker.coordinator.transaction.joining import Asking, support_of
+from broker.coordinator.transaction.joining import PendingVerification, support_of
 from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.validation import TakesLong
@@ -186,7 +186,7 @@ class Appender:
         partition: HostedPartition,
         index: int,
         records: memoryview,
-        asking: Asking | None = None,
+        asking: PendingVerification | None = None,
     ) -> PartitionProduceResponse:
         """Append one batch when its transaction has taken it, or it is prepared; the response is filled in then."""
         # When the request has timed out its memory is used for another one, while the batch may count yet.
@@ -235,7 +235,9 @@ class Appender:
             message = f"Cannot append to internal topic {topic}"
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
-    def join_transaction(self, partition: HostedPartition, records: Any) -> Asking | None:
+    def join_transaction(
+        self, partition: HostedPartition, records: Any
+    ) -> PendingVerification | None:
         """Refuse a write outside of its producer's open transaction; since version 12 it joins by writing (KIP-890).
 
         None: it belongs to none, or may be appended now; else when this has been answered.

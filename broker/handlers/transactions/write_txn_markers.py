@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.coordinator.transaction.markers import Marker
+from broker.coordinator.transaction.markers import TxnMarkerEntry
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -57,7 +57,7 @@ async def write_txn_markers(
 
 
 def _write(wanted: WritableTxnMarker, topic: str, index: int, context: RequestContext) -> Outcome:
-    marker = Marker(
+    marker = TxnMarkerEntry(
         producer_id=wanted.producer_id,
         producer_epoch=wanted.producer_epoch,
         coordinator_epoch=wanted.coordinator_epoch,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.coordinator import runtime
-from broker.coordinator.loads import WINDOW_MS, LoadMetrics, Loads, State
+from broker.coordinator.loads import WINDOW_MS, CoordinatorState, LoadMetrics, Loads
 from broker.coordinator.transaction.metrics import LATE, LATE_AFTER_MS, late_samples
 from broker.log.replay import replay_log
 from kafka_ds.protocol.errors import ErrorCode
@@ -136,7 +136,7 @@ async def test_a_log_that_cannot_be_read_is_counted_as_failed(
 
 def test_loads_count_for_as_long_as_in_kafka() -> None:
     loads = Loads()
-    states = [State.ACTIVE, State.LOADING, State.CLOSED]
+    states = [CoordinatorState.ACTIVE, CoordinatorState.LOADING, CoordinatorState.CLOSED]
 
     def values(now_ms: int) -> list[float]:
         return [float(value) for _, _, value in METRICS.samples(loads, states, now_ms)]

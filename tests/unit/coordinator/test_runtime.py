@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.cluster.internal_topics import InternalTopicSettings
-from broker.coordinator.loads import State
+from broker.coordinator.loads import CoordinatorState
 from broker.coordinator.result import CoordinatorResult, Instant, Ticket
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -178,9 +178,9 @@ async def test_an_event_that_waited_for_the_log_and_is_refused_concerns_itself_a
     for event in (refuses, fails, says(b"b")):
         assert context.run(event) is None
     async with asyncio.timeout(20):
-        while context.state is State.LOADING:
+        while context.state is CoordinatorState.LOADING:
             await asyncio.sleep(0.005)
-    assert context.state is State.ACTIVE
+    assert context.state is CoordinatorState.ACTIVE
     assert context.shard.words == [b"b"]
     assert said_wrong(caplog) == ["__x-0: internal error with a deferred event"]
     assert "INVALID_REQUEST" in caplog.text

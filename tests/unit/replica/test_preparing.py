@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.joining import Writer
+from broker.coordinator.transaction.joining import TransactionalWriter
 from broker.log.packing import PACKED_AT_ONCE_BYTES_MAX
 from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, WALKED_AT_ONCE_BYTES_MAX
 from broker.replica.leader import preparing
@@ -167,7 +167,7 @@ def answer_slowly(broker: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     joins = broker.node.transactions.joins
     ask = joins._ask
 
-    async def answer(partition: HostedPartition, writer: Writer) -> object:
+    async def answer(partition: HostedPartition, writer: TransactionalWriter) -> object:
         await asyncio.sleep(0)
         given = ask(partition, writer)
         return None if given is None else await given

@@ -11,7 +11,7 @@ import polars
 import pytest
 
 from broker.coordinator.group.lake import noting
-from broker.coordinator.group.lake.noting import OffsetNotes
+from broker.coordinator.group.lake.noting import OffsetPublisher
 from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.delta.actions import add_action, remove_action
 from kafka_ds.delta.commit import PlainChange
@@ -198,7 +198,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         async def ask(request: dict[str, Any]) -> None:
             asked.append(json.loads(json.dumps(request)))
 
-        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
         await notes.note()
         assert asked == [], "there is nothing to note"
         await broker.create("orders")
@@ -247,7 +247,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
             if len(asked) == 1:
                 await asyncio.Event().wait()
 
-        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
         assert not await notes.publish()
         assert "are not published to the lake" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
@@ -255,7 +255,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.ask(_commit("billing", 7), 8)
         assert await notes.publish()
         assert len(asked[1]["shards"]) == 1
-        never = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
+        never = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
         assert await never.publish()
         assert len(asked) == 2
 
@@ -271,7 +271,7 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
         async def ask(request: dict[str, Any]) -> None:
             shards.extend(request["shards"])
 
-        notes = OffsetNotes(ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000)
+        notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000)
         await broker.create("orders")
         await node.groups.topic.ensure()
         node.groups.start()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from broker.coordinator.group.classic.states import PREDECESSORS, GroupState
+from broker.coordinator.group.classic.states import PREDECESSORS, ClassicGroupState
 from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, Protocols
 from broker.coordinator.result import Ticket
@@ -20,7 +20,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
 
 
-class Member:
+class ClassicGroupMember:
     """One member: its protocols, and its assignment."""
 
     __slots__ = (
@@ -72,20 +72,20 @@ class Member:
         return next(name for name, _ in self.protocols if name in candidates)
 
 
-class Group:
+class ClassicGroup:
     """One group."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.state = GroupState.EMPTY
-        self.previous_state = GroupState.DEAD
+        self.state = ClassicGroupState.EMPTY
+        self.previous_state = ClassicGroupState.DEAD
         # None where nobody knows: groups of offsets alone, and records of old versions.
         self.state_changed_ms: int | None = None
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.generation_id = 0
         self.leader_id: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self.static_ids: dict[str, str] = {}  # instance id -> member id
         # Ids that were given out and have not come back (KIP-394).
         self.pending: set[str] = set()
@@ -101,13 +101,13 @@ class Group:
         self._supporters: Counter[str] = Counter()
 
     @classmethod
-    def loaded(cls, group_id: str, value: GroupMetadataValue) -> Group:
+    def loaded(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
         """The group that a record describes."""
         group = cls(group_id)
         for each in value.members:
             has_own_timeout = each.rebalance_timeout != -1
             group.add(
-                Member(
+                ClassicGroupMember(
                     each.member_id,
                     group_instance_id=each.group_instance_id,
                     client_id=each.client_id,
@@ -121,7 +121,7 @@ class Group:
                 ),
                 value.protocol_type,
             )
-        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+        group.state = ClassicGroupState.STABLE if group.members else ClassicGroupState.EMPTY
         timestamp = value.current_state_timestamp
         group.state_changed_ms = None if timestamp == -1 else timestamp
         group.protocol_type = value.protocol_type or None
@@ -133,7 +133,7 @@ class Group:
 
     # -- state --------------------------------------------------------------------------------------
 
-    def transition_to(self, state: GroupState, now_ms: int) -> None:
+    def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
         """Enter another state."""
         assert self.state in PREDECESSORS[state], f"{self.group_id}: {self.state} -> {state}"
         self.previous_state, self.state = self.state, state
@@ -143,7 +143,8 @@ class Group:
     def is_forming(self) -> bool:
         """Whether its first members come together, and more are given time to follow (KIP-134)."""
         return (
-            self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
+            self.state is ClassicGroupState.PREPARING_REBALANCE
+            and self.previous_state is ClassicGroupState.EMPTY
         )
 
     @property
@@ -167,12 +168,12 @@ class Group:
         self.protocol_name = self.select_protocol() if self.members else None
         self.learn_subscriptions()
         self.unsynced.clear()
-        state = GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY
+        state = ClassicGroupState.COMPLETING_REBALANCE if self.members else ClassicGroupState.EMPTY
         self.transition_to(state, now_ms)
 
     # -- members ------------------------------------------------------------------------------------
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
         """Add a member; the first one decides the protocol type, and leads."""
         assert member.member_id not in self.members
         if member.group_instance_id is not None:
@@ -201,7 +202,7 @@ class Group:
 
     def update(
         self,
-        member: Member,
+        member: ClassicGroupMember,
         protocols: Protocols,
         *,
         rebalance_timeout_ms: int,
@@ -214,12 +215,12 @@ class Group:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def rename_static(self, group_instance_id: str, member_id: str) -> Member:
+    def rename_static(self, group_instance_id: str, member_id: str) -> ClassicGroupMember:
         """Let a static member go on under another member id; the old id is fenced."""
         old_id = self.static_ids[group_instance_id]
         assert old_id not in self.joining and old_id not in self.syncing, "nobody is dropped"
         old = self.members.pop(old_id)
-        member = Member(
+        member = ClassicGroupMember(
             member_id,
             group_instance_id=group_instance_id,
             client_id=old.client_id,
@@ -270,7 +271,7 @@ class Group:
 
     def supports(self, protocol_type: str, names: Sequence[str]) -> bool:
         """Whether a member with these protocols fits: all members have one of them."""
-        if self.state is GroupState.EMPTY:
+        if self.state is ClassicGroupState.EMPTY:
             return bool(protocol_type and names)
         return self.protocol_type == protocol_type and any(
             self._supporters[name] == len(self.members) for name in names

@@ -15,11 +15,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-from broker.coordinator.group.classic.group import Group, Member
+from broker.coordinator.group.classic.group import ClassicGroup, ClassicGroupMember
 from broker.coordinator.group.classic.rebalance import Rebalancing, generation_of, refused_join
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.states import ClassicGroupState
 from broker.coordinator.group.records import group_record
-from broker.coordinator.group.state import ShardState
+from broker.coordinator.group.state import GroupMetadataManager
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
@@ -27,7 +27,7 @@ from broker.coordinator.group.values import (
     Client,
     Protocols,
     ReplacingStatic,
-    Step,
+    ResultBuilder,
 )
 from broker.coordinator.result import Instant, Ticket
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -40,12 +40,17 @@ FIRST_VERSION_THAT_SKIPS_ASSIGNMENT = 9
 class Joining:
     """JoinGroup for all groups of a shard."""
 
-    def __init__(self, state: ShardState, rebalancing: Rebalancing) -> None:
+    def __init__(self, state: GroupMetadataManager, rebalancing: Rebalancing) -> None:
         self._state = state
         self._rebalancing = rebalancing
 
     def join(
-        self, request: JoinGroupRequest, client: Client, ticket: Ticket, now: Instant, step: Step
+        self,
+        request: JoinGroupRequest,
+        client: Client,
+        ticket: Ticket,
+        now: Instant,
+        step: ResultBuilder,
     ) -> None:
         """Answer now, or when the group's next generation begins."""
         member_id = request.member_id
@@ -78,7 +83,9 @@ class Joining:
 
     # -- after the log ------------------------------------------------------------------------------
 
-    def static_replaced(self, group: Group, storing: ReplacingStatic, step: Step) -> None:
+    def static_replaced(
+        self, group: ClassicGroup, storing: ReplacingStatic, step: ResultBuilder
+    ) -> None:
         """The new id of a static member is in the log: let the member go on."""
         ticket = group.joining.pop(storing.new_member_id)
         member = group.members[storing.new_member_id]
@@ -92,7 +99,12 @@ class Joining:
         step.reply(ticket, response)
 
     def static_not_replaced(
-        self, group: Group, storing: ReplacingStatic, code: ErrorCode, now: Instant, step: Step
+        self,
+        group: ClassicGroup,
+        storing: ReplacingStatic,
+        code: ErrorCode,
+        now: Instant,
+        step: ResultBuilder,
     ) -> None:
         """The new id could not be written: the member is what it was."""
         ticket = group.joining.pop(storing.new_member_id)
@@ -115,14 +127,14 @@ class _Join:
 
     def __init__(
         self,
-        state: ShardState,
+        state: GroupMetadataManager,
         rebalancing: Rebalancing,
-        group: Group,
+        group: ClassicGroup,
         request: JoinGroupRequest,
         client: Client,
         ticket: Ticket,
         now: Instant,
-        step: Step,
+        step: ResultBuilder,
     ) -> None:
         self._state = state
         self._rebalancing = rebalancing
@@ -156,9 +168,9 @@ class _Join:
         """Whether the group may have this member. Those who have joined count while it rebalances, so that a
         group that was allowed to be larger once loses the members that come last."""
         group, size_max = self._group, self._state.settings.group_max_size
-        if group.state is GroupState.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             return True
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             return member_id in group.joining or len(group.joining) < size_max
         return member_id in group.members or len(group.members) < size_max
 
@@ -193,7 +205,7 @@ class _Join:
 
     def _add(self, member_id: str) -> None:
         request, group = self._request, self._group
-        member = Member(
+        member = ClassicGroupMember(
             member_id,
             group_instance_id=request.group_instance_id,
             client_id=self._client.client_id,
@@ -235,14 +247,17 @@ class _Join:
             # The answer to its last request may have been lost.
             self._step.reply(self._ticket, generation_of(group, member))
 
-    def _is_news(self, member: Member) -> bool:
+    def _is_news(self, member: ClassicGroupMember) -> bool:
         """Whether this asks for a rebalance, or takes part in the one that runs."""
         group = self._group
-        if group.state is GroupState.STABLE and group.leader_id == member.member_id:
+        if group.state is ClassicGroupState.STABLE and group.leader_id == member.member_id:
             return True
-        return group.state is GroupState.PREPARING_REBALANCE or member.protocols != self._protocols
+        return (
+            group.state is ClassicGroupState.PREPARING_REBALANCE
+            or member.protocols != self._protocols
+        )
 
-    def _say(self, member: Member) -> None:
+    def _say(self, member: ClassicGroupMember) -> None:
         """The member says what it wants from now on, and waits for an answer."""
         group = self._group
         group.update(
@@ -268,7 +283,10 @@ class _Join:
         member = group.rename_static(instance_id, member_id)
         self._say(member)
         self._rebalancing.begin_session(group, member, now)
-        if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
+        if (
+            group.state is ClassicGroupState.STABLE
+            and group.select_protocol() == group.protocol_name
+        ):
             assignments = {m.member_id: m.assignment for m in group.members.values()}
             step.records.append(group_record(group, assignments))
             step.store(

@@ -10,12 +10,17 @@ Rules of this file:
 
 from __future__ import annotations
 
-from broker.coordinator.group.classic.group import Group
+from broker.coordinator.group.classic.group import ClassicGroup
 from broker.coordinator.group.classic.rebalance import Rebalancing, assignment_of
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.states import ClassicGroupState
 from broker.coordinator.group.records import group_record
-from broker.coordinator.group.state import ShardState
-from broker.coordinator.group.values import EMPTY_ASSIGNMENT, NO_MEMBER_ID, Step, StoringAssignment
+from broker.coordinator.group.state import GroupMetadataManager
+from broker.coordinator.group.values import (
+    EMPTY_ASSIGNMENT,
+    NO_MEMBER_ID,
+    ResultBuilder,
+    StoringAssignment,
+)
 from broker.coordinator.result import Instant, Ticket
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -32,11 +37,11 @@ from kafka_ds.protocol.messages.groups import MemberIdentity, MemberResponse
 class Membership:
     """The members' requests for all groups of a shard."""
 
-    def __init__(self, state: ShardState, rebalancing: Rebalancing) -> None:
+    def __init__(self, state: GroupMetadataManager, rebalancing: Rebalancing) -> None:
         self._state = state
         self._rebalancing = rebalancing
 
-    def _find(self, group_id: str) -> Group:
+    def _find(self, group_id: str) -> ClassicGroup:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         group = self._state.find(group_id)
@@ -46,7 +51,7 @@ class Membership:
 
     # -- SyncGroup ----------------------------------------------------------------------------------
 
-    def sync(self, request: SyncGroupRequest, ticket: Ticket, step: Step) -> None:
+    def sync(self, request: SyncGroupRequest, ticket: Ticket, step: ResultBuilder) -> None:
         """Answer with the assignment, now or when the leader has spoken."""
         try:
             group = self._find(request.group_id)
@@ -56,7 +61,7 @@ class Membership:
             return
         member = group.members[request.member_id]
         self._rebalancing.synced(group, member.member_id)
-        if group.state is GroupState.STABLE:
+        if group.state is ClassicGroupState.STABLE:
             step.reply(ticket, assignment_of(group, member))
             return
         superseded = group.syncing.pop(member.member_id, None)
@@ -76,7 +81,7 @@ class Membership:
                 )
             )
 
-    def _check_sync(self, group: Group, request: SyncGroupRequest) -> None:
+    def _check_sync(self, group: ClassicGroup, request: SyncGroupRequest) -> None:
         group.check_member(request.member_id, request.group_instance_id)
         if request.generation_id != group.generation_id:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -87,11 +92,11 @@ class Membership:
         ):
             if theirs is not None and ours is not None and theirs != ours:
                 raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def assignment_stored(
-        self, group: Group, storing: StoringAssignment, now: Instant, step: Step
+        self, group: ClassicGroup, storing: StoringAssignment, now: Instant, step: ResultBuilder
     ) -> None:
         """The assignment is in the log: the generation is stable."""
         assert group.generation_id == storing.generation_id
@@ -100,7 +105,7 @@ class Membership:
         self._rebalancing.hand_out_assignments(group, now, step)
 
     def assignment_not_stored(
-        self, group: Group, code: ErrorCode, now: Instant, step: Step
+        self, group: ClassicGroup, code: ErrorCode, now: Instant, step: ResultBuilder
     ) -> None:
         """The assignment could not be written: try the next generation."""
         self._rebalancing.cancel_assignments(group, code, now, step)
@@ -118,13 +123,15 @@ class Membership:
         except KafkaError as error:
             return HeartbeatResponse(error_code=error.code)
         self._rebalancing.begin_session(group, group.members[request.member_id], now)
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         return HeartbeatResponse()
 
     # -- LeaveGroup ---------------------------------------------------------------------------------
 
-    def leave(self, request: LeaveGroupRequest, now: Instant, step: Step) -> LeaveGroupResponse:
+    def leave(
+        self, request: LeaveGroupRequest, now: Instant, step: ResultBuilder
+    ) -> LeaveGroupResponse:
         """Take the members out, each by itself; then rebalance without them."""
         if not request.group_id:
             return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -145,7 +152,9 @@ class Membership:
             self._state.forget_if_void(group)
         return LeaveGroupResponse(members=results)
 
-    def _leave(self, group: Group | None, who: MemberIdentity, step: Step) -> ErrorCode:
+    def _leave(
+        self, group: ClassicGroup | None, who: MemberIdentity, step: ResultBuilder
+    ) -> ErrorCode:
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         member_id = who.member_id

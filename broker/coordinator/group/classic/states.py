@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class GroupState(Enum):
+class ClassicGroupState(Enum):
     """Where a group is between two stable generations.
 
     Empty               no members; perhaps offsets
@@ -27,15 +27,15 @@ class GroupState(Enum):
 
 
 # State -> the states from which it may be reached.
-PREDECESSORS: dict[GroupState, frozenset[GroupState]] = {
-    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.PREPARING_REBALANCE: frozenset(
-        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+PREDECESSORS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
+    ClassicGroupState.EMPTY: frozenset({ClassicGroupState.PREPARING_REBALANCE}),
+    ClassicGroupState.PREPARING_REBALANCE: frozenset(
+        {ClassicGroupState.EMPTY, ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE}
     ),
-    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
-    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
-    GroupState.DEAD: frozenset({GroupState.EMPTY}),
+    ClassicGroupState.COMPLETING_REBALANCE: frozenset({ClassicGroupState.PREPARING_REBALANCE}),
+    ClassicGroupState.STABLE: frozenset({ClassicGroupState.COMPLETING_REBALANCE}),
+    ClassicGroupState.DEAD: frozenset({ClassicGroupState.EMPTY}),
 }
 
 # From here a group begins to rebalance when its members or their protocols change.
-MAY_REBALANCE = PREDECESSORS[GroupState.PREPARING_REBALANCE]
+MAY_REBALANCE = PREDECESSORS[ClassicGroupState.PREPARING_REBALANCE]

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from broker.coordinator.group.consumer.assignors import ASSIGNORS, Subscriber
 from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.member import ConsumerMember, MemberState, Partitions
+from broker.coordinator.group.consumer.member import ConsumerGroupMember, MemberState, Partitions
 from broker.coordinator.group.consumer.reconciling import reconciled
 from broker.coordinator.group.consumer.records import (
     current_record,
@@ -31,9 +31,9 @@ from broker.coordinator.group.consumer.records import (
     target_record,
 )
 from broker.coordinator.group.consumer.topology import metadata_hash
-from broker.coordinator.group.state import Count, ShardState
+from broker.coordinator.group.state import Count, GroupMetadataManager
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import CoordinatorRecord, Step
+from broker.coordinator.group.values import CoordinatorRecord, ResultBuilder
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
 
@@ -41,10 +41,10 @@ from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroup
 FIRST_EPOCH = 1
 
 
-class Draft:
+class GroupDraft:
     """A group during one event."""
 
-    def __init__(self, group: ConsumerGroup, step: Step) -> None:
+    def __init__(self, group: ConsumerGroup, step: ResultBuilder) -> None:
         self.group = group
         self._step = step
         self._is_copy = False
@@ -61,10 +61,10 @@ class Draft:
             self._step.records.append(CoordinatorRecord(key, value))
 
 
-class Changing:
+class ConsumerGroupReconciler:
     """Changes of the groups of a shard."""
 
-    def __init__(self, state: ShardState) -> None:
+    def __init__(self, state: GroupMetadataManager) -> None:
         self._state = state
 
     # -- epochs and targets -------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Changing:
         version, epoch = group.checked
         return version == self._state.topology.version and group.epoch >= epoch
 
-    def refresh(self, draft: Draft, now: Instant, *, bump: bool = False) -> None:
+    def refresh(self, draft: GroupDraft, now: Instant, *, bump: bool = False) -> None:
         """Look up topics and expressions; begin a new epoch if something changed, or if the caller says so."""
         self._resolve(draft, now)
         names = draft.group.subscribed_topics()
@@ -91,7 +91,7 @@ class Changing:
         if live is not None:
             live.checked = checked
 
-    def _resolve(self, draft: Draft, now: Instant) -> None:
+    def _resolve(self, draft: GroupDraft, now: Instant) -> None:
         """Write which topics the members' expressions match now, if that has changed."""
         group = draft.group
         used = {member.regex for member in group.members.values() if member.regex}
@@ -104,7 +104,7 @@ class Changing:
         for regex in sorted(group.regexes.keys() - used):
             draft.write(regex_tombstone(group.group_id, regex))
 
-    def retarget(self, draft: Draft, now: Instant) -> None:
+    def retarget(self, draft: GroupDraft, now: Instant) -> None:
         """Make the target for the group's epoch, if it has none."""
         group = draft.group
         if group.epoch <= group.target_epoch:
@@ -140,7 +140,9 @@ class Changing:
 
     # -- members ------------------------------------------------------------------------------------
 
-    def update(self, draft: Draft, old: ConsumerMember | None, new: ConsumerMember) -> bool:
+    def update(
+        self, draft: GroupDraft, old: ConsumerGroupMember | None, new: ConsumerGroupMember
+    ) -> bool:
         """Write what the member wants, if it changed; returns whether its subscription changed."""
         if old != new:
             draft.write(member_record(draft.group.group_id, new))
@@ -149,13 +151,13 @@ class Changing:
 
     def go_on(
         self,
-        draft: Draft,
+        draft: GroupDraft,
         member_id: str,
         now: Instant,
         *,
         subscribes_anew: bool,
         says_it_owns: Partitions | None,
-    ) -> ConsumerMember:
+    ) -> ConsumerGroupMember:
         """Advance epochs, target and this member as far as possible; returns the member after that."""
         if subscribes_anew or not self.is_current(draft.group):
             self.refresh(draft, now, bump=subscribes_anew)
@@ -176,12 +178,12 @@ class Changing:
             self.expect_revocation(group.group_id, updated, now, anew=updated != member)
         return updated
 
-    def _topic_ids_of(self, group: ConsumerGroup, member: ConsumerMember) -> frozenset[bytes]:
+    def _topic_ids_of(self, group: ConsumerGroup, member: ConsumerGroupMember) -> frozenset[bytes]:
         shapes = map(self._state.topology.topic, group.topics_of(member))
         return frozenset(shape.topic_id for shape in shapes if shape is not None)
 
     def expect_revocation(
-        self, group_id: str, member: ConsumerMember, now: Instant, *, anew: bool = True
+        self, group_id: str, member: ConsumerGroupMember, now: Instant, *, anew: bool = True
     ) -> None:
         """Set the deadline of a member that must give partitions back (its rebalance timeout), anew or if it has none.
 
@@ -193,14 +195,16 @@ class Changing:
         elif anew or timers.get(key) is None:
             timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
 
-    def remove(self, draft: Draft, member_ids: Iterable[str], now: Instant) -> None:
+    def remove(self, draft: GroupDraft, member_ids: Iterable[str], now: Instant) -> None:
         """Remove members: others may have their partitions from the next epoch on."""
         group_id = draft.group.group_id
         for member_id in member_ids:
             draft.write(*member_tombstones(group_id, member_id))
         self.refresh(draft, now, bump=True)
 
-    def replace(self, draft: Draft, old: ConsumerMember, new: ConsumerMember) -> None:
+    def replace(
+        self, draft: GroupDraft, old: ConsumerGroupMember, new: ConsumerGroupMember
+    ) -> None:
         """Let a static member continue under another id, with everything that it had."""
         group_id, target = draft.group.group_id, draft.group.target_for(old.member_id)
         draft.write(
@@ -212,7 +216,7 @@ class Changing:
 
     # -- sessions -----------------------------------------------------------------------------------
 
-    def expect(self, group_id: str, member: ConsumerMember, now: Instant) -> None:
+    def expect(self, group_id: str, member: ConsumerGroupMember, now: Instant) -> None:
         """The member is alive: restart its session."""
         timeout_ms = self._state.session_timeout_ms(group_id)
         if member.classic is not None:

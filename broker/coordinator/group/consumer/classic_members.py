@@ -17,18 +17,18 @@ from dataclasses import replace
 
 from broker.coordinator.group.classic.rebalance import refused_join
 from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL
-from broker.coordinator.group.consumer.changing import Changing, Draft
+from broker.coordinator.group.consumer.changing import ConsumerGroupReconciler, GroupDraft
 from broker.coordinator.group.consumer.group import ConsumerGroup
 from broker.coordinator.group.consumer.member import (
     JOINING_EPOCH,
     ClassicMetadata,
-    ConsumerMember,
+    ConsumerGroupMember,
     MemberState,
 )
-from broker.coordinator.group.consumer.migrating import Migrating
-from broker.coordinator.group.state import ShardState
+from broker.coordinator.group.consumer.migrating import ProtocolMigration
+from broker.coordinator.group.state import GroupMetadataManager
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import NO_MEMBER_ID, Client, Step
+from broker.coordinator.group.values import NO_MEMBER_ID, Client, ResultBuilder
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import (
@@ -54,7 +54,12 @@ MIGRATION_IS_OFF = "disabled"
 class ClassicMembers:
     """Requests of the classic protocol to the consumer groups of a shard."""
 
-    def __init__(self, state: ShardState, changing: Changing, migrating: Migrating) -> None:
+    def __init__(
+        self,
+        state: GroupMetadataManager,
+        changing: ConsumerGroupReconciler,
+        migrating: ProtocolMigration,
+    ) -> None:
         self._state = state
         self._changing = changing
         self._migrating = migrating
@@ -67,7 +72,7 @@ class ClassicMembers:
         request: JoinGroupRequest,
         client: Client,
         now: Instant,
-        step: Step,
+        step: ResultBuilder,
     ) -> JoinGroupResponse:
         """Admit the member, and return its epoch."""
         try:
@@ -80,7 +85,7 @@ class ClassicMembers:
             returns = client.api_version >= FIRST_VERSION_THAT_RETURNS
             if is_new and returns and request.group_instance_id is None:
                 return refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id)
-            draft = Draft(group, step)
+            draft = GroupDraft(group, step)
             old = self._member(draft, request, member_id)
             owns = any(each.partitions for each in subscription.owned_partitions)
             if owns and member_id not in draft.group.members:
@@ -138,9 +143,11 @@ class ClassicMembers:
         except MalformedFrame:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
-    def _member(self, draft: Draft, request: JoinGroupRequest, member_id: str) -> ConsumerMember:
+    def _member(
+        self, draft: GroupDraft, request: JoinGroupRequest, member_id: str
+    ) -> ConsumerGroupMember:
         group, instance_id = draft.group, request.group_instance_id
-        begins = ConsumerMember(member_id=member_id)
+        begins = ConsumerGroupMember(member_id=member_id)
         if instance_id is None:
             return group.members.get(member_id, begins)
         if request.member_id != NO_MEMBER_ID:
@@ -184,7 +191,7 @@ class ClassicMembers:
             assignment=self._migrating.assignment_bytes(member, member.assigned),
         )
 
-    def _check_protocol(self, member: ConsumerMember, request: SyncGroupRequest) -> None:
+    def _check_protocol(self, member: ConsumerGroupMember, request: SyncGroupRequest) -> None:
         assert member.classic is not None
         own = member.classic.protocols[0][0]
         if request.protocol_type not in (None, CONSUMER_PROTOCOL):
@@ -212,7 +219,7 @@ class ClassicMembers:
             return HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
         return HeartbeatResponse()
 
-    def _expect_join(self, group: ConsumerGroup, member: ConsumerMember, now: Instant) -> None:
+    def _expect_join(self, group: ConsumerGroup, member: ConsumerGroupMember, now: Instant) -> None:
         key = TimerKey(TimerKind.JOIN, group.group_id, member.member_id)
         if self._state.timers.get(key) is None:
             self._state.timers.set(key, now.monotonic_ms + member.rebalance_timeout_ms)
@@ -220,7 +227,7 @@ class ClassicMembers:
     # -- LeaveGroup ---------------------------------------------------------------------------------
 
     def leave(
-        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: Step
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: ResultBuilder
     ) -> LeaveGroupResponse:
         """Remove members of either protocol, each with its own result: an operator may name any (Kafka 4.3)."""
         results, leaving = [], []
@@ -244,11 +251,11 @@ class ClassicMembers:
 
 
 def _as_said(
-    member: ConsumerMember,
+    member: ConsumerGroupMember,
     request: JoinGroupRequest,
     subscription: ConsumerProtocolSubscription,
     client: Client,
-) -> ConsumerMember:
+) -> ConsumerGroupMember:
     """The member with what it joins with."""
     # Version 0 knows one time-out for both.
     timeout_ms = request.rebalance_timeout_ms if client.api_version else request.session_timeout_ms
@@ -269,7 +276,7 @@ def _as_said(
     )
 
 
-def _check(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+def _check(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerGroupMember:
     """The requesting member of the classic protocol; raises KafkaError."""
     member = (
         group.member(member_id)
@@ -281,7 +288,7 @@ def _check(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Con
     return member
 
 
-def _check_generation(member: ConsumerMember, generation_id: int) -> None:
+def _check_generation(member: ConsumerGroupMember, generation_id: int) -> None:
     if member.epoch != generation_id:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 

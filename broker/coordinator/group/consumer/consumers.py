@@ -10,16 +10,16 @@ Rules of this file:
 from __future__ import annotations
 
 from broker.coordinator.group.classic.rebalance import Rebalancing
-from broker.coordinator.group.consumer.changing import Changing
+from broker.coordinator.group.consumer.changing import ConsumerGroupReconciler
 from broker.coordinator.group.consumer.classic_members import ClassicMembers
 from broker.coordinator.group.consumer.describing import Describing
 from broker.coordinator.group.consumer.group import ConsumerGroup
 from broker.coordinator.group.consumer.heartbeats import Heartbeats
 from broker.coordinator.group.consumer.member import MemberState
-from broker.coordinator.group.consumer.migrating import Migrating
-from broker.coordinator.group.state import ShardState
+from broker.coordinator.group.consumer.migrating import ProtocolMigration
+from broker.coordinator.group.state import GroupMetadataManager
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import Client, JoiningClassic, Step
+from broker.coordinator.group.values import Client, JoiningClassic, ResultBuilder
 from broker.coordinator.result import Instant, Ticket
 from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
@@ -42,10 +42,10 @@ RETRY_MS = 500
 class ConsumerGroups:
     """All groups of the consumer protocol of one shard."""
 
-    def __init__(self, state: ShardState, rebalancing: Rebalancing) -> None:
+    def __init__(self, state: GroupMetadataManager, rebalancing: Rebalancing) -> None:
         self._state = state
-        self._changing = Changing(state)
-        self.migrating = Migrating(state, self._changing, rebalancing)
+        self._changing = ConsumerGroupReconciler(state)
+        self.migrating = ProtocolMigration(state, self._changing, rebalancing)
         self.heartbeats = Heartbeats(state, self._changing, self.migrating)
         self._classic = ClassicMembers(state, self._changing, self.migrating)
         self._describing = Describing(state, self._changing)
@@ -82,7 +82,7 @@ class ConsumerGroups:
         client: Client,
         ticket: Ticket,
         now: Instant,
-        step: Step,
+        step: ResultBuilder,
     ) -> None:
         """JoinGroup."""
         if group.members:
@@ -104,7 +104,7 @@ class ConsumerGroups:
         return self._classic.heartbeat(group, request, now)
 
     def leave(
-        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: Step
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: ResultBuilder
     ) -> LeaveGroupResponse:
         """LeaveGroup."""
         return self._classic.leave(group, request, now, step)
@@ -119,7 +119,7 @@ class ConsumerGroups:
 
     # -- time ---------------------------------------------------------------------------------------
 
-    def tick(self, group: ConsumerGroup, key: TimerKey, now: Instant, step: Step) -> None:
+    def tick(self, group: ConsumerGroup, key: TimerKey, now: Instant, step: ResultBuilder) -> None:
         """A deadline of this group has come."""
         member = group.members.get(key.member_id)
         if member is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from broker.coordinator.group.consumer.changing import Changing
+from broker.coordinator.group.consumer.changing import ConsumerGroupReconciler
 from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.member import ConsumerMember, Partition, by_topic
-from broker.coordinator.group.state import ShardState
+from broker.coordinator.group.consumer.member import ConsumerGroupMember, Partition, by_topic
+from broker.coordinator.group.state import GroupMetadataManager
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseAssignment,
@@ -26,7 +26,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 class Describing:
     """Descriptions of a shard's consumer groups."""
 
-    def __init__(self, state: ShardState, changing: Changing) -> None:
+    def __init__(self, state: GroupMetadataManager, changing: ConsumerGroupReconciler) -> None:
         self._state = state
         self._changing = changing
 
@@ -47,7 +47,7 @@ class Describing:
         )
 
     def _member(
-        self, group: ConsumerGroup, member: ConsumerMember
+        self, group: ConsumerGroup, member: ConsumerGroupMember
     ) -> ConsumerGroupDescribeResponseMember:
         return ConsumerGroupDescribeResponseMember(
             member_id=member.member_id,

@@ -14,7 +14,7 @@ from enum import Enum
 
 from broker.coordinator.group.consumer.member import (
     NOTHING,
-    ConsumerMember,
+    ConsumerGroupMember,
     MemberState,
     Partition,
     Partitions,
@@ -71,7 +71,7 @@ class ConsumerGroup:
         self.metadata_hash = 0
         self.target_epoch = 0
         self.target_made_ms = 0
-        self.members: dict[str, ConsumerMember] = {}
+        self.members: dict[str, ConsumerGroupMember] = {}
         self.targets: dict[str, Partitions] = {}
         # Expression -> the topics that it matched.
         self.regexes: dict[str, frozenset[str]] = {}
@@ -150,7 +150,7 @@ class ConsumerGroup:
         value: ConsumerGroupValue | None,
     ) -> None:
         known = self.members.get(key.member_id)
-        member: ConsumerMember | None = known or ConsumerMember(member_id=key.member_id)
+        member: ConsumerGroupMember | None = known or ConsumerGroupMember(member_id=key.member_id)
         assert member is not None
         if isinstance(value, ConsumerGroupMemberMetadataValue):
             member = with_metadata(member, value)
@@ -174,7 +174,7 @@ class ConsumerGroup:
             )
         self._put(known, member)
 
-    def _put(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
+    def _put(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
         if old is not None:
             for partition in old.owned:
                 if self.owners.get(partition) == old.member_id:
@@ -209,7 +209,7 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
 
-    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+    def topics_of(self, member: ConsumerGroupMember) -> frozenset[str]:
         """What a member subscribes to, by names and by expression."""
         return member.topics | self.regexes.get(member.regex, frozenset())
 
@@ -230,7 +230,7 @@ class ConsumerGroup:
         votes = Counter(m.server_assignor for m in self.members.values() if m.server_assignor)
         return max(votes, key=lambda name: (votes[name], name), default=None)
 
-    def classic_members(self) -> list[ConsumerMember]:
+    def classic_members(self) -> list[ConsumerGroupMember]:
         """The members that speak the classic protocol."""
         return [m for m in self.members.values() if m.classic is not None]
 
@@ -241,7 +241,7 @@ class ConsumerGroup:
         ]
         return any(all(name in each for each in known) for name in names)
 
-    def waits_for_others(self, member: ConsumerMember) -> bool:
+    def waits_for_others(self, member: ConsumerGroupMember) -> bool:
         """Whether another member still owns a part of this member's target."""
         return any(
             partition not in member.assigned
@@ -251,7 +251,7 @@ class ConsumerGroup:
 
     # -- who may --------------------------------------------------------------------------------------
 
-    def member(self, member_id: str) -> ConsumerMember:
+    def member(self, member_id: str) -> ConsumerGroupMember:
         """The member of this id; raises KafkaError."""
         found = self.members.get(member_id)
         if found is None:
@@ -261,7 +261,7 @@ class ConsumerGroup:
             )
         return found
 
-    def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
+    def static_member(self, instance_id: str, member_id: str) -> ConsumerGroupMember:
         """The member of this instance id, which must have this member id; raises KafkaError."""
         known = self.static_ids.get(instance_id)
         if known is None:

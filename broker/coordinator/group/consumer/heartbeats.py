@@ -13,20 +13,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.coordinator.group.consumer.changing import Changing, Draft
+from broker.coordinator.group.consumer.changing import ConsumerGroupReconciler, GroupDraft
 from broker.coordinator.group.consumer.group import ConsumerGroup
 from broker.coordinator.group.consumer.member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     LEAVING_STATIC_EPOCH,
-    ConsumerMember,
+    ConsumerGroupMember,
     Partitions,
     by_topic,
 )
-from broker.coordinator.group.consumer.migrating import Migrating
+from broker.coordinator.group.consumer.migrating import ProtocolMigration
 from broker.coordinator.group.consumer.records import current_record
-from broker.coordinator.group.state import ShardState
-from broker.coordinator.group.values import Client, Step
+from broker.coordinator.group.state import GroupMetadataManager
+from broker.coordinator.group.values import Client, ResultBuilder
 from broker.coordinator.result import Instant
 from broker.patterns import matcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -46,20 +46,29 @@ AS_BEFORE = -1
 class Heartbeats:
     """ConsumerGroupHeartbeat for all groups of a shard."""
 
-    def __init__(self, state: ShardState, changing: Changing, migrating: Migrating) -> None:
+    def __init__(
+        self,
+        state: GroupMetadataManager,
+        changing: ConsumerGroupReconciler,
+        migrating: ProtocolMigration,
+    ) -> None:
         self._state = state
         self._changing = changing
         self._migrating = migrating
 
     def heartbeat(
-        self, request: ConsumerGroupHeartbeatRequest, client: Client, now: Instant, step: Step
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        client: Client,
+        now: Instant,
+        step: ResultBuilder,
     ) -> ConsumerGroupHeartbeatResponse:
         """The member's epoch and, if it changed, its assignment; raises KafkaError."""
         self._validate(request, client.api_version)
         if request.member_epoch in (LEAVING_EPOCH, LEAVING_STATIC_EPOCH):
             return self._leave(request, now, step)
         joins = request.member_epoch == JOINING_EPOCH
-        draft = Draft(self._group(request.group_id, joins=joins), step)
+        draft = GroupDraft(self._group(request.group_id, joins=joins), step)
         member_id = request.member_id or self._state.new_id()
         if joins and request.group_id not in self._state.consumers:
             self._migrating.upgrade(request.group_id, draft, now, step)
@@ -151,25 +160,27 @@ class Heartbeats:
             )
 
     def _member(
-        self, draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str
-    ) -> ConsumerMember:
+        self, draft: GroupDraft, request: ConsumerGroupHeartbeatRequest, member_id: str
+    ) -> ConsumerGroupMember:
         """The requesting member, known or (if it joins) new; raises KafkaError."""
         group, instance_id = draft.group, request.instance_id
         joins = request.member_epoch == JOINING_EPOCH
         if instance_id is None:
             if joins:
-                return group.members.get(member_id) or ConsumerMember(member_id=member_id)
+                return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
             member = group.member(member_id)
         elif not joins:
             member = group.static_member(instance_id, member_id)
         elif instance_id not in group.static_ids:
-            return group.members.get(member_id) or ConsumerMember(member_id=member_id)
+            return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
         else:
             return self._take_over(draft, group.members[group.static_ids[instance_id]], member_id)
         _check_epoch(member, request)
         return member
 
-    def _take_over(self, draft: Draft, old: ConsumerMember, member_id: str) -> ConsumerMember:
+    def _take_over(
+        self, draft: GroupDraft, old: ConsumerGroupMember, member_id: str
+    ) -> ConsumerGroupMember:
         """A static member is back, perhaps under another id."""
         if old.classic is None and old.epoch != LEAVING_STATIC_EPOCH:
             raise KafkaError(
@@ -184,7 +195,7 @@ class Heartbeats:
     # -- leaving ------------------------------------------------------------------------------------
 
     def _leave(
-        self, request: ConsumerGroupHeartbeatRequest, now: Instant, step: Step
+        self, request: ConsumerGroupHeartbeatRequest, now: Instant, step: ResultBuilder
     ) -> ConsumerGroupHeartbeatResponse:
         group = self._group(request.group_id, joins=False)
         if request.instance_id is None:
@@ -198,7 +209,7 @@ class Heartbeats:
                 assigned=dict.fromkeys(member.assigned, 0),
                 revoking={},
             )
-            Draft(group, step).write(current_record(group.group_id, away))
+            GroupDraft(group, step).write(current_record(group.group_id, away))
         else:
             self._migrating.fence(group, {member.member_id}, now, step)
         return ConsumerGroupHeartbeatResponse(
@@ -211,7 +222,7 @@ def _want(condition: object, message: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
+def _check_epoch(member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest) -> None:
     """Fence a member with a wrong epoch."""
     epoch = request.member_epoch
     if epoch == member.epoch:
@@ -238,8 +249,8 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
 
 
 def _as_said(
-    member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: Client
-) -> ConsumerMember:
+    member: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest, client: Client
+) -> ConsumerGroupMember:
     """The member, updated with the changed fields of its request."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     timeout_ms = request.rebalance_timeout_ms
@@ -257,7 +268,7 @@ def _as_said(
     )
 
 
-def assignment_of(member: ConsumerMember) -> ConsumerGroupHeartbeatResponseAssignment:
+def assignment_of(member: ConsumerGroupMember) -> ConsumerGroupHeartbeatResponseAssignment:
     """The member's assignment, as the response holds it."""
     return ConsumerGroupHeartbeatResponseAssignment(
         topic_partitions=[

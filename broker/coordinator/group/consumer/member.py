@@ -55,7 +55,7 @@ class ClassicMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerMember:
+class ConsumerGroupMember:
     """A member as the log describes it."""
 
     member_id: str

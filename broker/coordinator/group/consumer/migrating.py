@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from broker.coordinator.group.classic.group import Group, Member
+from broker.coordinator.group.classic.group import ClassicGroup, ClassicGroupMember
 from broker.coordinator.group.classic.rebalance import Rebalancing, refused_join
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.states import ClassicGroupState
 from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL
-from broker.coordinator.group.consumer.changing import Changing, Draft
+from broker.coordinator.group.consumer.changing import ConsumerGroupReconciler, GroupDraft
 from broker.coordinator.group.consumer.group import ConsumerGroup
 from broker.coordinator.group.consumer.member import (
     NOTHING,
     ClassicMetadata,
-    ConsumerMember,
+    ConsumerGroupMember,
     Partition,
     Partitions,
 )
@@ -33,9 +33,9 @@ from broker.coordinator.group.consumer.records import (
     target_record,
 )
 from broker.coordinator.group.records import group_record, group_tombstone
-from broker.coordinator.group.state import ShardState
+from broker.coordinator.group.state import GroupMetadataManager
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import EMPTY_ASSIGNMENT, Downgrading, Step, Upgrading
+from broker.coordinator.group.values import EMPTY_ASSIGNMENT, Downgrading, ResultBuilder, Upgrading
 from broker.coordinator.result import Instant
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import SyncGroupResponse
@@ -55,22 +55,27 @@ DOWNGRADES = frozenset({"bidirectional", "downgrade"})
 FORGETFUL_ASSIGNORS = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
-class Migrating:
+class ProtocolMigration:
     """Groups of a shard that change their protocol."""
 
-    def __init__(self, state: ShardState, changing: Changing, rebalancing: Rebalancing) -> None:
+    def __init__(
+        self,
+        state: GroupMetadataManager,
+        changing: ConsumerGroupReconciler,
+        rebalancing: Rebalancing,
+    ) -> None:
         self._state = state
         self._changing = changing
         self._rebalancing = rebalancing
 
     # -- to the consumer protocol -------------------------------------------------------------------
 
-    def upgrade(self, group_id: str, draft: Draft, now: Instant, step: Step) -> None:
+    def upgrade(self, group_id: str, draft: GroupDraft, now: Instant, step: ResultBuilder) -> None:
         """If there is a classic group of this id, make it one of the consumer protocol; raises KafkaError."""
         classic = self._state.find(group_id)
         if classic is None:
             return
-        if classic.state is not GroupState.EMPTY:
+        if classic.state is not ClassicGroupState.EMPTY:
             members = self._members_of(classic)
             if group_id in self._state.metadata:
                 step.records.append(group_tombstone(group_id))
@@ -79,7 +84,7 @@ class Migrating:
             step.records.append(group_tombstone(group_id))
         step.store(Upgrading(group_id=group_id))
 
-    def _members_of(self, classic: Group) -> list[ConsumerMember]:
+    def _members_of(self, classic: ClassicGroup) -> list[ConsumerGroupMember]:
         """The members of a classic group; raises KafkaError if it must not be upgraded."""
         settings = self._state.settings
         if settings.group_consumer_migration_policy not in UPGRADES:
@@ -99,7 +104,9 @@ class Migrating:
             members.append(upgraded)
         return members
 
-    def _member_of(self, classic: Group, member: Member, taken: set[Partition]) -> ConsumerMember:
+    def _member_of(
+        self, classic: ClassicGroup, member: ClassicGroupMember, taken: set[Partition]
+    ) -> ConsumerGroupMember:
         assignment = decode_assignment(member.assignment)
         if assignment.user_data and classic.protocol_name not in FORGETFUL_ASSIGNORS:
             # It would be lost: only the members' own assignor understands it.
@@ -111,7 +118,7 @@ class Migrating:
         # All protocols of a member say the same about topics.
         subscription = decode_subscription(member.protocols[0][1])
         has = self.partitions_of(assignment.assigned_partitions) - taken
-        return ConsumerMember(
+        return ConsumerGroupMember(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
             rack_id=subscription.rack_id,
@@ -128,7 +135,7 @@ class Migrating:
         )
 
     def _write(
-        self, draft: Draft, members: Iterable[ConsumerMember], epoch: int, now: Instant
+        self, draft: GroupDraft, members: Iterable[ConsumerGroupMember], epoch: int, now: Instant
     ) -> None:
         group_id = draft.group.group_id
         for member in members:
@@ -140,7 +147,7 @@ class Migrating:
         for member in members:
             draft.write(current_record(group_id, member))
 
-    def upgraded(self, storing: Upgrading, now: Instant, step: Step) -> None:
+    def upgraded(self, storing: Upgrading, now: Instant, step: ResultBuilder) -> None:
         """The upgrade is in the log: members that wait in the classic group start again in the new one."""
         classic = self._state.groups.get(storing.group_id)
         if classic is None:
@@ -160,7 +167,7 @@ class Migrating:
     # -- back to the classic protocol ---------------------------------------------------------------
 
     def fence(
-        self, group: ConsumerGroup, leaving: Collection[str], now: Instant, step: Step
+        self, group: ConsumerGroup, leaving: Collection[str], now: Instant, step: ResultBuilder
     ) -> None:
         """Remove members; if the last one of the consumer protocol goes, a classic group remains."""
         staying = [m for m in group.members.values() if m.member_id not in leaving]
@@ -168,15 +175,15 @@ class Migrating:
         if was_mixed and self._may_downgrade(staying):
             self._downgrade(group, staying, now, step)
         else:
-            self._changing.remove(Draft(group, step), sorted(leaving), now)
+            self._changing.remove(GroupDraft(group, step), sorted(leaving), now)
 
-    def downgrade_if_classic(self, group: ConsumerGroup, now: Instant, step: Step) -> None:
+    def downgrade_if_classic(self, group: ConsumerGroup, now: Instant, step: ResultBuilder) -> None:
         """A static member of the classic protocol has taken the last other one's place."""
         staying = list(group.members.values())
         if self._may_downgrade(staying):
             self._downgrade(group, staying, now, step)
 
-    def _may_downgrade(self, staying: list[ConsumerMember]) -> bool:
+    def _may_downgrade(self, staying: list[ConsumerGroupMember]) -> bool:
         return (
             bool(staying)
             and all(member.classic is not None for member in staying)
@@ -185,14 +192,18 @@ class Migrating:
         )
 
     def _downgrade(
-        self, group: ConsumerGroup, staying: list[ConsumerMember], now: Instant, step: Step
+        self,
+        group: ConsumerGroup,
+        staying: list[ConsumerGroupMember],
+        now: Instant,
+        step: ResultBuilder,
     ) -> None:
         step.records.extend(group.tombstones())
-        classic = Group(group.group_id)
+        classic = ClassicGroup(group.group_id)
         for member in staying:
             assert member.classic is not None
             classic.add(
-                Member(
+                ClassicGroupMember(
                     member.member_id,
                     group_instance_id=member.instance_id,
                     client_id=member.client_id,
@@ -211,10 +222,10 @@ class Migrating:
         step.records.append(group_record(classic, assignments))
         step.store(Downgrading(group_id=group.group_id))
 
-    def downgraded(self, storing: Downgrading, now: Instant, step: Step) -> None:
+    def downgraded(self, storing: Downgrading, now: Instant, step: ResultBuilder) -> None:
         """The downgrade is in the log: the classic group exists, and rebalances."""
         value = self._state.metadata[storing.group_id]
-        group = self._state.groups[storing.group_id] = Group.loaded(storing.group_id, value)
+        group = self._state.groups[storing.group_id] = ClassicGroup.loaded(storing.group_id, value)
         for member in group.members.values():
             self._state.timers.cancel(TimerKey(TimerKind.JOIN, group.group_id, member.member_id))
             self._state.timers.cancel(TimerKey(TimerKind.SYNC, group.group_id, member.member_id))
@@ -234,7 +245,9 @@ class Migrating:
                 found.update((shape.topic_id, index) for index in each.partitions)
         return frozenset(found) or NOTHING
 
-    def assignment_bytes(self, member: ConsumerMember, partitions: Iterable[Partition]) -> bytes:
+    def assignment_bytes(
+        self, member: ConsumerGroupMember, partitions: Iterable[Partition]
+    ) -> bytes:
         """These partitions of a member of the classic protocol, in the version that it speaks."""
         assert member.classic is not None
         by_name: dict[str, list[int]] = {}
@@ -255,7 +268,7 @@ class Migrating:
         return encode_assignment(assignment, version)
 
 
-def _stays(group: Group, why: str) -> KafkaError:
+def _stays(group: ClassicGroup, why: str) -> KafkaError:
     return KafkaError(
         ErrorCode.GROUP_ID_NOT_FOUND,
         f"Cannot upgrade classic group {group.group_id} to consumer group because {why}",

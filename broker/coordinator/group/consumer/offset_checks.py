@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.member import ConsumerMember
-from broker.coordinator.group.consumer.topology import Topology
+from broker.coordinator.group.consumer.member import ConsumerGroupMember
+from broker.coordinator.group.consumer.topology import CoordinatorMetadataImage
 from broker.coordinator.group.values import NO_MEMBER_ID
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import OffsetCommitRequest, TxnOffsetCommitRequest
@@ -28,7 +28,7 @@ NO_EPOCH = -1
 def check_commit(
     group: ConsumerGroup,
     request: OffsetCommitRequest | TxnOffsetCommitRequest,
-    topology: Topology,
+    topology: CoordinatorMetadataImage,
     api_version: int,
 ) -> None:
     """Raise KafkaError if the client may not commit these offsets."""
@@ -62,7 +62,10 @@ def _named(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterable[tu
 
 
 def _check_epoch(
-    member: ConsumerMember, epoch: int, named: Iterable[tuple[str, int]], topology: Topology
+    member: ConsumerGroupMember,
+    epoch: int,
+    named: Iterable[tuple[str, int]],
+    topology: CoordinatorMetadataImage,
 ) -> None:
     if epoch == member.epoch:
         return
@@ -87,7 +90,7 @@ def check_fetch(group: ConsumerGroup, request: OffsetFetchRequestGroup) -> None:
         raise _late(member)
 
 
-def _late(member: ConsumerMember) -> KafkaError:
+def _late(member: ConsumerGroupMember) -> KafkaError:
     if member.classic is not None:
         return KafkaError(ErrorCode.ILLEGAL_GENERATION)
     return KafkaError(ErrorCode.STALE_MEMBER_EPOCH)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Set
 from dataclasses import replace
 
 from broker.coordinator.group.consumer.member import (
-    ConsumerMember,
+    ConsumerGroupMember,
     MemberState,
     Owned,
     Partition,
@@ -25,14 +25,14 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 
 def reconciled(
-    member: ConsumerMember,
+    member: ConsumerGroupMember,
     *,
     target: Partitions,
     target_epoch: int,
     owner_of: Callable[[Partition], str | None],
     says_it_owns: Partitions | None,
     subscribes_to: Set[bytes] | None = None,
-) -> ConsumerMember:
+) -> ConsumerGroupMember:
     """The member after this step, or the same if there is no step to take.
 
     `subscribes_to`: the ids of its topics, where its subscription has just changed.
@@ -56,13 +56,13 @@ def reconciled(
 
 
 def _next(
-    member: ConsumerMember,
+    member: ConsumerGroupMember,
     epoch: int,
     target: Partitions,
     target_epoch: int,
     owner_of: Callable[[Partition], str | None],
     says_it_owns: Partitions | None,
-) -> ConsumerMember:
+) -> ConsumerGroupMember:
     kept = {p: since for p, since in member.assigned.items() if p in target}
     revoking = {p: since for p, since in member.assigned.items() if p not in target}
     if revoking and _still_owns(revoking, says_it_owns):
@@ -88,7 +88,7 @@ def _next(
     )
 
 
-def _within(member: ConsumerMember, topic_ids: Set[bytes]) -> ConsumerMember:
+def _within(member: ConsumerGroupMember, topic_ids: Set[bytes]) -> ConsumerGroupMember:
     """The member, which must give back what is of other topics as well."""
     kept = {p: since for p, since in member.assigned.items() if p[0] in topic_ids}
     if len(kept) == len(member.assigned):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from broker.coordinator.group.consumer.member import (
     ClassicMetadata,
-    ConsumerMember,
+    ConsumerGroupMember,
     MemberState,
     Owned,
     Partitions,
@@ -50,7 +50,7 @@ def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRe
     )
 
 
-def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """The member's identity and subscription."""
     classic = member.classic
     value = ConsumerGroupMemberMetadataValue(
@@ -76,8 +76,8 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
 
 
 def with_metadata(
-    member: ConsumerMember, value: ConsumerGroupMemberMetadataValue
-) -> ConsumerMember:
+    member: ConsumerGroupMember, value: ConsumerGroupMemberMetadataValue
+) -> ConsumerGroupMember:
     """The member as the record of what it wants describes it."""
     classic = value.classic_member_metadata
     return replace(
@@ -126,7 +126,7 @@ def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
     return frozenset((t.topic_id, index) for t in value.topic_partitions for index in t.partitions)
 
 
-def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
+def current_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
     """What the member has."""
     return CoordinatorRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
@@ -141,8 +141,8 @@ def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
 
 
 def with_current(
-    member: ConsumerMember, value: ConsumerGroupCurrentMemberAssignmentValue
-) -> ConsumerMember:
+    member: ConsumerGroupMember, value: ConsumerGroupCurrentMemberAssignmentValue
+) -> ConsumerGroupMember:
     """The member as the record of what it has describes it."""
     known = value.state in MemberState.__members__.values()
     return replace(

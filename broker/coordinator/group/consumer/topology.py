@@ -38,7 +38,7 @@ class TopicShape(NamedTuple):
     partitions: int
 
 
-class Topology(Protocol):
+class CoordinatorMetadataImage(Protocol):
     """What the machine of groups is told of topics."""
 
     version: int
@@ -65,7 +65,7 @@ class Topology(Protocol):
         ...
 
 
-class NoTopics:
+class EmptyMetadataImage:
     """No topics at all: for machines that only read a log."""
 
     version = 0
@@ -92,7 +92,7 @@ class NoTopics:
         return -1
 
 
-class ImageTopology:
+class PublishedMetadataImage:
     """The topics of the published metadata."""
 
     def __init__(self, image: MetadataImage) -> None:
@@ -131,10 +131,10 @@ class ImageTopology:
         return self._image.version
 
 
-class Matches:
+class TopicRegexResolver:
     """The topics of expressions."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: CoordinatorMetadataImage) -> None:
         self._topology = topology
         self._names_version = -1
         self._found: dict[str, frozenset[str]] = {}
@@ -157,7 +157,7 @@ class Matches:
         return frozenset(name for name in self._topology.names() if matches(name))
 
 
-def metadata_hash(topology: Topology, names: Iterable[str]) -> int:
+def metadata_hash(topology: CoordinatorMetadataImage, names: Iterable[str]) -> int:
     """A number that changes when a topic of these comes, goes, or grows.
 
     Kafka keeps another hash in the same place (KIP-1101): a group that goes from one to the other rebalances once.

@@ -15,11 +15,11 @@ from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 if TYPE_CHECKING:
-    from broker.coordinator.group.shard import GroupShard
+    from broker.coordinator.group.shard import GroupCoordinatorShard
     from broker.replica.leader.hosted import HostedPartition
 
 
-class ShardPlace(NamedTuple):
+class ShardCheckpoint(NamedTuple):
     """One state of one coordinator: its partition, the epoch of its lead, the last record that it knows."""
 
     partition: int
@@ -44,7 +44,7 @@ def partition_note(partition: HostedPartition) -> list[Any]:
     ]
 
 
-def shard_note(place: ShardPlace, shard: GroupShard) -> str:
+def shard_note(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
     """The groups of one coordinator, and what they have committed, as JSON."""
     state = shard.state
     groups = [

@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
-from broker.coordinator.group.lake.notes import ShardPlace, partition_note, shard_note
-from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.lake.notes import ShardCheckpoint, partition_note, shard_note
+from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
 from broker.ipc.channel import AskWorker
@@ -36,10 +36,10 @@ PUBLISH_SECONDS = 5.0
 
 
 LedPartitions: TypeAlias = Callable[[], Iterable[HostedPartition]]
-Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupShard]]]
+Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupCoordinatorShard]]]
 
 
-class OffsetNotes:
+class OffsetPublisher:
     """Keeps the lake told."""
 
     def __init__(
@@ -57,7 +57,7 @@ class OffsetNotes:
         self._told: Any = None
         # Whether it has written, and not only because it stops.
         self._has_begun = False
-        self._shards: dict[int, tuple[ShardPlace, str]] = {}
+        self._shards: dict[int, tuple[ShardCheckpoint, str]] = {}
         self._writing = asyncio.Lock()
 
     async def run(self) -> None:
@@ -128,7 +128,7 @@ class OffsetNotes:
                 await asyncio.sleep(0)
         return found
 
-    def _active(self) -> dict[int, CoordinatorContext[GroupShard]]:
+    def _active(self) -> dict[int, CoordinatorContext[GroupCoordinatorShard]]:
         return {each.partition.index: each for each in self._coordinators() if each.is_active}
 
     async def _encode_shards(self) -> None:
@@ -137,7 +137,9 @@ class OffsetNotes:
         for index in self._shards.keys() - active.keys():
             del self._shards[index]
         for index, each in active.items():
-            place = ShardPlace(index, each.partition.leader.leader_epoch, each.last_written_offset)
+            place = ShardCheckpoint(
+                index, each.partition.leader.leader_epoch, each.last_written_offset
+            )
             known = self._shards.get(index)
             if known is None or known[0] != place:
                 self._shards[index] = place, shard_note(place, each.shard)

@@ -28,7 +28,7 @@ NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetBack:
+class TruncatedOffset:
     """An offset that a group had committed beyond what came back."""
 
     group_id: str
@@ -45,7 +45,7 @@ class RestoredGroups:
     records: list[CoordinatorRecord] = field(default_factory=list)
     groups: set[str] = field(default_factory=set)
     offsets: int = 0
-    set_back: list[SetBack] = field(default_factory=list)
+    set_back: list[TruncatedOffset] = field(default_factory=list)
     noted_ms: int = -1
 
 
@@ -76,7 +76,7 @@ def restored_groups(
         found.noted_ms = max(found.noted_ms, row["event_time"])
         if row["committed_offset"] > end:
             found.set_back.append(
-                SetBack(
+                TruncatedOffset(
                     group_id=row["group_id"],
                     topic=row["topic"],
                     partition=row["partition"],

@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.coordinator.group.consumer.topology import Topology
+from broker.coordinator.group.consumer.topology import CoordinatorMetadataImage
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.shard import FetchOffsets, GroupShard, Request
+from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, Request
 from broker.coordinator.group.values import NO_PRODUCER_ID, Client, GroupSettings, sees_all
 from broker.coordinator.result import CoordinatorResult, Instant, Reply
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -54,7 +54,7 @@ RANGE: Protocols = (("range", subscription("t")),)
 class Desk:
     """A coordinator whose log is a list and whose clock only moves when the test moves it."""
 
-    def __init__(self, topology: Topology | None = None, **settings: Any) -> None:
+    def __init__(self, topology: CoordinatorMetadataImage | None = None, **settings: Any) -> None:
         self.topology = topology
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
         self.now = BEGAN
@@ -70,8 +70,8 @@ class Desk:
         self.shard = self._new_shard()
         self.perform(self.shard.loaded(self.now))
 
-    def _new_shard(self) -> GroupShard:
-        return GroupShard(self.settings, lambda: f"id{next(self._ids)}", self.topology)
+    def _new_shard(self) -> GroupCoordinatorShard:
+        return GroupCoordinatorShard(self.settings, lambda: f"id{next(self._ids)}", self.topology)
 
     # -- the shell ----------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Desk:
         self.log.append((b"marker", b"commit" if committed else b"abort", producer_id))
         self.shard.replay_end_of_transaction(producer_id, committed=committed)
 
-    def replayed(self) -> GroupShard:
+    def replayed(self) -> GroupCoordinatorShard:
         """Another coordinator that has read the same log."""
         twin = self._new_shard()
         for offset, (key, value, producer_id) in enumerate(self.log):

@@ -9,7 +9,7 @@ import pytest
 
 from broker.coordinator.group.consumer.assignors import ASSIGNORS, Subscriber
 from broker.coordinator.group.consumer.group import ConsumerGroupState
-from broker.coordinator.group.consumer.member import NOTHING, ConsumerMember, MemberState
+from broker.coordinator.group.consumer.member import NOTHING, ConsumerGroupMember, MemberState
 from broker.coordinator.group.consumer.records import epoch_record, member_record
 from broker.coordinator.group.shard import FetchOffsets
 from broker.coordinator.group.values import sees_all
@@ -74,7 +74,9 @@ def test_a_deadline_is_not_lost_with_a_record_that_could_not_be_written(
 def test_an_expression_of_another_broker_that_means_nothing_here_keeps_nobody_away(
     desk: Desk, topics: Topics
 ) -> None:
-    stranger = ConsumerMember(member_id="stranger", regex="(", rebalance_timeout_ms=REBALANCE_MS)
+    stranger = ConsumerGroupMember(
+        member_id="stranger", regex="(", rebalance_timeout_ms=REBALANCE_MS
+    )
     for key, value in (member_record(GROUP, stranger), epoch_record(GROUP, 1, 0)):
         desk.shard.replay(key, value, record_offset=-1)
     a = NewConsumer(desk, "a", "t")

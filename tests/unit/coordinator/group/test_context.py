@@ -10,9 +10,9 @@ import pytest
 
 from broker.coordinator.group.committing import EXPIRED_RECORDS_MAX
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.shard import FetchOffsets, GroupShard, TopicsDeleted
+from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, TopicsDeleted
 from broker.coordinator.group.values import Client, CoordinatorRecord, GroupSettings
-from broker.coordinator.loads import State
+from broker.coordinator.loads import CoordinatorState
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
 from broker.log.log import Log
@@ -40,10 +40,10 @@ class Bench(PartitionBench):
     def __init__(self, folder: Path, *, followers: int = 0, **config: Any) -> None:
         super().__init__(folder, TOPIC, followers=followers, **config)
 
-    def runner(self, **settings: int) -> CoordinatorContext[GroupShard]:
+    def runner(self, **settings: int) -> CoordinatorContext[GroupCoordinatorShard]:
         given = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
         return self.context(
-            GroupShard(given, lambda: "id"),
+            GroupCoordinatorShard(given, lambda: "id"),
             load_bytes=given.offsets_load_buffer_size,
             commit_timeout_ms=given.offsets_commit_timeout_ms,
         )
@@ -225,9 +225,9 @@ async def test_of_several_batches_all_are_appended_or_none(
     runner.close()
 
 
-async def until_loaded(runner: CoordinatorContext[GroupShard]) -> None:
+async def until_loaded(runner: CoordinatorContext[GroupCoordinatorShard]) -> None:
     for _ in range(1_000):
-        if runner.state is not State.LOADING:
+        if runner.state is not CoordinatorState.LOADING:
             return
         await asyncio.sleep(0.005)
     raise TimeoutError("the log is not read yet")
@@ -241,7 +241,7 @@ async def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> No
         runner.submit(commit(offset, group=f"g{offset % 7}"), CLIENT)
     runner.close()
     again = bench.runner()
-    assert again.state is State.LOADING
+    assert again.state is CoordinatorState.LOADING
     assert code_of(lambda: again.submit(fetch(), CLIENT)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await until_loaded(again)
     assert offsets_of(again.submit(fetch("g3"), CLIENT)) == {("t", 0): 1998}

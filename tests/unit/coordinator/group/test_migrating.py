@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.group.classic.states import GroupState
+from broker.coordinator.group.classic.states import ClassicGroupState
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import JoinGroupResponse, LeaveGroupRequest
 from kafka_ds.protocol.messages.consumer_protocol import (
@@ -142,7 +142,9 @@ def test_the_last_new_member_leaves_a_classic_group_behind(desk: Desk) -> None:
     new.leave()
     assert GROUP not in desk.shard.state.consumers
     group = desk.shard.state.groups[GROUP]
-    assert group.state is GroupState.PREPARING_REBALANCE and list(group.members) == [old.member_id]
+    assert group.state is ClassicGroupState.PREPARING_REBALANCE and list(group.members) == [
+        old.member_id
+    ]
     desk.check_replay()
     assert old.heartbeat() is ErrorCode.ILLEGAL_GENERATION or old.heartbeat() is (
         ErrorCode.REBALANCE_IN_PROGRESS
@@ -233,7 +235,7 @@ def test_an_empty_group_becomes_what_its_next_member_speaks(desk: Desk) -> None:
     assert GROUP in desk.shard.state.consumers
     classic_group(desk)
     assert GROUP not in desk.shard.state.consumers
-    assert desk.shard.state.groups[GROUP].state is GroupState.STABLE
+    assert desk.shard.state.groups[GROUP].state is ClassicGroupState.STABLE
     assert desk.fetch() == {("t", 0): 7}
     desk.check_replay()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.coordinator.group.lake.restored import SetBack, restored_groups
-from broker.coordinator.group.shard import GroupShard
+from broker.coordinator.group.lake.restored import TruncatedOffset, restored_groups
+from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.group.values import GroupSettings
 from broker.restore import record_batches
 from kafka_ds.records.batch import read_header
@@ -39,7 +39,7 @@ ROWS = [
 def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None:
     found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
     assert (found.groups, found.offsets, found.noted_ms) == ({"billing", "simple"}, 3, 100)
-    shard = GroupShard(GroupSettings(), lambda: "id")
+    shard = GroupCoordinatorShard(GroupSettings(), lambda: "id")
     for batch in record_batches(found.records, 1000):
         shard.replay_batch(batch, 0, read_header(batch))
     offsets = shard.state.offsets
@@ -56,7 +56,9 @@ def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None
 def test_no_group_goes_on_beyond_what_came_back() -> None:
     found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
     assert found.set_back == [
-        SetBack(group_id="billing", topic="orders", partition=1, committed_offset=11, end_offset=10)
+        TruncatedOffset(
+            group_id="billing", topic="orders", partition=1, committed_offset=11, end_offset=10
+        )
     ]
     (record,) = (each for each in found.records if getattr(each.key, "partition", None) == 1)
     assert record.value is not None

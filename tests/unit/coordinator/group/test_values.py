@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 
-from broker.coordinator.group.classic.group import Group
-from broker.coordinator.group.classic.states import PREDECESSORS, GroupState
+from broker.coordinator.group.classic.group import ClassicGroup
+from broker.coordinator.group.classic.states import PREDECESSORS, ClassicGroupState
 from broker.coordinator.group.classic.subscription import subscribed_topics
-from broker.coordinator.group.timers import TimerKey, TimerKind, Timers
+from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.placement import partition_for
 from broker.java_hash import java_hash
 from tests.unit.coordinator.group.group_desk import subscription
@@ -71,7 +71,7 @@ def key(number: int) -> TimerKey:
 
 
 def test_deadlines_come_up_in_their_order() -> None:
-    timers = Timers()
+    timers = CoordinatorTimer()
     for number, deadline_ms in enumerate((30, 10, 20)):
         timers.set(key(number), deadline_ms)
     assert timers.next_due_ms() == 10
@@ -81,7 +81,7 @@ def test_deadlines_come_up_in_their_order() -> None:
 
 
 def test_a_deadline_that_moves_counts_once_and_where_it_is() -> None:
-    timers = Timers()
+    timers = CoordinatorTimer()
     timers.set(key(1), 10)
     timers.set(key(1), 20)
     assert timers.next_due_ms() == 20
@@ -92,7 +92,7 @@ def test_a_deadline_that_moves_counts_once_and_where_it_is() -> None:
 
 
 def test_a_deadline_that_was_taken_away_does_not_come_up() -> None:
-    timers = Timers()
+    timers = CoordinatorTimer()
     timers.set(key(1), 10)
     timers.cancel(key(1))
     timers.cancel(key(2))
@@ -105,18 +105,20 @@ def test_a_deadline_that_was_taken_away_does_not_come_up() -> None:
 
 
 def test_a_member_that_sends_heartbeats_fills_no_heap() -> None:
-    timers = Timers()
+    timers = CoordinatorTimer()
     for now_ms in range(1000):
         timers.set(key(1), now_ms + 10_000)
     assert len(timers._heap) == 1
     assert timers.next_due_ms() == 10_999
 
 
-@pytest.mark.parametrize(("before", "after"), itertools.product(GroupState, GroupState), ids=str)
+@pytest.mark.parametrize(
+    ("before", "after"), itertools.product(ClassicGroupState, ClassicGroupState), ids=str
+)
 def test_a_group_goes_where_the_table_says_and_nowhere_else(
-    before: GroupState, after: GroupState
+    before: ClassicGroupState, after: ClassicGroupState
 ) -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     group.state = before
     if before in PREDECESSORS[after]:
         group.transition_to(after, 5)

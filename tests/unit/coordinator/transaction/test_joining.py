@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.joining import Asking, Joins, Support, Writer
+from broker.coordinator.transaction.joining import (
+    AddPartitionsToTxnManager,
+    PendingVerification,
+    TransactionalWriter,
+    TransactionSupportedOperation,
+)
 from broker.coordinator.transaction.values import ProducerIdAndEpoch, TransactionSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
@@ -27,7 +32,7 @@ class _Partition:
 
 @in_loop
 async def test_a_mistake_with_one_write_does_not_keep_the_others_waiting() -> None:
-    asking = Asking()
+    asking = PendingVerification()
 
     def mistaken() -> None:
         raise AssertionError("ours")
@@ -47,11 +52,11 @@ async def test_a_mistake_of_ours_is_in_the_log_and_the_client_asks_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     nowhere: Any = SimpleNamespace()
-    joins = Joins(nowhere, nowhere, 1, TransactionSettings())
-    writer = Writer("x", ProducerIdAndEpoch(1, 0), Support.JOINS)
+    joins = AddPartitionsToTxnManager(nowhere, nowhere, 1, TransactionSettings())
+    writer = TransactionalWriter("x", ProducerIdAndEpoch(1, 0), TransactionSupportedOperation.JOINS)
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     answer.set_exception(AssertionError("ours"))
-    refused = joins._judge(nowhere, writer, Asking(), answer)
+    refused = joins._judge(nowhere, writer, PendingVerification(), answer)
     assert refused is not None and refused.code is ErrorCode.NOT_ENOUGH_REPLICAS
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
@@ -59,13 +64,13 @@ async def test_a_mistake_of_ours_is_in_the_log_and_the_client_asks_again(
 @pytest.mark.parametrize(
     ("support", "expected"),
     [
-        (Support.JOINS, ErrorCode.CONCURRENT_TRANSACTIONS),
-        (Support.ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (TransactionSupportedOperation.JOINS, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (TransactionSupportedOperation.ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
     ],
 )
 @in_loop
 async def test_a_marker_that_may_be_of_the_transaction_before_is_no_reason_to_give_up(
-    support: Support, expected: ErrorCode
+    support: TransactionSupportedOperation, expected: ErrorCode
 ) -> None:
     """The answer is so late that nobody has the patience to ask again: the client may, if it joins by writing."""
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -78,7 +83,7 @@ async def test_a_marker_that_may_be_of_the_transaction_before_is_no_reason_to_gi
     )
     partition: Any = _Partition(log)
     settings = TransactionSettings(add_partitions_to_txn_retry_backoff_max_ms=0)
-    joins = Joins(elsewhere, sender, 1, settings)
+    joins = AddPartitionsToTxnManager(elsewhere, sender, 1, settings)
     asking = joins.join(partition, "x", ProducerIdAndEpoch(1, 0), support)
     assert asking is not None
     write = asyncio.ensure_future(asking.before(lambda: "written"))

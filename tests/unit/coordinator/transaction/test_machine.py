@@ -8,7 +8,7 @@ import pytest
 
 from broker.coordinator.result import CoordinatorResult, Instant
 from broker.coordinator.transaction.records import decode_record, encode_record
-from broker.coordinator.transaction.shard import NeedsProducerId, TransactionShard
+from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
 from broker.coordinator.transaction.states import (
     BY_NAME,
     BY_NUMBER,
@@ -397,7 +397,7 @@ def test_an_end_at_the_last_epoch_changes_the_producer_id() -> None:
     assert decided is not None
     assert (decided.producer_id, decided.producer_epoch) == (7, EPOCH_MAX)
     # What a crash leaves is enough to go on.
-    restarted = TransactionShard(SETTINGS)
+    restarted = TransactionCoordinatorShard(SETTINGS)
     record = decode_record(*encode_record(X, decided))
     assert record is not None
     restarted.replay(*record)

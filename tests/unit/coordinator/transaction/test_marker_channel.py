@@ -15,7 +15,7 @@ from broker.coordinator.placement import partition_for
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction import marker_channel
 from broker.coordinator.transaction.markers import MarkerSender
-from broker.coordinator.transaction.shard import TransactionShard
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.states import TransactionState as S
 from broker.coordinator.transaction.values import ProducerIdAndEpoch, TransactionSettings
 from broker.log.directories.manager import LogManager
@@ -113,7 +113,10 @@ async def test_nothing_is_verified_that_may_be_forgotten(memory_path: Path) -> N
 
 def test_many_unused_ids_are_forgotten_in_turns_and_none_that_is_used_meanwhile() -> None:
     settings = TransactionSettings()
-    shard, now = TransactionShard(settings), Instant(settings.transactional_id_expiration_ms + 1, 0)
+    shard, now = (
+        TransactionCoordinatorShard(settings),
+        Instant(settings.transactional_id_expiration_ms + 1, 0),
+    )
     shard.loaded(now)
     unused = [in_state(S.EMPTY, transactional_id=f"id {n}", updated_ms=0) for n in range(5)]
     for each in unused:
@@ -134,7 +137,7 @@ def test_many_unused_ids_are_forgotten_in_turns_and_none_that_is_used_meanwhile(
 
 def test_what_a_log_does_not_take_is_tried_again_with_the_next_look() -> None:
     settings = TransactionSettings()
-    shard = TransactionShard(settings)
+    shard = TransactionCoordinatorShard(settings)
     for name in ("x", "y"):
         shard.replay(name, in_state(S.ONGOING, transactional_id=name, started_ms=0, timeout_ms=1))
     shard.loaded(Instant(0, 0))

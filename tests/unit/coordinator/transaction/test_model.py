@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.coordinator.result import CoordinatorResult, Instant
 from broker.coordinator.transaction.records import decode_record, encode_record
-from broker.coordinator.transaction.shard import TransactionShard
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.states import TransactionState
 from broker.coordinator.transaction.values import (
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
     TransactionSettings,
     WriteMarkers,
 )
@@ -121,7 +121,7 @@ class Transactions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shard = TransactionShard(TransactionSettings())
+        self.shard = TransactionCoordinatorShard(TransactionSettings())
         self.records: list[tuple[bytes, bytes | None]] = []
         self.logs = {where: MemoryLog() for where in PARTITIONS}
         self.clients: list[Client] = []
@@ -130,7 +130,7 @@ class Transactions(RuleBasedStateMachine):
         self.decided: dict[str, dict[TopicPartition, list[bytes]]] = {}
         self.effects: list[tuple[WriteMarkers, list[TopicPartition]]] = []
         # Decisions whose markers were all written.
-        self.marked: list[Transaction] = []
+        self.marked: list[TransactionMetadata] = []
         self.now_ms = 0
         self.next_id = 100
         self.count = 0
@@ -348,7 +348,7 @@ class Transactions(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """The coordinator and the logs restart with what they wrote."""
-        self.shard = TransactionShard(TransactionSettings())
+        self.shard = TransactionCoordinatorShard(TransactionSettings())
         for key, value in self.records:
             record = decode_record(key, value)
             assert record is not None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.shard import TransactionShard
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.values import EPOCH_MAX, ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.coordinator.transaction.transaction_desk import (
@@ -26,7 +26,7 @@ from tests.unit.coordinator.transaction.transaction_desk import (
 )
 
 
-def timed_out(**changes: Any) -> TransactionShard:
+def timed_out(**changes: Any) -> TransactionCoordinatorShard:
     shard = shard_with(in_state(S.ONGOING, **changes))
     for result in shard.timed_out(NOW + TIMEOUT_MS + 1):
         apply(shard, result)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from broker.coordinator.result import CoordinatorResult
-from broker.coordinator.transaction.shard import TransactionShard
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.states import TransactionState
 from broker.coordinator.transaction.values import (
     ProducerIdAndEpoch,
-    Transaction,
+    TransactionMetadata,
     TransactionSettings,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -34,14 +34,14 @@ SETTINGS = TransactionSettings()
 V1, V2 = 0, 2
 
 
-def shard_with(transaction: Transaction | None = None) -> TransactionShard:
-    shard = TransactionShard(SETTINGS)
+def shard_with(transaction: TransactionMetadata | None = None) -> TransactionCoordinatorShard:
+    shard = TransactionCoordinatorShard(SETTINGS)
     if transaction is not None:
         shard.replay(X, transaction)
     return shard
 
 
-def in_state(state: TransactionState, **changes: Any) -> Transaction:
+def in_state(state: TransactionState, **changes: Any) -> TransactionMetadata:
     partitions = {P0} if state in (S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT) else set()
     fields: dict[str, Any] = {
         "transactional_id": X,
@@ -53,22 +53,27 @@ def in_state(state: TransactionState, **changes: Any) -> Transaction:
         "started_ms": NOW,
         "partitions": frozenset(partitions),
     }
-    return Transaction(**fields | changes)
+    return TransactionMetadata(**fields | changes)
 
 
-def apply(shard: TransactionShard, result: CoordinatorResult) -> Any:
+def apply(shard: TransactionCoordinatorShard, result: CoordinatorResult) -> Any:
     for record in result.records:
         shard.replay(*record)
     return result.response
 
 
-def init(shard: TransactionShard, expected: ProducerIdAndEpoch | None = None, **given: Any) -> Any:
+def init(
+    shard: TransactionCoordinatorShard, expected: ProducerIdAndEpoch | None = None, **given: Any
+) -> Any:
     given = {"timeout_ms": TIMEOUT_MS, "now_ms": NOW, "spare_producer_id": 50} | given
     return apply(shard, shard.init_producer_id(X, given.pop("timeout_ms"), expected, **given))
 
 
 def end(
-    shard: TransactionShard, committed: bool, version: int = V1, who: ProducerIdAndEpoch = ME
+    shard: TransactionCoordinatorShard,
+    committed: bool,
+    version: int = V1,
+    who: ProducerIdAndEpoch = ME,
 ) -> Any:
     result = shard.end(
         X, who, committed=committed, client_version=version, now_ms=NOW, spare_producer_id=50
@@ -76,7 +81,7 @@ def end(
     return apply(shard, result)
 
 
-def state_of(shard: TransactionShard) -> TransactionState:
+def state_of(shard: TransactionCoordinatorShard) -> TransactionState:
     found = shard.find(X)
     assert found is not None
     return found.state
@@ -86,7 +91,7 @@ def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
     return error.value.code
 
 
-def complete(shard: TransactionShard) -> None:
+def complete(shard: TransactionCoordinatorShard) -> None:
     decided = shard.find(X)
     assert decided is not None
     apply(shard, shard.markers_written(decided, NOW))
