@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions lint collect format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions kubernetes lint collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -101,6 +101,11 @@ client-suites: jars $(KERNELS)
 
 spark-versions: jars $(KERNELS)
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.spark.versions $(SPARKS)
+
+# The manifests by Kubernetes' own schemas, which are too large to be a package of every checkout.
+kubernetes: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/kubernetes kubernetes-validate==1.37.0
+	PYTHONPATH=$(VENV)/kubernetes $(BIN)/python -m kubernetes_validate --kubernetes-version 1.31 --strict docs/operations/kubernetes/kafka-ds.yaml
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
