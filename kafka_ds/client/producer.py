@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from kafka_ds.client.cluster import Cluster, TopicPartition
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.producer_settings import ProducerSettings
-from kafka_ds.client.splitting import split
 from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, ClientError, NotDelivered
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
@@ -32,6 +31,8 @@ from kafka_ds.protocol.messages.data import (
     PartitionProduceResponse,
     TopicProduceData,
 )
+from kafka_ds.records.batch import NO_SEQUENCE, build_batch, read_header, read_records
+from kafka_ds.records.sequences import sequence_after
 
 __all__ = ["NotDelivered", "Outgoing", "Producer", "Written"]
 
@@ -363,7 +364,7 @@ class Producer:
         lane.under_way -= 1
         self._waiting_bytes -= size_bytes
         first = 0
-        for data, count in split(batch.data, limit):
+        for data, count in _split(batch.data, limit):
             lane.failed.append(
                 Outgoing(
                     topic=batch.topic,
@@ -419,3 +420,27 @@ def _further(
 
 def _place(batch: Outgoing) -> str:
     return f"topic {batch.topic}, partition {batch.partition}"
+
+
+def _split(data: bytes | bytearray, bytes_max: int) -> Iterator[tuple[bytes, int]]:
+    """The batch as two parts at least, each with its number of records: about ``bytes_max`` bytes, where alike.
+
+    Sequences go on where the last part's end (KIP-98): a broker takes each record once, and what follows stays.
+    """
+    header, records = read_header(data), read_records(data)
+    assert len(records) > 1, "a record cannot be split"
+    parts = min(len(records), max(2, -(-len(data) // max(1, bytes_max))))
+    start = 0
+    for part in range(1, parts + 1):
+        end = len(records) * part // parts
+        sequence = header.base_sequence
+        part_of_batch = build_batch(
+            [each._replace(offset=n) for n, each in enumerate(records[start:end])],
+            codec=header.codec,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=sequence if sequence == NO_SEQUENCE else sequence_after(sequence, start),
+            is_transactional=header.is_transactional,
+        )
+        yield part_of_batch, end - start
+        start = end

@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,8 @@ from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.client.transactions import Identity
 from kafka_ds.errors import RowError
-from kafka_ds.records import encoder, kernel
-from kafka_ds.records.arrays import fixed
+from kafka_ds.records import encoder, kernel, partitioner
+from kafka_ds.records.arrays import fixed, read_only
 from kafka_ds.records.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC,
@@ -37,7 +38,6 @@ from kafka_ds.records.batch import (
 from kafka_ds.records.partitioner import STICKY, STICKY_FIELDS
 from kafka_ds.records.sequences import sequence_after
 from kafka_ds.sink.columns import Columns
-from kafka_ds.sink.loops import loops
 from kafka_ds.sink.rows import TopicRows, rows_by_topic
 from kafka_ds.topic.batches.arrow import columns_of
 from kafka_ds.topic.batches.rebuild import KernelBatch, sealed
@@ -226,6 +226,29 @@ class BatchWriter:
                 name=topic, partition_count=count, sticky=sticky
             )
         return target
+
+
+class Loops(NamedTuple):
+    """`kafka_ds.records.partitioner`, compiled."""
+
+    assign: Callable[..., None]
+    order: Callable[..., None]
+
+
+@lru_cache(maxsize=1)
+def loops() -> Loops:
+    """Compile them (a second), or load what was compiled before."""
+    ints, numbers = read_only(None, np.int32), np.zeros(2, np.int64)
+    out = np.empty(0, np.int32)
+    with kernel.cache_folder() as folder:
+        return Loops(
+            assign=kernel.compiled(
+                folder,
+                partitioner.assign,
+                (ints, encoder.NO_BINARY, encoder.NO_BINARY, True, 0, 1, numbers, out),
+            ),
+            order=kernel.compiled(folder, partitioner.order, (ints, numbers, numbers)),
+        )
 
 
 def _numbered(records: pa.RecordBatch) -> pa.RecordBatch:

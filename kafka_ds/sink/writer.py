@@ -23,9 +23,7 @@ from pyspark.sql.datasource import (
 
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.producer import Producer
-from kafka_ds.client.settled import settle
 from kafka_ds.client.transactions import Identity, Transactions
-from kafka_ds.client.undelayed import acknowledge, answer_at_once
 from kafka_ds.errors import ClientError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.sink import protocol
@@ -33,6 +31,7 @@ from kafka_ds.sink.columns import Columns, describe_rows
 from kafka_ds.sink.commit_records import attempt_id
 from kafka_ds.sink.options import SinkOptions
 from kafka_ds.sink.protocol import Attempt, Job, Span
+from kafka_ds.spark_process import acknowledge, answer_at_once, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa

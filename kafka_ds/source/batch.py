@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from kafka_ds.client.settled import settle
-from kafka_ds.client.undelayed import acknowledge, answer_at_once
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import pushed
 from kafka_ds.source.options.options import Options
@@ -24,6 +22,7 @@ from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import Plan, plan_scan
 from kafka_ds.source.read.partition_reader import ReadConfig, read_tasks, report_loss
 from kafka_ds.source.session.optimizer import CLASS_NAME
+from kafka_ds.spark_process import acknowledge, answer_at_once, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa

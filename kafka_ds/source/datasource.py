@@ -29,15 +29,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafka_ds.client.settled import settle
-from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.errors import OptionError
 from kafka_ds.source.options.options import Options, parse_options
-from kafka_ds.source.orphaned import end_with_driver
 from kafka_ds.source.report import keeps_logs
 from kafka_ds.source.schema import COLUMNS, ColumnError, default_columns, known_columns
 from kafka_ds.source.session import optimizer, unprojected
 from kafka_ds.source.session.slots import slots_of
+from kafka_ds.spark_process import answer_at_once, end_with_driver, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,8 +163,7 @@ class KafkaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a stream; after a mistake in the options, one that says so as soon as it is used."""
-        from kafka_ds.source.refused import RefusedStream
-        from kafka_ds.source.stream import KafkaStreamReader, check_limits
+        from kafka_ds.source.stream import KafkaStreamReader, RefusedStream, check_limits
 
         answer_at_once()
         end_with_driver()

@@ -11,12 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kafka_ds.client.cluster import Topic
-from kafka_ds.client.undelayed import acknowledge
 from kafka_ds.errors import DataLoss, OptionError
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.batch import read_config, slots_for
@@ -47,6 +46,7 @@ from kafka_ds.source.stream_offset import (
     waiting,
     waiting_offsets,
 )
+from kafka_ds.spark_process import acknowledge
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -404,3 +404,39 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
     def stop(self) -> None:
         """End the connections."""
         self._reader.close()
+
+
+class RefusedStream(DataSourceStreamReader):
+    """The reader of a stream whose options are wrong: raises `problem`, whatever Spark asks for.
+
+    PySpark loses what `streamReader` raises: it stops the reader that it did not get, and the user's last line is about
+    a local variable.
+    """
+
+    def __init__(self, problem: OptionError) -> None:
+        self._problem = problem
+
+    def _refuse(self) -> NoReturn:
+        raise self._problem.with_traceback(None)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raise."""
+        self._refuse()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise."""
+        self._refuse()
+
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Raise."""
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raise."""
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raise."""
+        self._refuse()

@@ -1,22 +1,27 @@
-"""Shell: what it means that a file of a plan was removed: its rows are lost, or may be in other files by now.
+"""Shell: what it means that rows of a plan are not where it said: lost, or elsewhere by now.
 
-Rules of this file: the brokers are asked, for the table may be gone, too. Rows of a deleted topic are lost, and those
-below a partition's log start. All others may be in other files, as after OPTIMIZE: to leave them out would hide them.
+The brokers are asked. Of a file that was removed, rows of a deleted topic are lost, and those below a partition's log
+start; all others may be in other files, as after OPTIMIZE: to leave them out would hide them. A log that is a table's
+is compacted only where the table has it (docs/decisions/0019-tables-of-compacted-topics.md): so records that are
+neither in the version of the table that was planned with nor in the log were taken since, and a newer version has
+them. What leaders serve from the lake has gaps for other reasons: there nothing is compacted.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.cluster_pool import pooled_cluster
+from kafka_ds.client.fetch import Range
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.errors import ClientError, TopicGone
+from kafka_ds.errors import ClientError, PlanGone, TopicGone
 from kafka_ds.protocol.errors import KafkaError
-from kafka_ds.protocol.messages.offsets import EARLIEST
+from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, LOWEST
 
-__all__ = ["lost_below"]
+__all__ = ["lost_below", "refuse_compacted"]
 
 ALL_LOST: Final = HIGHEST
 NONE_KNOWN: Final = LOWEST
@@ -35,3 +40,21 @@ def lost_below(client: ClientSettings, topic: str, partition: int, topic_id: byt
         return ALL_LOST
     except (ClientError, KafkaError):
         return NONE_KNOWN
+
+
+def refuse_compacted(cluster: Cluster, span: Range, gap: int) -> None:
+    """To be called once the range was read, with the first offset that was not there.
+
+    Raises:
+        PlanGone: compaction has taken records of the range since it was planned.
+    """
+    key = (span.topic, span.partition)
+
+    def ask(question: int) -> int:
+        return cluster.offsets({key: question}, read_committed=False)[key].offset
+
+    if gap < span.end and ask(EARLIEST_LOCAL) <= gap <= ask(LATEST_TIERED):
+        raise PlanGone(
+            f"{span}: from offset {gap} on the log was compacted since the query was planned, and the table has what "
+            "is missing; run the query again"
+        )

@@ -19,18 +19,15 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.cluster_pool import pooled_cluster
 from kafka_ds.client.fetch import Range, fetch_range
 from kafka_ds.client.settings import ClientSettings
-from kafka_ds.client.settled import settle
-from kafka_ds.client.undelayed import answer_at_once
 from kafka_ds.errors import CorruptBatch, DataLoss, OffsetsGone, PlanDiverged, PlanGone, TopicGone
 from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
 from kafka_ds.source.plan.scan_plan import ColdPiece, FileSlice, HotPiece, LostRange, Task
-from kafka_ds.source.read.compacted import refuse_compacted
-from kafka_ds.source.read.left import end_quietly
-from kafka_ds.source.read.missing import lost_below
+from kafka_ds.source.read.missing import lost_below, refuse_compacted
 from kafka_ds.source.read.scan_metrics import ScanMetrics
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
+from kafka_ds.spark_process import answer_at_once, end_quietly, settle
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,6 +17,7 @@ from kafka_ds.records.arrays import fixed
 from kafka_ds.records.compression import Codec
 from kafka_ds.records.encoder import BinaryColumn
 from kafka_ds.records.partitioner import NO_PARTITION, STICKY, STICKY_FIELDS
+from kafka_ds.sink.batches import loops
 from kafka_ds.sink.columns import check_columns, describe_rows
 from kafka_ds.sink.commit_records import (
     attempt_id,
@@ -28,7 +29,6 @@ from kafka_ds.sink.commit_records import (
     last_commit,
     lock_id,
 )
-from kafka_ds.sink.loops import loops
 from kafka_ds.sink.options import SINK_OPTIONS, SinkOptions, parse_sink_options
 from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
 from kafka_ds.topic.batches.arrow import columns_of

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from kafka_ds import spark_process
 from kafka_ds.client import cluster_pool as kept
-from kafka_ds.client import settled
 from kafka_ds.client.cluster_pool import pooled_cluster
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import CorruptBatch, PlanGone, TopicGone
@@ -172,9 +172,9 @@ def test_the_tasks_of_a_worker_speak_on_one_connection(monkeypatch: pytest.Monke
 def test_what_a_task_leaves_is_put_aside_when_it_is_much_and_only_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(settled.settle, "times", 0)
-    monkeypatch.setattr(settled, "SETTLED_TIMES_MAX", 2)
-    loaded: list[list[list[int]]] = [[[]] for _ in range(settled.UNSETTLED_MAX)]
+    monkeypatch.setattr(spark_process.settle, "times", 0)
+    monkeypatch.setattr(spark_process, "SETTLED_TIMES_MAX", 2)
+    loaded: list[list[list[int]]] = [[[]] for _ in range(spark_process.UNSETTLED_MAX)]
     records = bytes(batch(0, 8))
 
     def script(request: Any) -> Any:
@@ -185,14 +185,14 @@ def test_what_a_task_leaves_is_put_aside_when_it_is_much_and_only_a_few_times(
 
         def task() -> tuple[int, bool]:
             assert sum(each.num_rows for each in _task_rows(broker.port, 8)) == 8
-            walked = len(gc.get_objects()) > settled.UNSETTLED_MAX
-            return settled.settle.times, walked
+            walked = len(gc.get_objects()) > spark_process.UNSETTLED_MAX
+            return spark_process.settle.times, walked
 
         try:
             assert [task(), task()] == [(1, False), (1, False)]
-            loaded += [[[]] for _ in range(settled.UNSETTLED_MAX)]
+            loaded += [[[]] for _ in range(spark_process.UNSETTLED_MAX)]
             assert task() == (2, False)
-            loaded += [[[]] for _ in range(settled.UNSETTLED_MAX)]
+            loaded += [[[]] for _ in range(spark_process.UNSETTLED_MAX)]
             assert task() == (2, True)
         finally:
             if not frozen:

@@ -24,7 +24,7 @@ def source() -> type[DataSource]:
         import stat
         from os import fstat, listdir
 
-        from kafka_ds.client.undelayed import set_without_delay
+        from kafka_ds.spark_process import set_without_delay
 
         count = set_without_delay()
         flags = []
