@@ -16,7 +16,10 @@ from broker.cli.cluster import cluster
 from broker.cli.group import group
 from broker.cli.options import Target, cluster_options, plain
 from broker.cli.produce import produce
+from broker.cli.sql import sql
+from broker.cli.table import table
 from broker.cli.tail import consume, tail
+from broker.cli.tier import tier
 from broker.cli.topic import topic
 from kafka_ds.version import VERSION
 
@@ -98,7 +101,7 @@ def program(context: click.Context, target: Target) -> None:
     context.obj = target
 
 
-for command in (topic, produce, tail, consume, group, cluster):
+for command in (topic, produce, tail, consume, group, cluster, tier, table, sql):
     program.add_command(command)
 
 

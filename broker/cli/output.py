@@ -33,10 +33,13 @@ def print_rows(rows: Sequence[Row], columns: Sequence[str], *, as_json: bool) ->
     if as_json:
         print_json([dict(row) for row in rows])
         return
-    print_table([[row.get(name) for name in columns] for row in rows], columns)
+    titles = [name.upper().replace("_", " ") for name in columns]
+    print_table([[row.get(name) for name in columns] for row in rows], titles)
 
 
-def print_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> None:
+def print_table(
+    rows: Sequence[Sequence[Any]], columns: Sequence[str], *, with_head: bool = True
+) -> None:
     """Aligned columns, numbers to the right."""
     texts = [[cell(value) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in texts)]) for at, name in enumerate(columns)]
@@ -52,7 +55,8 @@ def print_table(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> None:
         )
         return "  ".join(padded).rstrip()
 
-    click.secho(line([name.upper().replace("_", " ") for name in columns]), bold=True)
+    if with_head:
+        click.secho(line(columns), bold=True)
     for row in texts:
         click.echo(line(row))
 

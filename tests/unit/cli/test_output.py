@@ -8,7 +8,7 @@ from broker.cli.output import bytes_text, cell, print_table, progress
 def test_columns_are_aligned_and_numbers_stand_to_the_right(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    print_table([["a", 1, [1, 2]], ["long", 200, []]], ("name", "end_offset", "isr"))
+    print_table([["a", 1, [1, 2]], ["long", 200, []]], ("NAME", "END OFFSET", "ISR"))
     assert capsys.readouterr().out.splitlines() == [
         "NAME  END OFFSET  ISR",
         "a              1  1,2",

@@ -1,0 +1,186 @@
+"""Shell: a lake as DuckDB sees it: each topic is a table of its name, and the system views are there.
+
+Tables are opened by deltalake and given to DuckDB as datasets of Arrow, so no extension is downloaded; DuckDB hands its
+projection and filters down, and files that no row can come from are not opened. A statement opens the tables that it
+names, and no others. Each statement sees the newest version of each table.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from string import Template
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cli.options import Mistake
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from kafka_ds.lake.store.store import Store
+
+# What makes a statement one about all tables.
+_LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
+
+
+class Lake:
+    """The tables of a lake."""
+
+    def __init__(self, uri: str) -> None:
+        from kafka_ds.lake.names import CLUSTER_METADATA, TOPICS
+        from kafka_ds.lake.store.opening import open_store
+        from kafka_ds.lake.store.store import UnsupportedStore
+
+        self.uri = uri.rstrip("/") if "://" in uri else os.path.abspath(uri)
+        try:
+            self._store: Store = open_store(self.uri)
+            is_there = self._store.folders(CLUSTER_METADATA) or self._store.folders(TOPICS)
+        except (OSError, UnsupportedStore) as problem:
+            raise Mistake(f"--lake {uri}: {problem}") from None
+        if not is_there:
+            raise Mistake(f"no table of a cluster is in {self.uri}: is it the brokers' lake.uri?")
+        self._opened: dict[str, DeltaTable] = {}
+
+    def topics(self) -> list[str]:
+        """The topics that have a table, also of topics that were deleted."""
+        from kafka_ds.lake.names import TOPICS
+
+        return sorted(self._store.folders(TOPICS))
+
+    def topic(self, name: str) -> DeltaTable:
+        """A topic's table. Raises Mistake where there is none."""
+        from kafka_ds.lake.names import topic_table
+
+        if name not in self.topics():
+            raise Mistake(f"topic {name} has no table in {self.uri}")
+        return self.table(topic_table(name))
+
+    def table(self, path: str) -> DeltaTable:
+        """A table by its folder, in its newest version. Raises Mistake."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            found = self._opened.get(path)
+            if found is None:
+                address = self._store.uri(path)
+                found = DeltaTable(address, storage_options=self._store.delta_options)
+                self._opened[path] = found
+            else:
+                found.update_incremental()
+            return found
+        except (DeltaError, OSError) as problem:
+            raise Mistake(f"{path}: {problem}") from None
+
+
+class LakeQueries:
+    """A connection of DuckDB over a lake."""
+
+    def __init__(self, lake: Lake) -> None:
+        try:
+            import duckdb
+        except ImportError:
+            raise Mistake("SQL needs DuckDB: pip install duckdb") from None
+        from spark_conf.system_views import DUCKDB
+
+        self._lake = lake
+        self._duckdb: Any = duckdb
+        offline: dict[str, Any] = {
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+        self._connection = duckdb.connect(config=offline)
+        self._connection.execute("SET TimeZone = 'UTC'")
+        for macro in DUCKDB.before:
+            self._connection.execute(macro)
+
+    def close(self) -> None:
+        """End it: threads that read ahead must be gone before the process is."""
+        self._connection.close()
+
+    def has_view(self, name: str) -> bool:
+        """Whether the tables of a view are there: they begin with their first commits."""
+        from spark_conf.system_views import DUCKDB, statements
+
+        return name in dict(statements(DUCKDB, self._lake.uri))
+
+    def split(self, text: str) -> list[str]:
+        """The statements of a text. Raises Mistake."""
+        try:
+            return [str(each.query) for each in self._connection.extract_statements(text)]
+        except self._duckdb.Error as problem:
+            raise self._mistaken(problem) from None
+
+    def run(self, statement: str) -> tuple[list[str], Iterator[list[tuple[Any, ...]]]]:
+        """The names of the columns, and the rows a batch at a time. Raises Mistake."""
+        self._prepare(statement)
+        try:
+            reader = self._connection.execute(statement).to_arrow_reader(2048)
+        except self._duckdb.Error as problem:
+            raise self._mistaken(problem) from None
+        return list(reader.schema.names), self._batches(reader)
+
+    def rows(self, statement: str) -> list[dict[str, Any]]:
+        """All rows by the names of columns, of which there are few. Raises Mistake."""
+        names, batches = self.run(statement)
+        return [dict(zip(names, row, strict=True)) for batch in batches for row in batch]
+
+    def _batches(self, reader: Any) -> Iterator[list[tuple[Any, ...]]]:
+        try:
+            for batch in reader:
+                columns = [column.to_pylist() for column in batch.columns]
+                yield list(zip(*columns, strict=True))
+        except (self._duckdb.Error, OSError) as problem:
+            raise self._mistaken(problem) from None
+        finally:
+            reader.close()
+
+    def _prepare(self, statement: str) -> None:
+        """Register what the statement names; a topic wins over a view of its name."""
+        text = statement.lower()
+        is_listing = any(word in text for word in _LISTING)
+        topics = self._lake.topics()
+        for name in self._views_named(text, is_listing, topics):
+            self._make_view(name)
+        for topic in topics:
+            if is_listing or topic.lower() in text:
+                self._register(topic, self._lake.topic(topic))
+
+    def _views_named(self, text: str, is_listing: bool, topics: Iterable[str]) -> Sequence[str]:
+        from spark_conf.system_views import questions
+
+        taken = {topic.lower() for topic in topics}
+        return [n for n in questions() if n not in taken and (is_listing or n in text)]
+
+    def _make_view(self, name: str) -> None:
+        """A view over system tables, and those that it is made of."""
+        from spark_conf.system_views import DUCKDB, TABLES, Engine, statements
+
+        by_name = Engine(
+            table=Template('"${path}"'),
+            quoted_by='"',
+            create=DUCKDB.create,
+            explode=DUCKDB.explode,
+        )
+        found = {
+            view: text.replace(f'"{self._lake.uri}/', '"')
+            for view, text in statements(by_name, self._lake.uri)
+        }
+        if name not in found:
+            return
+        for table in TABLES.values():
+            if any(f'"{table}"' in text for text in found.values()):
+                self._register(table, self._lake.table(table))
+        for text in found.values():
+            self._connection.execute(text)
+
+    def _register(self, name: str, table: DeltaTable) -> None:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            self._connection.register(name, table.to_pyarrow_dataset())
+        except (DeltaError, OSError) as problem:
+            raise Mistake(f"{name}: {problem}") from None
+
+    def _mistaken(self, problem: Exception) -> Mistake:
+        return Mistake(str(problem).partition("\n\nLINE ")[0])

@@ -1,0 +1,141 @@
+"""Shell: `kafka-ds tier`: what of each topic is local, what is in the lake, and what is due."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.lake import Lake, LakeQueries
+from broker.cli.options import Mistake, Target, cluster_options, json_option
+from broker.cli.output import bytes_text, note, print_json, print_rows
+from broker.cli.tail import Position, offsets_at
+
+if TYPE_CHECKING:
+    from kafka_ds.client.admin import Admin, TopicDescription
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.protocol.topic_partition import TopicPartition
+
+_RANGES = """
+SELECT topic_id, partition, count(*) AS ranges, CAST(sum(lake_bytes) AS BIGINT) AS lake_bytes,
+       CAST(sum(row_count) AS BIGINT) AS lake_rows, max(end_offset) AS tiered_end
+FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, partition
+"""
+_DUE = "SELECT topic_id, count(*) AS ranges FROM retention_debt GROUP BY topic_id"
+
+Row = dict[str, Any]
+
+
+@click.group()
+def tier() -> None:
+    """Look at what is in the lake."""
+
+
+@tier.command("status")
+@click.option("--lake", metavar="DIR", help="lake.uri, where a broker's own is not this machine's.")
+@json_option
+@cluster_options
+def status(target: Target, lake: str | None, as_json: bool) -> None:
+    """Show for each topic its local and lake bytes, the tiered ranges, the lag and what is due for deletion.
+
+    The lag is how many committed offsets are not in the lake yet; a segment goes there when it is rolled.
+
+    \b
+    Examples:
+      kafka-ds tier status
+      kafka-ds tier status --json --lake /mnt/lake
+    """
+    from kafka_ds.client.admin import Admin
+
+    with target.cluster() as cluster:
+        admin = Admin(cluster)
+        topics = admin.describe_topics()
+        ranges, due = _lake_rows(Target(lake=lake).over(target), admin)
+        sizes = _local_bytes(admin)
+        rows = [
+            _row(cluster, each, ranges, due, sizes)
+            for each in topics.values()
+            if not each.is_internal
+        ]
+    if as_json:
+        print_json(rows)
+        return
+    shown = [
+        {**row, "local": bytes_text(row["local_bytes"]), "lake": bytes_text(row["lake_bytes"])}
+        for row in rows
+    ]
+    columns = ("topic", "tiered", "local", "lake", "ranges", "lake_rows", "lag", "due")
+    print_rows(shown, columns, as_json=False)
+
+
+def _lake_rows(
+    target: Target, admin: Admin
+) -> tuple[dict[tuple[str, int], Row], dict[str, int]] | tuple[None, None]:
+    """Ranges by topic id and partition, and those that are due by topic id; None where the lake cannot be read."""
+    where = target.lake_of(admin)
+    try:
+        with closing(LakeQueries(Lake(where))) as queries:
+            if not queries.has_view("remote_segments"):
+                return {}, {}
+            ranges = {(row["topic_id"], row["partition"]): row for row in queries.rows(_RANGES)}
+            due = {row["topic_id"]: row["ranges"] for row in queries.rows(_DUE)}
+            return ranges, due
+    except Mistake as problem:
+        note(f"kafka-ds: the lake cannot be read from here: {problem.format_message()}")
+        return None, None
+
+
+def _local_bytes(admin: Admin) -> dict[str, int]:
+    """The bytes of all replicas of each topic."""
+    found: dict[str, int] = {}
+    for each in admin.describe_log_dirs():
+        found[each.topic] = found.get(each.topic, 0) + each.size_bytes
+    return found
+
+
+def _row(
+    cluster: Cluster,
+    topic: TopicDescription,
+    ranges: dict[tuple[str, int], Row] | None,
+    due: dict[str, int] | None,
+    sizes: dict[str, int],
+) -> Row:
+    is_tiered = cluster.topic_setting(topic.name, "remote.storage.enable") == "true"
+    row: Row = {
+        "topic": topic.name,
+        "tiered": is_tiered,
+        "partitions": len(topic.partitions),
+        "local_bytes": sizes.get(topic.name, 0),
+        "lake_bytes": None,
+        "lake_rows": None,
+        "ranges": None,
+        "lag": None,
+        "due": None,
+    }
+    if ranges is None or due is None:
+        return row
+    mine = {p: row for (topic_id, p), row in ranges.items() if topic_id == topic.topic_id}
+    for name in ("ranges", "lake_bytes", "lake_rows"):
+        row[name] = sum(each[name] or 0 for each in mine.values())
+    row["due"] = due.get(topic.topic_id, 0)
+    if is_tiered:
+        row["lag"] = _lag(cluster, topic, {p: each["tiered_end"] for p, each in mine.items()})
+    return row
+
+
+def _lag(cluster: Cluster, topic: TopicDescription, tiered_ends: dict[int, int]) -> int | None:
+    """Committed offsets that are not in the lake; None while a partition has no leader."""
+    from kafka_ds.protocol.topic_partition import TopicPartition
+
+    if any(each.is_offline for each in topic.partitions):
+        return None
+    places = [TopicPartition(topic.name, each.partition) for each in topic.partitions]
+
+    def at(kind: Any) -> dict[TopicPartition, int]:
+        return offsets_at(cluster, places, Position(kind=kind), read_committed=True)
+
+    starts, ends = at("beginning"), at("end")
+    return sum(
+        max(0, ends[p] - max(starts[p], tiered_ends.get(p.partition, -1) + 1)) for p in places
+    )

@@ -1,0 +1,195 @@
+"""`kafka-ds` on a lake: SQL with and without a broker, the state of tiering, a topic's table, the prompt."""
+
+import json
+import os
+import pty
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.cli.lake import Lake, LakeQueries
+from tests.command_line import CommandLine
+from tests.processes import BrokerProcess, running_broker, wait_until
+
+RECORDS = 1_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    settings = {"lake.max.lag.ms": 500, "lake.offsets.interval.ms": 500}
+    folder = tmp_path_factory.mktemp("cli-lake")
+    with running_broker(folder, settings) as running:
+        kafka_ds = CommandLine(running.bootstrap, folder)
+        kafka_ds.ok("topic", "create", "pay-ments", "orders", "--partitions", "2")
+        for partition in range(2):
+            numbers = range(partition, 2 * RECORDS, 2)
+            lines = "".join(f'{n}:{{"total": {n}}}\n' for n in numbers)
+            words = ("--partition", str(partition), "--key-separator", ":")
+            kafka_ds.ok("produce", "orders", *words, typed=lines)
+        kafka_ds.ok("produce", "pay-ments", typed=b"\xff\n")
+        kafka_ds.ok("consume", "orders", "--group", "billing", "--max-messages", "10")
+        wait_until("the lake to have it all", lambda: is_tiered(kafka_ds))
+        yield running
+
+
+def is_tiered(kafka_ds: CommandLine) -> bool:
+    found = {row["topic"]: row for row in kafka_ds.json("tier", "status")}
+    whole = found["orders"]["lake_rows"] == 2 * RECORDS and found["pay-ments"]["lake_rows"] == 1
+    return whole and all(row["lag"] == 0 for row in found.values())
+
+
+@pytest.fixture
+def kafka_ds(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
+    return CommandLine(broker.bootstrap, tmp_path)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> CommandLine:
+    """One that reaches no broker."""
+    return CommandLine("127.0.0.1:1", tmp_path)
+
+
+def test_topics_are_tables_and_no_broker_is_needed(
+    broker: BrokerProcess, alone: CommandLine
+) -> None:
+    lake = ("--lake", str(broker.lake))
+    table = alone.ok("sql", *lake, "SELECT count(*) AS n FROM orders")
+    assert table.split() == ["n", str(2 * RECORDS)]
+    query = """
+        SELECT partition, sum(CAST(decode(value)->>'total' AS INT)) AS total, min("offset") AS first
+        FROM orders WHERE partition = 1 GROUP BY partition
+    """
+    assert json.loads(alone.ok("sql", *lake, query, "--json")) == [
+        {"partition": 1, "total": RECORDS**2, "first": 0}
+    ]
+    both = 'SELECT 1 AS one; SELECT value, timestamp IS NULL AS "no time" FROM "pay-ments"'
+    assert alone.ok("sql", *lake, both, "--csv").split("\n")[1:] == [
+        "1",
+        "value,no time",
+        "ff,False",
+        "",
+    ]
+    typed = alone.ok("sql", *lake, typed="SELECT 'of standard input' AS x;\n")
+    assert "of standard input" in typed
+    names = [row["name"] for row in json.loads(alone.ok("sql", *lake, "SHOW TABLES", "--json"))]
+    assert {"orders", "pay-ments", "group_lag", "remote_segments"} <= set(names)
+
+
+def test_the_cluster_says_where_its_lake_is(kafka_ds: CommandLine) -> None:
+    query = "SELECT group_id, topic, sum(committed_offset) AS at FROM group_lag GROUP BY ALL"
+
+    def is_noted() -> bool:
+        return bool(json.loads(kafka_ds.ok("sql", query, "--json")))
+
+    wait_until("the group's offsets in the lake", is_noted)
+    assert json.loads(kafka_ds.ok("sql", query, "--json")) == [
+        {"group_id": "billing", "topic": "orders", "at": 10}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("SELECT * FROM nowhere", "Table with name nowhere does not exist"),
+        ("SELEC 1", "syntax error"),
+        ("SELECT nothing FROM orders", '"nothing" not found'),
+    ],
+)
+def test_a_mistake_in_a_statement_is_one_line(
+    broker: BrokerProcess, alone: CommandLine, statement: str, told: str
+) -> None:
+    assert told in alone.run("sql", "--lake", str(broker.lake), statement).complaint
+
+
+def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:
+    told = alone.run("sql", "--lake", str(tmp_path), "SELECT 1").complaint
+    assert told == f"no table of a cluster is in {tmp_path}: is it the brokers' lake.uri?"
+    assert "folders and s3://" in alone.run("sql", "--lake", "gs://x", "SELECT 1").complaint
+
+
+def test_files_that_no_row_can_come_from_are_not_opened(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    """Neither those of another partition nor those of other offsets: what is damaged there does no harm."""
+    copied = tmp_path / "lake"
+    shutil.copytree(broker.lake, copied)
+    for path in (copied / "topics" / "orders" / "partition=1").glob("*.parquet"):
+        path.write_bytes(b"damaged")
+    queries = LakeQueries(Lake(str(copied)))
+    try:
+        count = "SELECT count(decode(value)) AS n FROM orders WHERE"
+        assert queries.rows(f"{count} partition = 0") == [{"n": RECORDS}]
+        assert queries.rows(f'{count} "offset" >= {RECORDS}') == [{"n": 0}]
+    finally:
+        queries.close()
+
+
+def test_the_state_of_tiering(broker: BrokerProcess, kafka_ds: CommandLine, tmp_path: Path) -> None:
+    rows = {row["topic"]: row for row in kafka_ds.json("tier", "status")}
+    orders = rows["orders"]
+    assert (orders["tiered"], orders["lag"], orders["due"]) == (True, 0, 0)
+    assert orders["ranges"] >= 2
+    assert orders["lake_bytes"] > 0
+    assert orders["local_bytes"] > 0
+    done = kafka_ds.run("tier", "status", "--lake", str(tmp_path))
+    assert (done.status, "the lake cannot be read from here" in done.errors) == (0, True)
+    assert "orders" in done.output
+
+
+def test_a_topics_table(broker: BrokerProcess, kafka_ds: CommandLine, alone: CommandLine) -> None:
+    found = kafka_ds.json("table", "show", "orders", "--files")
+    assert found["rows"] == 2 * RECORDS == sum(each["rows"] for each in found["file_list"])
+    assert {"column": "value", "type": "binary"} in found["schema"]
+    assert [(p["partition"], p["first_offset"], p["last_offset"]) for p in found["partitions"]] == [
+        (each, 0, RECORDS - 1) for each in range(2)
+    ]
+    assert (found["history"][-1]["version"], found["history"][-1]["operation"]) == (
+        0,
+        "CREATE TOPIC",
+    )
+    lake = ("--lake", str(broker.lake))
+    shown = alone.ok("table", "show", "orders", *lake, "--history", "1")
+    assert "headers         array<struct<key: string, value: binary>>" in shown
+    assert alone.run("table", "show", "none", *lake).complaint == (
+        f"topic none has no table in {broker.lake}"
+    )
+
+
+def test_the_prompt(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Several lines a statement, commands, a mistake that ends nothing, and a history."""
+    leader, follower = pty.openpty()
+    words = [sys.executable, "-m", "broker.cli", "sql", "--lake", str(broker.lake)]
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"}
+    with subprocess.Popen(
+        words, stdin=follower, stdout=follower, stderr=follower, env=environment
+    ) as prompt:
+        os.close(follower)
+        seen = ""
+
+        def until(text: str) -> str:
+            nonlocal seen
+            found = ""
+            while text not in found:
+                assert select.select([leader], [], [], 60)[0], (text, found)
+                found += os.read(leader, 4096).decode()
+            seen += found
+            return found
+
+        until("kafka-ds> ")
+        os.write(leader, b"SELECT count(*) AS records\n")
+        until("...> ")
+        os.write(leader, b"FROM orders;\n")
+        assert str(2 * RECORDS) in until("kafka-ds> ")
+        os.write(leader, b"SELECT nonsense;\n")
+        assert "Binder Error" in until("kafka-ds> ")
+        os.write(leader, b".schema orders\n")
+        assert "timestamp_type" in until("kafka-ds> ")
+        os.write(leader, b".quit\n")
+        assert prompt.wait(60) == 0, seen
+    os.close(leader)
+    assert "FROM orders;" in (tmp_path / "kafka-ds" / "sql_history").read_text()
