@@ -1,5 +1,5 @@
-"""Shell: the command line: `python -m broker [restore | adopt] [server.properties] [--override key=value]…` runs one
-broker, brings its empty disks back from the lake, or takes over the data directories of an Apache Kafka.
+"""Shell: `python -m broker [restore | adopt] [server.properties] [--override key=value]…` runs one broker, brings its
+empty disks back from the lake, or takes over the data directories of an Apache Kafka; `kafka-ds` runs the same.
 
 Rules of this file: the log goes to standard error (`broker.log_lines`); standard output gets the one line `ready
 <host>:<port>`, or what was restored or taken over. A mistake of the user is one line and exit status 1. SIGTERM and
@@ -13,9 +13,10 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker import log_lines
@@ -38,38 +39,113 @@ GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a broker until it is told to stop, or restores its disks; the exit status."""
+    """Runs a broker until it is told to stop, restores its disks, or takes over Kafka's; the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [ADOPT]:
-        return _adopt(given[1:])
-    restores = given[:1] == [RESTORE]
-    parsed = _parser().parse_args(given[1:] if restores else given)
+        return _parsed_adopt(given[1:])
+    if given[:1] == [RESTORE]:
+        parsed = _parser(
+            RESTORE, "Bring the empty disks of a broker back from the lake."
+        ).parse_args(given[1:])
+        return restore_disks(parsed.properties, parsed.override, _print)
+    parsed = _parser(
+        None,
+        "Run one kafka-ds broker. Subcommands: restore (bring empty disks back from the lake), adopt (take over "
+        "the data directories of an Apache Kafka); each has its own --help.",
+    ).parse_args(given)
+    return run(parsed.properties, parsed.override)
+
+
+def run(properties: str | None, overrides: Sequence[str]) -> int:
+    """Run a broker until it is told to stop; the exit status."""
+    return _told(lambda: _run_loop(_serve(_loaded(_known_file(properties), overrides))))
+
+
+def restore_disks(
+    properties: str | None,
+    overrides: Sequence[str],
+    say: Callable[[str], object],
+    report: Callable[[int, int], object] | None = None,
+) -> int:
+    """Bring the disks of a broker that does not run back from the lake; the exit status.
+
+    `report` is told now and then how many partitions of how many are back.
+    """
+    more = [*overrides, *RESTORE_OVERRIDES]
+    return _told(lambda: _run_loop(_restore(_loaded(properties, more), say, report)))
+
+
+def adopt_directories(
+    properties: str | None,
+    overrides: Sequence[str],
+    say: Callable[[str], object],
+    *,
+    topic_configs: Sequence[str] = (),
+    metadata_log_dir: str | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Take over data directories of Apache Kafka, and say what was found; the exit status."""
+
+    def work() -> None:
+        config = _loaded(properties, overrides)
+        from broker.adoption.adopt import adopt, parse_topic_configs
+        from broker.lake_store import open_exclusive
+
+        adopt(
+            config,
+            SystemDisk(),
+            open_exclusive,
+            say,
+            topic_configs=parse_topic_configs(topic_configs),
+            metadata_log_dir=metadata_log_dir,
+            dry_run=dry_run,
+        )
+
+    return _told(work)
+
+
+def _told(work: Callable[[], object]) -> int:
+    """Do it; a mistake of the user is told, one line each. The exit status."""
     log_lines.set_up(log_lines.TEXT)
     try:
-        more = RESTORE_OVERRIDES if restores else ()
-        config = load(parsed.properties, [*parsed.override, *more])
-        log_lines.set_up_broker(config.log_format)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(_restore(config) if restores else _serve(config))
+        work()
     except ConfigError as error:
-        _complain(error)
+        for line in str(error).splitlines():
+            sys.stderr.write(f"kafka-ds: {line}\n")
         return 1
     except KeyboardInterrupt:  # before the signal handlers are there
         return 1
     return 0
 
 
-def _complain(error: ConfigError) -> None:
-    for line in str(error).splitlines():
-        sys.stderr.write(f"kafka-ds: {line}\n")
+def _loaded(properties: str | None, overrides: Sequence[str]) -> BrokerConfig:
+    config = load(properties, overrides)
+    log_lines.set_up_broker(config.log_format, config.node_id)
+    return config
 
 
-def _parser() -> argparse.ArgumentParser:
+def _known_file(properties: str | None) -> str | None:
+    """A word that is no file's name is a subcommand that does not exist."""
+    if properties and properties.isalpha() and not os.path.exists(properties):
+        raise ConfigError(
+            f"{properties} is neither a file nor a subcommand: the subcommands are {RESTORE} and {ADOPT}"
+        )
+    return properties
+
+
+def _run_loop(work: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(work)
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def _parser(subcommand: str | None, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m broker",
-        usage="%(prog)s [restore | adopt] [-h] [--version] [--override key=value] [server.properties]",
-        description="Runs one kafka-ds broker. `restore` in front: brings its empty disks back from the lake instead; "
-        "`adopt`: takes over the data directories of an Apache Kafka.",
+        prog=f"python -m broker{f' {subcommand}' if subcommand else ''}",
+        description=description,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"kafka-ds {VERSION}")
@@ -86,13 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _adopt(words: Sequence[str]) -> int:
-    """Take over data directories of Apache Kafka, and say what was found; the exit status."""
-    parser = _parser()
-    parser.usage = (
-        "%(prog)s adopt [-h] [--override key=value] [--topic-config topic:key=value] [--metadata-log-dir folder] "
-        "[--dry-run] [server.properties]"
-    )
+def _parsed_adopt(words: Sequence[str]) -> int:
+    parser = _parser(ADOPT, "Take over the data directories of an Apache Kafka.")
     parser.add_argument(
         "--topic-config",
         action="append",
@@ -109,26 +180,14 @@ def _adopt(words: Sequence[str]) -> int:
         "--dry-run", action="store_true", help="look, say what there is, do nothing"
     )
     parsed = parser.parse_args(words)
-    log_lines.set_up(log_lines.TEXT)
-    try:
-        config = load(parsed.properties, parsed.override)
-        log_lines.set_up_broker(config.log_format)
-        from broker.adoption.adopt import adopt, parse_topic_configs
-        from broker.lake_store import open_exclusive
-
-        adopt(
-            config,
-            SystemDisk(),
-            open_exclusive,
-            lambda line: sys.stdout.write(f"{line}\n"),
-            topic_configs=parse_topic_configs(parsed.topic_config),
-            metadata_log_dir=parsed.metadata_log_dir,
-            dry_run=parsed.dry_run,
-        )
-    except ConfigError as error:
-        _complain(error)
-        return 1
-    return 0
+    return adopt_directories(
+        parsed.properties,
+        parsed.override,
+        _print,
+        topic_configs=parsed.topic_config,
+        metadata_log_dir=parsed.metadata_log_dir,
+        dry_run=parsed.dry_run,
+    )
 
 
 def _loop_factory() -> Callable[[], Any] | None:
@@ -143,10 +202,13 @@ def _loop_factory() -> Callable[[], Any] | None:
 
 async def _serve(config: BrokerConfig) -> None:
     # Here, not above: a wrong setting is told without waiting for the imports.
+    from broker.banner import banner
     from broker.loop_stalls import LoopStalls
     from broker.node import Node
     from kafka_ds.records import machine_code
 
+    for line in banner(config, _absolute(config)):
+        log.info("%s", line)
     raise_open_files_limit()
     machine_code.build_beside()
     stopping = asyncio.Event()
@@ -171,7 +233,7 @@ async def _serve(config: BrokerConfig) -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     host, port = node.bound_address
-    log.info("broker %d of kafka-ds %s serves %s:%d", config.node_id, VERSION, host, port)
+    log.info("serving %s:%d in cluster %s", host, port, node.log_manager.cluster_id)
     sys.stdout.write(f"ready {host}:{port}\n")
     sys.stdout.flush()
     why = await _ended(node, stopping)
@@ -182,7 +244,17 @@ async def _serve(config: BrokerConfig) -> None:
         raise why
 
 
-async def _restore(config: BrokerConfig) -> None:
+def _absolute(config: BrokerConfig) -> dict[str, str]:
+    """The absolute path of each folder that the settings name."""
+    paths = [*config.log_dirs, *([config.lake_uri] if "://" not in config.lake_uri else [])]
+    return {path: os.path.abspath(path) for path in paths}
+
+
+async def _restore(
+    config: BrokerConfig,
+    say: Callable[[str], object],
+    report: Callable[[int, int], object] | None,
+) -> None:
     """Bring the disks of a broker that does not run back from the lake, and say what came back."""
     from broker.node import Node
     from broker.restore import check, restore
@@ -192,7 +264,7 @@ async def _restore(config: BrokerConfig) -> None:
     disk = SystemDisk()
     check(config, disk, open_store)
     node = Node(config, SystemClock(), disk, SystemNetwork())
-    await restore(node, lambda line: sys.stdout.write(f"{line}\n"))
+    await restore(node, say, report)
 
 
 async def _started(node: Node, stopping: asyncio.Event) -> bool:

@@ -22,6 +22,7 @@ TEXT, JSON = "text", "json"
 LINES_MAX = 50
 WINDOW_SECONDS = 10.0
 FORMAT_VARIABLE = "KAFKA_DS_LOG_FORMAT"
+NODE_VARIABLE = "KAFKA_DS_LOG_NODE"
 # Statements that are watched at once; beyond, all begin anew.
 STATEMENTS_MAX = 1_000
 
@@ -29,25 +30,29 @@ STATEMENTS_MAX = 1_000
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def set_up_broker(how: str) -> None:
-    """The log of this process and of those that it will start."""
+def set_up_broker(how: str, node_id: int) -> None:
+    """The log of this process and of those that it will start; each line names the node."""
     os.environ[FORMAT_VARIABLE] = how
-    set_up(how)
+    os.environ[NODE_VARIABLE] = str(node_id)
+    set_up(how, node=str(node_id))
 
 
 def set_up_child(process: str) -> None:
     """The log of a process that a broker has started; `process` is what its lines call it."""
-    set_up(os.environ.get(FORMAT_VARIABLE, TEXT), process=process)
+    node = os.environ.get(NODE_VARIABLE, "")
+    set_up(os.environ.get(FORMAT_VARIABLE, TEXT), process=process, node=node)
 
 
-def set_up(how: str, *, process: str = "", stream: TextIO | None = None) -> None:
-    """Has all loggers write to standard error; `process` tells those of a broker apart."""
+def set_up(how: str, *, process: str = "", node: str = "", stream: TextIO | None = None) -> None:
+    """Has all loggers write to standard error; `process` tells those of a broker apart, `node` brokers."""
     formatter: logging.Formatter
     if how == JSON:
-        formatter = JsonLines(process)
+        formatter = JsonLines(process, node)
     else:
+        where = f"[node {node}] " if node else ""
         name = f"{process}: " if process else ""
-        formatter = logging.Formatter(f"%(asctime)s %(levelname)s {name}%(message)s (%(name)s)")
+        form = f"%(asctime)s %(levelname)s {where}{name}%(message)s (%(name)s)"
+        formatter = logging.Formatter(form)
     handler = LimitedHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
@@ -60,9 +65,10 @@ def set_up(how: str, *, process: str = "", stream: TextIO | None = None) -> None
 class JsonLines(logging.Formatter):
     """One object a line."""
 
-    def __init__(self, process: str = "") -> None:
+    def __init__(self, process: str = "", node: str = "") -> None:
         super().__init__()
-        self._process = {"process": process} if process else {}
+        own = {"node": int(node) if node else None, "process": process or None}
+        self._process = {name: value for name, value in own.items() if value is not None}
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON; values that JSON has no word for are written as text."""

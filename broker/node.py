@@ -212,14 +212,19 @@ class Node(Parts):
 
     def _open_metadata(self) -> MetadataLog:
         self._store = store_of(self.config.lake_uri, self._open_lake)
-        log = DeltaLog(self._store, CLUSTER_METADATA, clock=self._lake_clock)
-        metadata_log = MetadataLog(self._store, log=log)
+        table = DeltaLog(self._store, CLUSTER_METADATA, clock=self._lake_clock)
+        metadata_log = MetadataLog(self._store, log=table)
         # Disks with something on them have a cluster: where the lake has none, it may be elsewhere (`_check_lake`).
         self.metadata = metadata_log.load(begins=self._has_empty_disks())
         if self.metadata.cluster_id is None and self._has_empty_disks():
             # Brokers that begin a cluster together agree on its id before their disks bear one.
             metadata_log.found(uuid_text(new_uuid()))
             self.metadata = metadata_log.load()
+            log.info(
+                "lake.uri=%s held no cluster: a new, empty one begins in %s",
+                self.config.lake_uri,
+                self._store.uri(""),
+            )
         elif self._serves_clients:
             self._lost_its_disks = (
                 self.config.node_id in self.metadata.brokers and self._has_empty_disks()

@@ -47,12 +47,14 @@ log = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.1
 RETRY_SECONDS = 1.0
+LOG_EVERY_MS = 10_000
 RECORDS_AT_ONCE = 500
 # Of a partition whose leader lives no offset that was committed is beyond the end.
 NO_BOUND = 2**63 - 1
 
 Row = dict[str, Any]
 Say = Callable[[str], object]
+Report = Callable[[int, int], object]
 
 
 def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -> None:
@@ -73,11 +75,14 @@ def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -
         raise ConfigError(f"lake.uri={config.lake_uri} holds no cluster: nothing to restore")
 
 
-async def restore(node: Node, say: Say) -> None:
-    """Bring back what belongs to this broker, which is not started yet; it is stopped when this returns."""
+async def restore(node: Node, say: Say, report: Report | None = None) -> None:
+    """Bring back what belongs to this broker, which is not started yet; it is stopped when this returns.
+
+    `report` is told how many partitions of how many are back; without it the log is, now and then.
+    """
     await node.start(serves_clients=False)
     assert node.failed is not None
-    working = asyncio.get_running_loop().create_task(Restoration(node, say).run())
+    working = asyncio.get_running_loop().create_task(Restoration(node, say, report).run())
     try:
         await asyncio.wait((working, node.failed), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -94,9 +99,11 @@ async def restore(node: Node, say: Say) -> None:
 class Restoration:
     """One broker's share of a cluster on its way back."""
 
-    def __init__(self, node: Node, say: Say) -> None:
+    def __init__(self, node: Node, say: Say, report: Report | None) -> None:
         self._node = node
         self._say = say
+        self._report = report or self._log_progress
+        self._logged_ms = node.clock.monotonic_ms()
 
     async def run(self) -> None:
         """Elect, recover, bring groups back, and say what has come of it."""
@@ -104,6 +111,8 @@ class Restoration:
         rows = await self._noted()
         await self._elect()
         while node.replica_manager.is_recovering:
+            partitions = [each.leader.is_recovering for each in node.replica_manager]
+            self._report(partitions.count(False), len(partitions))
             await asyncio.sleep(POLL_SECONDS)
         self._say(
             f"cluster {node.log_manager.cluster_id}: broker {node.config.node_id} restored from "
@@ -113,6 +122,12 @@ class Restoration:
         self._tell_groups(await self._bring_back_groups(rows))
         self._tell_transactions(rows)
         await self._flush()
+
+    def _log_progress(self, done: int, total: int) -> None:
+        now_ms = self._node.clock.monotonic_ms()
+        if now_ms - self._logged_ms >= LOG_EVERY_MS:
+            self._logged_ms = now_ms
+            log.info("%d of %d partitions are back", done, total)
 
     async def _noted(self) -> list[Row]:
         """What brokers have noted of their partitions and groups; asked until the lake answers."""

@@ -17,7 +17,7 @@ from broker.cli.options import Mistake
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from kafka_ds.lake.store.store import Store
+    from kafka_ds.delta.store.store import Store
 
 # What makes a statement one about all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
@@ -27,9 +27,9 @@ class Lake:
     """The tables of a lake."""
 
     def __init__(self, uri: str) -> None:
-        from kafka_ds.lake.names import CLUSTER_METADATA, TOPICS
-        from kafka_ds.lake.store.opening import open_store
-        from kafka_ds.lake.store.store import UnsupportedStore
+        from kafka_ds.delta.store.store import UnsupportedStore
+        from kafka_ds.delta.store.uri import open_store
+        from kafka_ds.topic.names import CLUSTER_METADATA, TOPICS
 
         self.uri = uri.rstrip("/") if "://" in uri else os.path.abspath(uri)
         try:
@@ -43,13 +43,13 @@ class Lake:
 
     def topics(self) -> list[str]:
         """The topics that have a table, also of topics that were deleted."""
-        from kafka_ds.lake.names import TOPICS
+        from kafka_ds.topic.names import TOPICS
 
         return sorted(self._store.folders(TOPICS))
 
     def topic(self, name: str) -> DeltaTable:
         """A topic's table. Raises Mistake where there is none."""
-        from kafka_ds.lake.names import topic_table
+        from kafka_ds.topic.names import topic_table
 
         if name not in self.topics():
             raise Mistake(f"topic {name} has no table in {self.uri}")

@@ -13,9 +13,11 @@ from typing import Any, NoReturn
 import click
 
 from broker.cli.cluster import cluster
+from broker.cli.config import config
 from broker.cli.group import group
 from broker.cli.options import Target, cluster_options, plain
 from broker.cli.produce import produce
+from broker.cli.server import adopt, broker, restore
 from broker.cli.sql import sql
 from broker.cli.table import table
 from broker.cli.tail import consume, tail
@@ -35,7 +37,8 @@ class Program(click.Group):
             return inner.main(*arguments, standalone_mode=False, **named)
         status = 0
         try:
-            inner.main(*arguments, standalone_mode=False, **named)
+            # What a command gives by click's Exit; those that end by themselves give None.
+            status = inner.main(*arguments, standalone_mode=False, **named) or 0
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
             status = error.exit_code
@@ -101,7 +104,21 @@ def program(context: click.Context, target: Target) -> None:
     context.obj = target
 
 
-for command in (topic, produce, tail, consume, group, cluster, tier, table, sql):
+for command in (
+    topic,
+    produce,
+    tail,
+    consume,
+    group,
+    cluster,
+    tier,
+    table,
+    sql,
+    broker,
+    restore,
+    adopt,
+    config,
+):
     program.add_command(command)
 
 

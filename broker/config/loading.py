@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ENABLED = "sasl.enabled.mechanisms"
+# What stands in files of earlier Kafkas, and what is to be done about it.
+INSTEAD = {
+    "broker.id": "use node.id={}",
+    "zookeeper.connect": "remove it, there is no ZooKeeper",
+    "controller.quorum.voters": "remove it, the lake is the quorum",
+    "controller.quorum.bootstrap.servers": "remove it, the lake is the quorum",
+}
 # An entry of *.replication.throttled.replicas.
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
@@ -129,9 +136,15 @@ def _parse_unserved(name: str, text: str) -> Value:
     from broker.config.unserved import unserved_setting
 
     setting = unserved_setting(name)
-    if setting is None:
-        raise no_setting(name)
-    return setting.parse(text)
+    try:
+        if setting is None:
+            raise no_setting(name)
+        return setting.parse(text)
+    except ConfigError:
+        if instead := INSTEAD.get(name):
+            told = f"{name}={text} is not supported: {instead.format(text)}"
+            raise ConfigError(told) from None
+        raise
 
 
 def no_setting(name: str) -> ConfigError:
@@ -177,7 +190,26 @@ def _topic_defaults(values: Mapping[str, Value]) -> TopicConfig:
 
 
 def _check_whole(config: BrokerConfig) -> None:
-    """What no single setting can say about itself."""
+    """What no single setting can say about itself; all that is wrong, of each subject the first."""
+    mistakes: list[ConfigError] = []
+    subjects: tuple[Callable[[BrokerConfig], None], ...] = (
+        _check_places,
+        _check_reach,
+        _check_cluster,
+        _check_groups,
+        check_cleaner,
+        lambda whole: _check_topic(whole.topic),
+    )
+    for check in subjects:
+        try:
+            check(config)
+        except ConfigError as error:
+            mistakes.append(error)
+    if mistakes:
+        raise ConfigError("\n".join(map(str, dict.fromkeys(map(str, mistakes)))))
+
+
+def _check_places(config: BrokerConfig) -> None:
     if not config.log_dirs or not all(config.log_dirs):
         raise ConfigError(f"log.dirs={','.join(config.log_dirs)} does not name a directory")
     if len(set(config.log_dirs)) != len(config.log_dirs):
@@ -186,6 +218,9 @@ def _check_whole(config: BrokerConfig) -> None:
         raise ConfigError("lake.uri is empty")
     if "://" in config.lake_uri and not config.lake_uri.startswith(("file://", "s3://")):
         raise ConfigError(f"lake.uri={config.lake_uri} is neither a folder nor an s3:// URI")
+
+
+def _check_reach(config: BrokerConfig) -> None:
     listening = config.endpoints
     _check_listeners(config)
     names = {endpoint.name for endpoint in listening}
@@ -197,10 +232,6 @@ def _check_whole(config: BrokerConfig) -> None:
                 "advertised.listeners cannot be 0.0.0.0: clients need an address that they can reach"
             )
     _ = config.super_principals
-    _check_cluster(config)
-    _check_groups(config)
-    check_cleaner(config)
-    _check_topic(config.topic)
 
 
 def _check_listeners(config: BrokerConfig) -> None:

@@ -210,12 +210,13 @@ class CoordinatorContext(Generic[S]):
         while partition.leader.is_recovering:
             await asyncio.sleep(RECOVERY_POLL_SECONDS)
         began_ms = said_ms = self._clock.monotonic_ms()
+        has_told = False
 
         def on_progress(offset: int) -> None:
-            nonlocal said_ms
+            nonlocal said_ms, has_told
             now_ms = self._clock.monotonic_ms()
             if now_ms - said_ms >= PROGRESS_EVERY_MS:
-                said_ms = now_ms
+                said_ms, has_told = now_ms, True
                 how_far = f"offset {offset} of {log.log_end_offset}"
                 _LOGGER.info("%s: loading, %s after %d ms", log.name, how_far, now_ms - began_ms)
 
@@ -230,7 +231,10 @@ class CoordinatorContext(Generic[S]):
             return
         took_ms = self._clock.monotonic_ms() - began_ms
         self._loads.loaded(took_ms, self._clock.monotonic_ms())
-        _LOGGER.info("%s: loaded up to offset %d in %d ms", log.name, log.log_end_offset, took_ms)
+        # There are fifty and more: a quick one is told to who asks for details.
+        level = logging.INFO if has_told else logging.DEBUG
+        end = log.log_end_offset
+        _LOGGER.log(level, "%s: loaded up to offset %d in %d ms", log.name, end, took_ms)
         self._loaded()
 
     def _load_ended(self, task: asyncio.Task[None]) -> None:

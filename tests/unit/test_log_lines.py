@@ -69,6 +69,17 @@ def test_text_is_for_people(root: logging.Logger, log: logging.Logger) -> None:
     assert stream.getvalue().count("\n") == 1
 
 
+def test_each_line_names_the_node(root: logging.Logger, log: logging.Logger) -> None:
+    texts = []
+    for form in (log_lines.TEXT, log_lines.JSON):
+        stream = io.StringIO()
+        log_lines.set_up(form, process="tier worker", node="3", stream=stream)
+        log.info("copied")
+        texts.append(stream.getvalue())
+    assert texts[0].endswith(" INFO [node 3] tier worker: copied (broker.somewhere)\n")
+    assert json.loads(texts[1])["node"] == 3
+
+
 def records(log: logging.Logger, at_s: float, count: int, line: int = 1) -> None:
     """`count` records of one statement at a time."""
     for number in range(count):

@@ -392,7 +392,7 @@ def test_the_command_says_what_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("set_up", "set_up_broker"):  # This process's log is pytest's.
-        monkeypatch.setattr(log_lines, name, lambda form: None)
+        monkeypatch.setattr(log_lines, name, lambda *words: None)
     kraft_folder(tmp_path)
     words = ["--override", f"log.dirs={tmp_path}/log", "--override", f"lake.uri={tmp_path}/lake"]
     assert main(["adopt", *words, "--override", "node.id=4"]) == 1

@@ -112,7 +112,12 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
             "sasl.enabled.mechanisms=PLAIN,GSSAPI",
             "sasl.enabled.mechanisms=PLAIN,GSSAPI: GSSAPI is none of: PLAIN, SCRAM-SHA-256",
         ),
-        ("controller.quorum.voters=1@a:1", "is not honoured by this broker: leave it out (--o"),
+        (
+            "controller.quorum.voters=1@a:1",
+            "is not supported: remove it, the lake is the quorum (--o",
+        ),
+        ("broker.id=3", "broker.id=3 is not supported: use node.id=3 (--o"),
+        ("zookeeper.connect=z:2181", "is not supported: remove it, there is no ZooKeeper (--o"),
         ("log.cleanup.policy=shred", "log.cleanup.policy=shred is none of: compact, delete"),
         ("log.cleaner.threads=0", "log.cleaner.threads=0 is below the least value allowed"),
         ("sasl.jaas.config=secret", "sasl.jaas.config=(hidden) is not honoured"),

@@ -1,0 +1,63 @@
+"""Pure: what a broker says of itself when it starts: who it is, where it listens, where it keeps what, what differs.
+
+Paths are absolute, since those of the settings may be relative to a folder that the log does not name. No line has a
+secret; the settings are those that were given and are not what they would be without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from broker.config.broker import BrokerConfig
+from broker.config.describe import Source, describe_broker
+from kafka_ds.version import VERSION
+
+# Told in lines of their own.
+_TOLD = frozenset(
+    {"node.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "lake.uri"}
+)
+
+
+def banner(config: BrokerConfig, absolute: Mapping[str, str]) -> Iterator[str]:
+    """The lines; `absolute` has the absolute path of each relative one."""
+    yield f"kafka-ds {VERSION} starts as node {config.node_id}"
+    listening = [
+        f"{each.name}://{each.host}:{each.port} ({config.protocols[each.name]})"
+        for each in config.endpoints
+    ]
+    yield f"listeners: {', '.join(listening)}"
+    dirs = ", ".join(absolute.get(each, each) for each in config.log_dirs)
+    yield f"log.dirs: {dirs}; lake.uri: {absolute.get(config.lake_uri, config.lake_uri)}"
+    if missing := list(_unprotected(config)):
+        yield f"security: {'off' if len(missing) == 3 else 'no ' + ', no '.join(missing)}"
+    if given := list(_given(config)):
+        yield f"settings: {', '.join(given)}"
+
+
+def _unprotected(config: BrokerConfig) -> Iterator[str]:
+    """What does not protect any listener."""
+    protocols = config.protocols
+    if not any(each.endswith("SSL") for each in protocols.values()):
+        yield "encryption"
+    if not any(
+        protocol.startswith("SASL")
+        or (protocol == "SSL" and config.of_listener(name, "ssl.client.auth") != "none")
+        for name, protocol in protocols.items()
+    ):
+        yield "authentication"
+    if not config.authorizer_class_name:
+        yield "authorization"
+
+
+def _given(config: BrokerConfig) -> Iterator[str]:
+    """The settings that were given and differ from what holds without."""
+    for each in describe_broker(config):
+        value = "(hidden)" if each.is_sensitive else each.value
+        defaults = [s.value for s in each.synonyms if s.source is Source.DEFAULT]
+        was_given = any(s.source is Source.STATIC_BROKER for s in each.synonyms)
+        if (
+            was_given
+            and each.name not in _TOLD
+            and (each.is_sensitive or each.value not in defaults)
+        ):
+            yield f"{each.name}={value}"

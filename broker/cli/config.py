@@ -1,0 +1,80 @@
+"""Shell: `kafka-ds config check`: a broker's configuration before the broker is started with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from broker.cli.options import json_option
+from broker.cli.output import note, print_json, print_rows
+
+
+@click.group()
+def config() -> None:
+    """Look at a broker's configuration."""
+
+
+@config.command("check")
+@click.argument("properties", metavar="FILE")
+@click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting that wins over the file; repeat it.",
+)
+@click.option("--all", "with_defaults", is_flag=True, help="Settings at their defaults, too.")
+@json_option
+def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_json: bool) -> None:
+    """Check a configuration without starting a broker: all mistakes at once, or the values and where they come from.
+
+    A mistake is a line on standard error with the setting and the line of the file; the exit status is 1 then. What
+    depends on the machine (ports, folders, the lake) is seen only when the broker starts.
+
+    \b
+    Examples:
+      kafka-ds config check server.properties
+      kafka-ds config check server.properties --override node.id=2 --all --json
+    """
+    from broker.config.loading import load
+    from broker.config.settings import ConfigError
+
+    try:
+        loaded = load(properties, overrides)
+    except ConfigError as error:
+        mistakes = str(error).splitlines()
+        for line in mistakes:
+            note(f"kafka-ds: {line}")
+        raise click.exceptions.Exit(1) from None
+    rows = _rows(loaded)
+    shown = [row for row in rows if with_defaults or row["origin"] != "default"]
+    if as_json:
+        print_json(shown)
+        return
+    print_rows(shown, ("setting", "value", "default", "origin"), as_json=False)
+    note(f"no mistake; {len(rows) - len(shown)} settings are at their defaults and not shown")
+
+
+def _rows(loaded: Any) -> list[dict[str, Any]]:
+    from broker.config.describe import Source, describe_broker
+
+    rows = []
+    for each in describe_broker(loaded):
+        given = [s for s in each.synonyms if s.source is Source.STATIC_BROKER]
+        default = next((s.value for s in each.synonyms if s.source is Source.DEFAULT), None)
+        origin = "default"
+        if given:
+            # It may have been given by another name, as log.retention.hours gives log.retention.ms.
+            by_name = "" if given[0].name == each.name else f": {given[0].name}"
+            origin = f"{loaded.origins.get(given[0].name, 'given')}{by_name}"
+        hidden = each.is_sensitive and bool(given)
+        rows.append(
+            {
+                "setting": each.name,
+                "value": "(hidden)" if hidden else each.value,
+                "default": default,
+                "origin": origin,
+            }
+        )
+    return rows

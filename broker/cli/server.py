@@ -1,0 +1,132 @@
+"""Shell: `kafka-ds broker`, `restore` and `adopt`: what runs on a broker's own machine.
+
+They are `python -m broker` with its subcommands, with a bar of progress on a terminal.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from broker.cli.output import progress
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_override = click.option(
+    "--override",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting that wins over the file; repeat it.",
+)
+_properties = click.argument("properties", metavar="[SERVER.PROPERTIES]", required=False)
+
+
+def _ends_with_status(function: Callable[..., int]) -> Callable[..., None]:
+    """A command whose function gives its exit status."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **named: Any) -> None:
+        raise click.exceptions.Exit(function(*arguments, **named))
+
+    return called
+
+
+@click.command()
+@_properties
+@_override
+@_ends_with_status
+def broker(properties: str | None, overrides: tuple[str, ...]) -> int:
+    """Run a broker, until SIGTERM or Ctrl-C.
+
+    It prints one line, "ready HOST:PORT", once it accepts clients; its log goes to standard error. Without settings it
+    listens on 127.0.0.1:9092 and keeps its data below the folder "data".
+
+    \b
+    Examples:
+      kafka-ds broker
+      kafka-ds broker server.properties --override lake.max.lag.ms=5000
+    """
+    from broker.__main__ import run
+
+    return run(properties, overrides)
+
+
+@click.command()
+@_properties
+@_override
+@_ends_with_status
+def restore(properties: str | None, overrides: tuple[str, ...]) -> int:
+    """Bring the empty disks of a broker back from the lake, before it is started again.
+
+    The broker must not run, and log.dirs must be empty. What comes back, and what does not, is printed.
+
+    \b
+    Example:
+      kafka-ds restore server.properties
+    """
+    from broker.__main__ import restore_disks
+
+    done = 0
+    with progress("restoring", unit="partitions") as advance:
+
+        def report(back: int, _: int) -> None:
+            nonlocal done
+            advance(back - done)
+            done = back
+
+        return restore_disks(properties, overrides, click.echo, report)
+
+
+@click.command()
+@_properties
+@_override
+@click.option(
+    "--topic-config",
+    "topic_configs",
+    multiple=True,
+    metavar="TOPIC:KEY=VALUE",
+    help="A topic's setting, which wins over Kafka's metadata; repeat it.",
+)
+@click.option(
+    "--metadata-log-dir",
+    metavar="DIR",
+    help="Kafka's own metadata log, if it is not in one of log.dirs.",
+)
+@click.option("--dry-run", is_flag=True, help="Look, say what there is, do nothing.")
+@_ends_with_status
+def adopt(
+    properties: str | None,
+    overrides: tuple[str, ...],
+    topic_configs: tuple[str, ...],
+    metadata_log_dir: str | None,
+    dry_run: bool,
+) -> int:
+    """Take over the data directories of an Apache Kafka, where they are.
+
+    Kafka must have been stopped. Copy the directories first: what is taken over is Kafka's no longer.
+
+    \b
+    Examples:
+      kafka-ds adopt server.properties --dry-run
+      kafka-ds adopt server.properties --topic-config orders:retention.ms=604800000
+    """
+    from broker.__main__ import adopt_directories
+
+    with progress("taking over", unit="lines") as advance:
+
+        def say(line: str) -> None:
+            advance(1)
+            click.echo(line)
+
+        return adopt_directories(
+            properties,
+            overrides,
+            say,
+            topic_configs=topic_configs,
+            metadata_log_dir=metadata_log_dir,
+            dry_run=dry_run,
+        )
