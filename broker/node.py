@@ -21,22 +21,12 @@ from typing import TYPE_CHECKING, Any
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_taken_over
 from broker.cleaner.settings import CleanerSettings
-from broker.cluster.controller.controller import Controller, Defaults
-from broker.cluster.events import NO_BROKER_EPOCH, ConfigChanged, Event
-from broker.cluster.features import supported_features
-from broker.cluster.image import MetadataImage
-from broker.cluster.member import ClusterMember
-from broker.cluster.membership.lifecycle import BrokerIdentity, endpoints_told
-from broker.cluster.metadata.applying import take_effect
-from broker.cluster.metadata.driver import ClusterDriver
-from broker.cluster.metadata.event_lines import Told, lines_of
-from broker.cluster.metadata.log import MetadataLog
-from broker.cluster.producer_ids import ProducerIds
-from broker.cluster.topic_names import in_force
 from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
 from broker.config.loading import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
+from broker.controller.controller import Controller, Defaults
+from broker.controller.driver import ClusterDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.coordinator.group.lake.noting import OffsetPublisher
 from broker.coordinator.group.settings import group_settings
@@ -48,15 +38,25 @@ from broker.log.config import LogConfig
 from broker.log.directories.directories import are_empty, disown, unowned
 from broker.log.directories.manager import LogManager
 from broker.log.directories.metrics import log_samples
+from broker.membership.lifecycle import BrokerIdentity, endpoints_told
+from broker.membership.member import ClusterMember
+from broker.membership.producer_ids import ProducerIds
+from broker.metadata.event_lines import Told, lines_of
+from broker.metadata.events import NO_BROKER_EPOCH, ConfigChanged, Event
+from broker.metadata.features import supported_features
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog
+from broker.metadata.publisher import take_effect
+from broker.metadata.topic_names import in_force
 from broker.node_metrics import node_samples
 from broker.node_replicas import known_home, moves_of, surroundings_of
 from broker.parts import Parts
 from broker.registry import REGISTRY
 from broker.remote.manager import TierManager
 from broker.replica.leader.alter_partition import IsrProposals
-from broker.replica.leader.preparing import PREPARING_THREADS_MAX, BatchPreparer
+from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
-from broker.replica.serving.fetching import Fetching
+from broker.replica.serving.fetch_manager import Fetching
 from broker.seams import Clock, Disk, Network
 from broker.security.wiring import Security
 from broker.server.dispatch import Dispatcher

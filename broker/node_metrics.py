@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from broker.cluster.metrics import cluster_samples
 from broker.coordinator.group.metrics import LOADS as GROUP_LOADS
 from broker.coordinator.group.metrics import group_samples
 from broker.coordinator.transaction.metrics import LOADS as TRANSACTION_LOADS
 from broker.coordinator.transaction.metrics import late_samples, transaction_samples
+from broker.membership.metrics import cluster_samples
 from broker.metrics.names import Metric, Sample, gauge
 from broker.replica.fetcher.metrics import fetcher_samples, move_samples
 from broker.security.quotas.quota_metrics import quota_samples
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
-    from broker.cluster.image import MetadataImage
+    from broker.metadata.image import MetadataImage
     from broker.parts import Parts
     from broker.replica.follower.followed import FollowedPartition
     from broker.replica.leader.hosted import HostedPartition

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from broker.byte_rate import ByteRate
-from broker.cluster.partition_change import directory_of
+from broker.metadata.partition_change import directory_of
+from broker.replica.fetcher.context import THROTTLED_RATE, Surroundings
 from broker.replica.fetcher.settings import replication_settings
-from broker.replica.fetcher.surroundings import THROTTLED_RATE, Surroundings
 from broker.replica.moves import LogMoves, MovesAround
 
 if TYPE_CHECKING:
-    from broker.cluster.image import MetadataImage
+    from broker.metadata.image import MetadataImage
     from broker.parts import Parts
 
 MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"

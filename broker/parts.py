@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import asyncio
 
-    from broker.cluster.image import MetadataImage
-    from broker.cluster.member import ClusterMember
-    from broker.cluster.metadata.driver import ClusterDriver
-    from broker.cluster.producer_ids import ProducerIds
     from broker.compaction.manager import LogCleaner
     from broker.config.loading import BrokerConfig
+    from broker.controller.driver import ClusterDriver
     from broker.coordinator.group.coordinator import GroupCoordinator
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
     from broker.log.directories.manager import LogManager
+    from broker.membership.member import ClusterMember
+    from broker.membership.producer_ids import ProducerIds
+    from broker.metadata.image import MetadataImage
     from broker.remote.manager import TierManager
     from broker.replica.leader.alter_partition import IsrProposals
-    from broker.replica.leader.preparing import BatchPreparer
+    from broker.replica.leader.batch_preparer import BatchPreparer
     from broker.replica.manager import ReplicaManager
     from broker.replica.moves import LogMoves
-    from broker.replica.serving.fetching import Fetching
+    from broker.replica.serving.fetch_manager import Fetching
     from broker.seams import Clock, Disk, Network
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.wiring import Security

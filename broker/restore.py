@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.cluster.controller.elections import ElectionType
-from broker.cluster.events import NO_LEADER
-from broker.cluster.metadata.log import MetadataLog
-from broker.cluster.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError
+from broker.controller.elections import ElectionType
 from broker.coordinator.group.lake.restored import RestoredGroups, restored_groups
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.values import CoordinatorRecord
 from broker.coordinator.placement import TOPIC
 from broker.lake_store import reason, store_of
 from broker.log.values import AppendOrigin
+from broker.metadata.events import NO_LEADER
+from broker.metadata.log import MetadataLog
+from broker.metadata.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.node import Node
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Disk

@@ -16,11 +16,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from broker.adoption.broker_settings import taken_over
-from broker.adoption.looking import look
+from broker.adoption.kafka_dirs import look
 from broker.adoption.mark import mark_taken_over
 from broker.adoption.plan import Found, FoundLog, Plan, join, plan
-from broker.cluster.image import MetadataImage
-from broker.cluster.metadata.log import MetadataLog, Superseded, Undecided
 from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
@@ -29,6 +27,8 @@ from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
 from broker.log.directories.directory import LogDirectory
 from broker.log.files import replace as replace_file
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog, Superseded, Undecided
 from broker.seams import Disk
 from broker.system import new_uuid
 from kafka_ds.delta.store.store import Store

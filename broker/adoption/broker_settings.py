@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from broker.adoption.plan import takeable
-from broker.cluster.controller.draft import MIN_INSYNC_REPLICAS
 from broker.config.broker import ALL_BROKERS
 from broker.config.dynamic import is_changeable, with_changes
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError, attribute_of, broker_synonyms
 from broker.config.topic import TopicConfig
+from broker.controller.draft import MIN_INSYNC_REPLICAS
 
 # The settings of a topic whose defaults must not be lost.
 DELETING = frozenset(

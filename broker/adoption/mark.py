@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.cluster.image import MetadataImage
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.files import read_or_none, replace
+from broker.metadata.image import MetadataImage
 from broker.seams import Disk
 from kafka_ds.protocol.types import NO_UUID
 

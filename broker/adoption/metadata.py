@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from broker.cluster.events import AclCreated, PartitionRegistration, QuotaComponent
-from broker.cluster.security_image import QuotaEntity, in_order
+from broker.metadata.events import AclCreated, PartitionRegistration, QuotaComponent
+from broker.metadata.security_image import QuotaEntity, in_order
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.messages.persisted_metadata import (

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.adoption.metadata import KafkaCluster, KafkaTopic
-from broker.cluster.events import (
+from broker.config.settings import ConfigError
+from broker.metadata.events import (
     NO_BROKER_EPOCH,
     NO_LEADER,
     ClientQuotaChanged,
@@ -31,8 +32,8 @@ from broker.cluster.events import (
     RegisterBroker,
     TopicCreated,
 )
-from broker.cluster.image import MetadataImage
-from broker.cluster.topic_names import (
+from broker.metadata.image import MetadataImage
+from broker.metadata.topic_names import (
     COMPACTED_TOPICS,
     INTERNAL_TOPICS,
     REMOTE_STORAGE_ENABLE,
@@ -40,7 +41,6 @@ from broker.cluster.topic_names import (
     collision_key,
     why_illegal,
 )
-from broker.config.settings import ConfigError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 

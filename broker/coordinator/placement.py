@@ -6,8 +6,8 @@ here again. It is taken modulo the number of partitions, so that number never ch
 
 from __future__ import annotations
 
-from broker.cluster.topic_names import CONSUMER_OFFSETS
 from broker.java_hash import SIGN, java_hash
+from broker.metadata.topic_names import CONSUMER_OFFSETS
 
 TOPIC = CONSUMER_OFFSETS
 

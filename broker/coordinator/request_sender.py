@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from broker.cluster.events import BrokerUnregistered, Event, FenceBroker, RegisterBroker
-from broker.cluster.membership.channel import endpoint_of
-from broker.cluster.others import OtherBrokers
+from broker.membership.channel import endpoint_of
+from broker.membership.other_brokers import OtherBrokers
+from broker.metadata.events import BrokerUnregistered, Event, FenceBroker, RegisterBroker
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 

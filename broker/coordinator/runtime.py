@@ -16,9 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from broker.cluster.events import NO_LEADER, PartitionRegistration
-from broker.cluster.image import MetadataImage
-from broker.cluster.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.placement import partition_for
 from broker.coordinator.result import (
@@ -31,6 +28,9 @@ from broker.coordinator.result import (
 )
 from broker.log.replay import LoadFailed, replay_log
 from broker.log.values import AppendOrigin
+from broker.membership.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
+from broker.metadata.events import NO_LEADER, PartitionRegistration
+from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

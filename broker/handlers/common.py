@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
-from broker.cluster.image import BrokerRegistration, MetadataImage
+from broker.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.metadata.image import BrokerRegistration, MetadataImage
 from broker.security.authorization.asking import may, operations_for
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.data import LeaderIdAndEpoch, NodeEndpoint

@@ -17,7 +17,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from broker.cluster.events import (
+from broker.config.settings import ConfigError
+from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
+from broker.metadata.events import (
     BrokerRegistrationChanged,
     ConfigChanged,
     Event,
@@ -26,21 +29,18 @@ from broker.cluster.events import (
     TopicDeleted,
     UnfenceBroker,
 )
-from broker.cluster.image import MetadataImage
-from broker.cluster.topic_names import in_force
-from broker.config.settings import ConfigError
-from broker.log.config import LogConfig
-from broker.log.directories.manager import LogManager
+from broker.metadata.image import MetadataImage
+from broker.metadata.topic_names import in_force
+from broker.replica.fetcher.context import Surroundings
 from broker.replica.fetcher.fetchers import Fetchers
-from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
 from broker.replica.leader.hosted import HostedPartition, Proposer
 from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.replicas import Replicas
+from broker.replica.state_applier import Transitions
 from broker.replica.strays import set_strays_aside
 from broker.replica.topic_metrics import topic_metrics
-from broker.replica.transitions import Transitions
 from broker.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE

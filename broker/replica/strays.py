@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from broker.cluster.image import MetadataImage
 from broker.log.directories.manager import LogManager
+from broker.metadata.image import MetadataImage
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.acls import Operation, ResourceType
+from broker.metadata.acls import Operation, ResourceType
 from broker.security.authorization.access import (
     ACCESS,
     CLUSTER,

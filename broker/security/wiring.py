@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
-from broker.cluster.topic_names import NAME_LENGTH_MAX
+from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
+from broker.metadata.topic_names import NAME_LENGTH_MAX
 from broker.security.authentication.credentials import Credentials
 from broker.security.authentication.scram_users import ScramUsers
 from broker.security.authorization.authorizer import Authorizer
@@ -20,8 +20,8 @@ from broker.security.quotas.address_rates import AddressRates
 from broker.security.quotas.quotas import ClientQuotas
 
 if TYPE_CHECKING:
-    from broker.cluster.image import MetadataImage
     from broker.config.access import AccessConfig
+    from broker.metadata.image import MetadataImage
     from broker.principal import Principal
     from kafka_ds.delta.store.store import Store
 

@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from broker.cluster.controller.controller import Controller, Defaults, NewTopic
-from broker.cluster.events import Endpoint
-from broker.cluster.image import MetadataImage
-from broker.cluster.member import decide_claim
-from broker.cluster.membership.lifecycle import BrokerIdentity
-from broker.cluster.metadata.driver import ClusterDriver
-from broker.cluster.metadata.log import MetadataLog
+from broker.controller.controller import Controller, Defaults, NewTopic
+from broker.controller.driver import ClusterDriver
+from broker.membership.lifecycle import BrokerIdentity
+from broker.membership.member import decide_claim
+from broker.metadata.events import Endpoint
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog
 from broker.system import new_uuid
 from kafka_ds.delta.store.local import LocalStore
 from tests.bench import machine

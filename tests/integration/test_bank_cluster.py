@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.image import MetadataImage
-from broker.cluster.metadata.log import MetadataLog
 from broker.coordinator.placement import TOPIC as OFFSETS
 from broker.coordinator.placement import partition_for
 from broker.coordinator.transaction.coordinator import TOPIC as STATE
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from tests.integration.bank_teller import GROUP, ORDERS
 from tests.integration.test_bank import SETTINGS, TELLERS, TIMEOUT_S, Bank, run

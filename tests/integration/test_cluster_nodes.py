@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.election.lease import LEASE_PATH, decode_lease
-from broker.cluster.member import ClusterMember
-from broker.cluster.membership.lifecycle import BrokerIdentity
 from broker.config.settings import ConfigError
+from broker.membership.lease import LEASE_PATH, decode_lease
+from broker.membership.lifecycle import BrokerIdentity
+from broker.membership.member import ClusterMember
 from broker.replica.manager import ReplicaManager
 from broker.system import new_uuid
 from kafka_ds.delta.store.local import LocalStore

@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.cluster.image import MetadataImage
-from broker.cluster.metadata.log import MetadataLog
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from tests.processes import BrokerCluster, BrokerProcess, cluster, wait_until
 

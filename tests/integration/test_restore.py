@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from broker.cluster.image import MetadataImage
-from broker.cluster.metadata.log import MetadataLog
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.offsets import OffsetsTable, present
 from spark_conf.system_views import duckdb_views

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from broker.cluster.events import (
+from broker.crash_points import CrashPoints
+from broker.metadata.events import (
     ClusterCreated,
     ConfigChanged,
     ControllerChange,
@@ -25,8 +26,7 @@ from broker.cluster.events import (
     TopicDeleted,
     UnfenceBroker,
 )
-from broker.cluster.metadata.log import MetadataLog, replay_commit
-from broker.crash_points import CrashPoints
+from broker.metadata.log import MetadataLog, replay_commit
 from broker.worker.metadata.materialise import Materialiser
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.log import DeltaLog

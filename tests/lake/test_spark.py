@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.metadata.log import MetadataLog
 from broker.crash_points import CrashPoints
+from broker.metadata.log import MetadataLog
 from broker.worker.delta.front import removals
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.settings import TierSettings

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from broker.cluster.events import Event, TopicCreated, TopicDeleted
+from broker.metadata.events import Event, TopicCreated, TopicDeleted
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS
 from spark_conf.system_views import DUCKDB, FOLDER, SPARK, duckdb_views, main, questions, statements

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.events import PartitionRegistration
-from broker.cluster.image import MetadataImage
-from broker.cluster.metadata.log import MetadataLog
 from broker.config.access import STANDARD_AUTHORIZER
+from broker.metadata.events import PartitionRegistration
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode
 from tests.in_process import batch_of, produce_request

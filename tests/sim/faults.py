@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.cluster.events import PartitionRegistration
+from broker.metadata.events import PartitionRegistration
 from tests.sim.world import Host, World
 
 RESTART_SECONDS_MAX = 15.0

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.controller import brokers
-from broker.cluster.controller import isr as cluster_isr
-from broker.cluster.metadata import log as metadata_log
-from broker.cluster.partition_change import Election, PartitionChange
+from broker.controller import brokers
+from broker.controller import isr as cluster_isr
 from broker.coordinator.group.committing import OffsetMetadataManager
 from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch
 from broker.log.producers import Producers
+from broker.metadata import log as metadata_log
+from broker.metadata.partition_change import Election, PartitionChange
 from broker.replica.follower.partition import FollowerPartition, Verdict
 from broker.replica.leader import isr
 from broker.replica.leader.hosted import HostedPartition

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from broker.cluster.events import PartitionRegistration
+from broker.metadata.events import PartitionRegistration
 from tests.sim.clients import Partition
 from tests.sim.faults import Faults
 from tests.sim.world import Host

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from broker.cluster.events import (
+from broker.metadata.events import (
     BrokerUnregistered,
     ControllerChange,
     Event,
@@ -14,8 +14,8 @@ from broker.cluster.events import (
     RegisterBroker,
     UnfenceBroker,
 )
-from broker.cluster.image import MetadataImage
-from broker.cluster.metadata.log import MetadataLog, replay_commit
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog, replay_commit
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.topic.names import CLUSTER_METADATA
 from tests.fakes.lake_store import FakeLogClock

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from broker import log_lines
-from broker.cluster.events import (
+from broker.metadata.event_lines import Told, lines_of
+from broker.metadata.events import (
     ConfigChanged,
     Event,
     PartitionChanged,
@@ -18,7 +19,6 @@ from broker.cluster.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.cluster.metadata.event_lines import Told, lines_of
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
 

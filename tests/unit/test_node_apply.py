@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.controller.draft import Decision
-from broker.cluster.events import (
+from broker.controller.draft import Decision
+from broker.metadata.events import (
     ConfigChanged,
     Event,
     PartitionChanged,

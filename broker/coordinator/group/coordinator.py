@@ -12,9 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
-from broker.cluster.events import Event, PartitionChanged, TopicDeleted
-from broker.cluster.image import MetadataImage
-from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
 from broker.coordinator.group.consumer.topology import PublishedMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard, Request, TopicsDeleted
 from broker.coordinator.group.state import Count
@@ -22,6 +19,9 @@ from broker.coordinator.group.values import Client, GroupSettings
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
+from broker.membership.internal_topics import CreateTopics, InternalTopicSettings
+from broker.metadata.events import Event, PartitionChanged, TopicDeleted
+from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 

@@ -13,12 +13,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from broker.cluster.events import Event, PartitionChanged
-from broker.cluster.image import MetadataImage
-from broker.cluster.internal_topics import CreateTopics, InternalTopicSettings
-from broker.cluster.others import OtherBrokers
-from broker.cluster.producer_ids import ProducerIds
-from broker.cluster.topic_names import TRANSACTION_STATE
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.request_sender import RequestSender
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
@@ -40,6 +34,12 @@ from broker.coordinator.transaction.values import (
     TransactionSettings,
 )
 from broker.crash_points import TRANSACTION_POINTS, armed_from_environment
+from broker.membership.internal_topics import CreateTopics, InternalTopicSettings
+from broker.membership.other_brokers import OtherBrokers
+from broker.membership.producer_ids import ProducerIds
+from broker.metadata.events import Event, PartitionChanged
+from broker.metadata.image import MetadataImage
+from broker.metadata.topic_names import TRANSACTION_STATE
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -26,7 +26,6 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from broker.cluster.events import NO_LEADER
 from broker.coordinator.request_sender import RequestSender, found_in
 from broker.coordinator.transaction.sequences import FirstSequences
 from broker.coordinator.transaction.values import (
@@ -34,6 +33,7 @@ from broker.coordinator.transaction.values import (
     ProducerIdAndEpoch,
     TransactionSettings,
 )
+from broker.metadata.events import NO_LEADER
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

@@ -18,13 +18,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.cluster.events import NO_LEADER
-from broker.cluster.image import MetadataImage
 from broker.coordinator.placement import TOPIC as OFFSETS_TOPIC
 from broker.coordinator.request_sender import RequestSender, found_in
 from broker.coordinator.runtime import Partitions
 from broker.coordinator.transaction.values import TRANSACTION_VERSION_2, TransactionMetadata
 from broker.log.values import AppendOrigin
+from broker.metadata.events import NO_LEADER
+from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
 from broker.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

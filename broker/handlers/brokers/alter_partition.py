@@ -2,7 +2,7 @@
 
 - Answered by the active controller, once the change is durable: NOT_CONTROLLER elsewhere.
 - STALE_BROKER_EPOCH for the whole request, if it is from an older incarnation of the broker.
-- Each partition has its own answer: its present state, or an error of `broker.cluster.controller.isr`.
+- Each partition has its own answer: its present state, or an error of `broker.controller.isr`.
 
 Versions: 3 an epoch for each member of the ISR (KIP-903); before, any incarnation of a member is accepted.
 Left out: nothing.
@@ -10,8 +10,8 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.cluster.controller.isr import AlterPartition, AlterPartitionResult
-from broker.cluster.events import NO_BROKER_EPOCH
+from broker.controller.isr import AlterPartition, AlterPartitionResult
+from broker.metadata.events import NO_BROKER_EPOCH
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from kafka_ds.protocol.messages.brokers import (

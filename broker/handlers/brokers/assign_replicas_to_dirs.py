@@ -9,7 +9,7 @@ Versions: 0.
 
 from __future__ import annotations
 
-from broker.cluster.controller.brokers import DirectoryAssignment
+from broker.controller.brokers import DirectoryAssignment
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import AssignReplicasToDirsRequest, AssignReplicasToDirsResponse
 from kafka_ds.protocol.messages.brokers import (

@@ -12,8 +12,8 @@ Left out: brokers that migrate from ZooKeeper.
 
 from __future__ import annotations
 
-from broker.cluster.events import Endpoint, SupportedFeature
-from broker.cluster.membership.lifecycle import SECURITY_PROTOCOLS
+from broker.membership.lifecycle import SECURITY_PROTOCOLS
+from broker.metadata.events import Endpoint, SupportedFeature
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerRegistrationRequest, BrokerRegistrationResponse

@@ -21,7 +21,7 @@ from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
 from kafka_ds.protocol.messages.brokers import MetadataEntry
 
 if TYPE_CHECKING:
-    from broker.cluster.metadata.driver import ClusterDriver
+    from broker.controller.driver import ClusterDriver
 
 _LOGGER = logging.getLogger(__name__)
 

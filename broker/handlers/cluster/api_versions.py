@@ -8,7 +8,7 @@
 - Client software names and versions (v3+) must look like names, else INVALID_REQUEST, as in Kafka.
 
 Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 4 lets a feature begin at 0.
-Features come with version 3, from `broker.cluster.features`: the supported range of each, and the finalized levels
+Features come with version 3, from `broker.metadata.features`: the supported range of each, and the finalized levels
 above 0, with the version of the metadata as their epoch. Before version 4 clients cannot read a range that begins
 at 0: for them it begins at 1 or is left out.
 """
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 
-from broker.cluster.features import FEATURES
-from broker.cluster.image import MetadataImage
+from broker.metadata.features import FEATURES
+from broker.metadata.image import MetadataImage
 from broker.registry import REGISTRY, RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ApiVersionsRequest, ApiVersionsResponse

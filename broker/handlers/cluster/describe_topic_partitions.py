@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.cluster.image import MetadataImage, TopicImage
-from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import topic_operations
+from broker.metadata.image import MetadataImage, TopicImage
+from broker.metadata.topic_names import why_illegal
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import sees
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -27,10 +27,6 @@ from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.events import PartitionRegistration
-from broker.cluster.image import TopicImage
-from broker.cluster.topic_names import why_illegal
 from broker.handlers.common import (
     NOT_ASKED,
     brokers_of,
@@ -38,6 +34,10 @@ from broker.handlers.common import (
     controller_of,
     topic_operations,
 )
+from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.events import PartitionRegistration
+from broker.metadata.image import TopicImage
+from broker.metadata.topic_names import why_illegal
 from broker.registry import REGISTRY, RequestContext, serves
 from broker.security.authorization.asking import may, sees
 from broker.security.guard import guarded

@@ -14,9 +14,9 @@ Left out: levels of transactions that change while brokers run.
 
 from __future__ import annotations
 
-from broker.cluster.controller.administration import FeatureResult, FeatureUpdate
-from broker.cluster.controller.controller import Controller
-from broker.cluster.controller.draft import Decision
+from broker.controller.configs import FeatureResult, FeatureUpdate
+from broker.controller.controller import Controller
+from broker.controller.draft import Decision
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

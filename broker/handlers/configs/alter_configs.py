@@ -10,7 +10,7 @@ Left out: broker loggers and client metrics as resources.
 
 from __future__ import annotations
 
-from broker.cluster.controller.administration import Alteration, ResourceAlteration
+from broker.controller.configs import Alteration, ResourceAlteration
 from broker.handlers.configs.altering import alter
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import AlterConfigsRequest, AlterConfigsResponse

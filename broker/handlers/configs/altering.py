@@ -12,19 +12,19 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from broker.cluster.controller.administration import (
+from broker.config.dynamic import changeable, with_changes
+from broker.config.group import check_group_config
+from broker.config.loading import BrokerConfig, topic_config, topic_settings
+from broker.config.settings import ConfigError, Kind, attribute_of
+from broker.controller.configs import (
     ConfigRules,
     Overrides,
     ResourceAlteration,
     ResourceResult,
 )
-from broker.cluster.image import MetadataImage
-from broker.config.dynamic import changeable, with_changes
-from broker.config.group import check_group_config
-from broker.config.loading import BrokerConfig, topic_config, topic_settings
-from broker.config.settings import ConfigError, Kind, attribute_of
 from broker.handlers.configs.judging import check_settings, verdicts
 from broker.handlers.configs.tables import why_not_from, with_table_kept
+from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import (

@@ -18,7 +18,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.cluster.topic_names import in_force, why_illegal
 from broker.config.describe import (
     Described,
     describe_all_brokers,
@@ -26,6 +25,7 @@ from broker.config.describe import (
     describe_group,
     describe_topic,
 )
+from broker.metadata.topic_names import in_force, why_illegal
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse

@@ -14,17 +14,17 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from broker.cluster.topic_names import in_force
 from broker.config.dynamic import with_changes
 from broker.config.loading import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
 from broker.handlers.configs.tables import why_not_from
+from broker.metadata.topic_names import in_force
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import JudgeSettingsRequest
 from kafka_ds.protocol.messages.brokers import JudgedResource, JudgedSetting
 
 if TYPE_CHECKING:
-    from broker.cluster.image import MetadataImage
+    from broker.metadata.image import MetadataImage
     from broker.parts import Parts
 
 JUDGEMENT_MS_MAX = 5_000

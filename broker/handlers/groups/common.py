@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.cluster.image import MetadataImage
 from broker.coordinator.group.values import Client, sees_all
+from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext
 from broker.security.authorization.asking import authorizer_of, sees
 from kafka_ds.protocol.errors import ErrorCode

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.cluster.features import GROUP_FEATURE, level_of
-from broker.cluster.image import MetadataImage
 from broker.handlers.groups.common import client_of
+from broker.metadata.features import GROUP_FEATURE, level_of
+from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

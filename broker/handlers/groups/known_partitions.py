@@ -10,8 +10,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
-from broker.cluster.image import MetadataImage
 from broker.handlers.groups.common import topic_of
+from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.refusal import refusals_of
 from kafka_ds.protocol.types import NO_UUID

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.image import MetadataImage
 from broker.coordinator.group.offsets import NO_OFFSET
 from broker.coordinator.group.shard import FetchOffsets
 from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of, topic_of
+from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import may, sees
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -14,16 +14,16 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.events import NO_BROKER_EPOCH
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.values import READ_COMMITTED, READ_UNCOMMITTED, LogRead
+from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.events import NO_BROKER_EPOCH
 from broker.registry import RequestContext, serves
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
+from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.serving.fetch_sessions import CachedPartition, FetchContext, IdlePartitions
-from broker.replica.serving.fetching import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.session_epochs import FINAL_EPOCH
 from broker.replica.throttle import is_listed
 from broker.security.authorization.asking import authorizer_of, may

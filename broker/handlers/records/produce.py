@@ -35,15 +35,15 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, NamedTuple
 
-from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.coordinator.transaction.joining import PendingVerification, support_of
 from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.validation import TakesLong
 from broker.log.values import AppendInfo
+from broker.metadata.topic_names import INTERNAL_TOPICS
 from broker.registry import RequestContext, serves
+from broker.replica.leader.batch_preparer import BatchPreparer
 from broker.replica.leader.hosted import HostedPartition
-from broker.replica.leader.preparing import BatchPreparer
 from broker.replica.manager import ReplicaManager
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse

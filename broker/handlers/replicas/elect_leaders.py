@@ -12,7 +12,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.cluster.controller.elections import ElectionResult, ElectionType
+from broker.controller.elections import ElectionResult, ElectionType
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.cluster.controller.reassignment import Reassignment, ReassignmentResult
+from broker.controller.reassignment import Reassignment, ReassignmentResult
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import (

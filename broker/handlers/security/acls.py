@@ -14,7 +14,7 @@ Left out: delegation tokens are not served, but there may be ACLs about them.
 
 from __future__ import annotations
 
-from broker.cluster.acls import Acl, AclFilter
+from broker.metadata.acls import Acl, AclFilter
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

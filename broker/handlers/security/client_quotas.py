@@ -15,9 +15,9 @@ Left out: host names as an `ip`; it is an address only.
 
 from __future__ import annotations
 
-from broker.cluster.controller.security import QuotaAlteration
-from broker.cluster.events import QuotaComponent
-from broker.cluster.security_image import in_order
+from broker.controller.security import QuotaAlteration
+from broker.metadata.events import QuotaComponent
+from broker.metadata.security_image import in_order
 from broker.registry import RequestContext, serves
 from broker.security.quotas.quota_filter import QuotaComponentFilter, check_filter, is_meant
 from kafka_ds.protocol.messages import (

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from broker.cluster.controller.controller import Controller
-from broker.cluster.controller.draft import Decision
-from broker.cluster.controller.security import ScramDeletion, ScramUpsertion
+from broker.controller.controller import Controller
+from broker.controller.draft import Decision
+from broker.controller.security import ScramDeletion, ScramUpsertion
 from broker.registry import RequestContext, serves
 from broker.security.authentication.scram_users import MECHANISMS, credential_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

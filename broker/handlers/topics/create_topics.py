@@ -21,11 +21,11 @@ Left out: policies.
 
 from __future__ import annotations
 
-from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.controller.controller import NewTopic, TopicResult
 from broker.config.describe import describe_topic
 from broker.config.loading import BrokerConfig
+from broker.controller.controller import NewTopic, TopicResult
 from broker.handlers.waiting import within
+from broker.metadata.acls import Operation, ResourceType
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import may
 from kafka_ds.protocol.errors import ErrorCode

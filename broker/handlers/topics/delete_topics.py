@@ -12,7 +12,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.cluster.controller.controller import TopicResult
+from broker.controller.controller import TopicResult
 from broker.handlers.waiting import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

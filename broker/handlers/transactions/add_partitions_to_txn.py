@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from broker.cluster.image import MetadataImage
-from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.coordinator.transaction.values import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
@@ -23,6 +21,8 @@ from broker.coordinator.transaction.values import (
 )
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import partitions_of, told
+from broker.metadata.image import MetadataImage
+from broker.metadata.topic_names import INTERNAL_TOPICS
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

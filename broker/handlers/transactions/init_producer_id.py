@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.cluster.producer_ids import ProducerIds
 from broker.coordinator.transaction.values import ProducerIdAndEpoch
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
+from broker.membership.producer_ids import ProducerIds
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import InitProducerIdRequest, InitProducerIdResponse

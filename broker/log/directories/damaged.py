@@ -3,7 +3,7 @@
 Rules of this file:
 - Such a log is no failure of its directory: the other logs there are served. Its partition is offline until the log is
   mended or given up and the broker is restarted; other replicas that are in sync lead
-  (`broker.cluster.membership.directories`).
+  (`broker.membership.directories`).
 - Its checkpoint entries stay: without its recovery point the next start would truncate it at the damage.
 - Its directory is not marked as cleanly shut down: so an undamaged log that is put in its place is recovered.
 - The log of another topic, or of a new one, need not wait: then the damaged log is set aside (`…-stray`). This also

@@ -3,7 +3,7 @@
 Rules of this file:
 - Whoever drops says it before it is done: partition, file, byte, reason, offsets and bytes, in the words that Kafka's
   recovery has for it. Whether the records were acknowledged is known only to who knows the checkpoints
-  (`broker.replica.transitions`).
+  (`broker.replica.state_applier`).
 - It looks at headers only, and at each once: what is behind the damage may be gigabytes, of a disk that is ill.
 - A batch that is cut short was not acknowledged by this process, which writes a batch whole before it answers.
 """

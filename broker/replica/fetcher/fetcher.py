@@ -22,12 +22,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from broker.replica.fetcher.placing import Placing
+from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.log_truncation import Placing
 from broker.replica.fetcher.rate import FetchRate
-from broker.replica.fetcher.rebuilding import Rebuilding
 from broker.replica.fetcher.requests import fetch_request
 from broker.replica.fetcher.session import FetchSessionClient, Key
-from broker.replica.fetcher.surroundings import Surroundings
+from broker.replica.fetcher.tier_state_machine import Rebuilding
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question, State, Verdict
 from broker.replica.follower.truncation import EpochEnd

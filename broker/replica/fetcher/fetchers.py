@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.java_hash import java_hash
+from broker.replica.fetcher.context import Surroundings
 from broker.replica.fetcher.fetcher import Fetcher
-from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.fetcher.tiered_ends import TieredEnds
 from broker.replica.follower.followed import FollowedPartition
 

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import let_go
+from broker.replica.fetcher.context import Surroundings
 from broker.replica.fetcher.requests import offsets_request
-from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers

@@ -20,9 +20,9 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Protocol, assert_never
 
-from broker.cluster.events import PartitionRegistration
 from broker.log.log import Log
 from broker.log.values import READ_COMMITTED, AbortedTransaction, AppendInfo, AppendOrigin
+from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import Answer, Proposal
 from broker.replica.leader.partition import LeaderPartition

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from broker.cluster.events import NO_BROKER_EPOCH
+from broker.metadata.events import NO_BROKER_EPOCH
 from kafka_ds.protocol.errors import ErrorCode
 
 # Answers after which only newer metadata tell what is: the proposal may have been carried out, or be out of date.

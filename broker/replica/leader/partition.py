@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.cluster.events import (
+from broker.metadata.events import (
     NO_BROKER_EPOCH,
     RECOVERED,
     RECOVERING,

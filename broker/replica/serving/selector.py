@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.cluster.image import BrokerRegistration
 from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
+from broker.metadata.image import BrokerRegistration
 from broker.replica.leader.partition import LeaderPartition
 
 # (the leader's view, the brokers by number, the consumer's rack, its offset, its listener) -> a follower, or None.

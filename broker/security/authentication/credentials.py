@@ -19,7 +19,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.cluster.events import (
+from broker.metadata.events import (
     ControllerChange,
     Event,
     ScramCredentialChanged,
@@ -35,7 +35,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import CREDENTIALS
 
 if TYPE_CHECKING:
-    from broker.cluster.image import MetadataImage
+    from broker.metadata.image import MetadataImage
     from kafka_ds.delta.store.store import Store
 
 _LOGGER = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
-from broker.cluster.image import MetadataImage
+from broker.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import NO_UUID

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.cluster.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.metadata.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.security.authorization.authorizer import OPERATIONS, operations_bits
 
 if TYPE_CHECKING:

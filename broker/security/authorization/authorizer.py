@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from broker.cluster.acls import (
+from broker.metadata.acls import (
     WILDCARD,
     Acl,
     AclIndex,
@@ -25,7 +25,7 @@ from broker.cluster.acls import (
     Permission,
     ResourceType,
 )
-from broker.cluster.topic_names import NAME_LENGTH_MAX
+from broker.metadata.topic_names import NAME_LENGTH_MAX
 from broker.principal import USER, Principal
 from broker.transport.addresses import one_text
 

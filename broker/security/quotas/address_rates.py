@@ -14,12 +14,12 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.cluster.quota_names import CONNECTION_CREATION_RATE, IP
+from broker.metadata.quota_names import CONNECTION_CREATION_RATE, IP
 from broker.security.quotas.quotas import WindowedRate
 from broker.transport.addresses import one_text
 
 if TYPE_CHECKING:
-    from broker.cluster.security_image import QuotaEntity
+    from broker.metadata.security_image import QuotaEntity
 
 ADDRESSES_MAX = 10_000
 

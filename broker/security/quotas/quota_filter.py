@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from broker.cluster.quota_names import CLIENT_ID, IP, USER
+from broker.metadata.quota_names import CLIENT_ID, IP, USER
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.cluster.security_image import QuotaEntity
+    from broker.metadata.security_image import QuotaEntity
 
 
 class MatchType(IntEnum):

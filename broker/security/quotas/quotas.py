@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.cluster.quota_names import (
+from broker.metadata.quota_names import (
     CLIENT_ID,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -34,7 +34,7 @@ from broker.cluster.quota_names import (
 )
 
 if TYPE_CHECKING:
-    from broker.cluster.security_image import QuotaEntity
+    from broker.metadata.security_image import QuotaEntity
 
 SENSORS_MAX = 10_000
 NAME_LENGTH_MAX = 249

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.cluster.quota_names import (
+from broker.metadata.quota_names import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
@@ -31,8 +31,8 @@ from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.types import NO_UUID
 
 if TYPE_CHECKING:
-    from broker.cluster.image import MetadataImage
     from broker.config.loading import BrokerConfig
+    from broker.metadata.image import MetadataImage
     from broker.registry import RequestContext, Served
     from broker.replica.serving.fetch_sessions import FetchSessionCache
     from broker.security.quotas.quotas import ClientQuotas

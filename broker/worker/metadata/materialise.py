@@ -20,10 +20,10 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.cluster.events import NO_BROKER_EPOCH
-from broker.cluster.image import Position
-from broker.cluster.metadata.table import EXPIRED_LOG_CLEANUP, PROPERTIES
 from broker.crash_points import CrashPoints
+from broker.metadata.events import NO_BROKER_EPOCH
+from broker.metadata.image import Position
+from broker.metadata.table import EXPIRED_LOG_CLEANUP, PROPERTIES
 from broker.system import new_uuid
 from broker.worker.copier import STORE_ERRORS
 from broker.worker.maintenance import Upkeep

@@ -16,12 +16,12 @@ from broker import log_lines
 from broker.__main__ import main
 from broker.adoption.adopt import adopt, parse_topic_configs
 from broker.adoption.mark import check_taken_over
-from broker.cluster.image import MetadataImage
-from broker.cluster.metadata.log import MetadataLog
 from broker.config.loading import from_given
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, decode_partition_metadata
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog
 from broker.system import SystemDisk
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.errors import ErrorCode

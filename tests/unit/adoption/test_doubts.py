@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.events import QuotaComponent
-from broker.cluster.security_image import in_order
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, encode_epochs
 from broker.log.producers import Producers
+from broker.metadata.events import QuotaComponent
+from broker.metadata.security_image import in_order
 from kafka_ds.protocol.messages.persisted_metadata import (
     ClientQuotaRecord,
     ConfigRecord,

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker.cluster.events import PartitionRegistration
 from broker.coordinator.loads import Loads
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorShard
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
+from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
 from broker.system import SystemDisk

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.cluster.events import FenceBroker
 from broker.coordinator.request_sender import RequestSender
+from broker.metadata.events import FenceBroker
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode
 from tests.loops import in_loop

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.internal_topics import InternalTopicSettings
 from broker.coordinator.loads import CoordinatorState
 from broker.coordinator.result import CoordinatorResult, Instant, Ticket
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
+from broker.membership.internal_topics import InternalTopicSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader
 from tests.loops import in_loop

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from broker.cluster.events import PartitionRegistration
-from broker.cluster.image import BrokerRegistration, MetadataImage, TopicImage
 from broker.handlers.records.fetch import fetch
 from broker.log.config import LogConfig
 from broker.log.log import Log
+from broker.metadata.events import PartitionRegistration
+from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from broker.registry import RequestContext
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
+from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.serving.fetch_sessions import FetchSession, FetchSessionCache
-from broker.replica.serving.fetching import LEADER_THROTTLED_REPLICAS, Fetching
 from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import RequestHeader, encode_response

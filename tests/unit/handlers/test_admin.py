@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from broker.cluster import features
-from broker.cluster.features import Feature
+from broker.metadata import features
+from broker.metadata.features import Feature
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,

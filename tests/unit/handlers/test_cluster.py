@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.events import RECOVERED, RECOVERING
 from broker.config.settings import ConfigError
 from broker.log.producers import Producers
 from broker.log.values import RemoteLogAuxState
+from broker.metadata.events import RECOVERED, RECOVERING
 from broker.registry import REGISTRY
 from broker.replica.manager import ReplicaManager
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -1,8 +1,8 @@
 """What several handlers tell: which broker a client shall take for the controller."""
 
-from broker.cluster.events import ControllerChange
 from broker.handlers.common import brokers_of, controller_of
-from tests.unit.cluster.cluster_desk import Desk
+from broker.metadata.events import ControllerChange
+from tests.unit.controller.controller_desk import Desk
 
 
 def told_controller(desk: Desk) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
-from broker.replica.serving.fetching import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
+from broker.replica.serving.fetch_manager import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest

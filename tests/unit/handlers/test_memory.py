@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from broker.replica.serving import fetching
+from broker.replica.serving import fetch_manager as fetching
 from tests.in_process import batch_of, in_process, values_of
 from tests.loops import in_loop
 

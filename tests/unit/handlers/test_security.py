@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.metadata.log import SNAPSHOT_INTERVAL
 from broker.config.access import STANDARD_AUTHORIZER
+from broker.metadata.log import SNAPSHOT_INTERVAL
 from broker.security.authentication.scram_users import (
     ScramCredential,
     credential_of,

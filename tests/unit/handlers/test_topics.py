@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.membership.requests import ControllerRequests
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.handlers.cluster import metadata
+from broker.membership.requests import ControllerRequests
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     CreateTopicsRequest,

@@ -8,13 +8,13 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
-from broker.cluster.events import Endpoint
-from broker.cluster.image import BrokerRegistration, MetadataImage
 from broker.log.config import LogConfig
 from broker.log.log import Log
+from broker.metadata.events import Endpoint
+from broker.metadata.image import BrokerRegistration, MetadataImage
+from broker.replica.fetcher.context import Surroundings
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.fetcher.settings import ReplicationSettings
-from broker.replica.fetcher.surroundings import Surroundings
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
 from broker.seams import Background

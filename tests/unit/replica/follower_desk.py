@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from broker.cluster.events import Endpoint, PartitionChanged
-from broker.cluster.image import BrokerRegistration
+from broker.metadata.events import Endpoint, PartitionChanged
+from broker.metadata.image import BrokerRegistration
 from broker.replica.leader.effects import NoteIsr, ProposeIsr
 from broker.replica.leader.hosted import HostedPartition
 from broker.server.dispatch import Waiting

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from broker.cluster.events import PartitionRegistration
+from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import Effects, ProposeIsr
 from broker.replica.leader.isr import Proposal
 from broker.replica.leader.partition import LeaderPartition

@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from broker.cluster.events import Event, TopicDeleted
-from broker.cluster.image import Position
+from broker.metadata.events import Event, TopicDeleted
+from broker.metadata.image import Position
 from tests.loops import in_loop
 from tests.unit.records.old_sets import message
 from tests.unit.replica.test_manager import (

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from broker.byte_rate import ByteRate
-from broker.cluster.image import TopicImage
 from broker.log.durability import NotWritten
 from broker.log.log import Log
+from broker.metadata.image import TopicImage
+from broker.replica.fetcher.context import THROTTLED_REPLICAS
 from broker.replica.fetcher.metrics import fetcher_samples
 from broker.replica.fetcher.rate import FetchRate
-from broker.replica.fetcher.surroundings import THROTTLED_REPLICAS
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.protocol.errors import ErrorCode

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.cluster.events import BrokerRegistrationChanged
-from broker.replica.transitions import CHANGES_AT_ONCE
+from broker.metadata.events import BrokerRegistrationChanged
+from broker.replica.state_applier import CHANGES_AT_ONCE
 from tests.loops import in_loop
 from tests.unit.replica.test_manager import ME, OTHER, THIRD, Bench, changed, registered
 

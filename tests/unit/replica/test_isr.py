@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.cluster.events import RECOVERED, RECOVERING, PartitionRegistration
+from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import (
     Answer,

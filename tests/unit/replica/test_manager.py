@@ -10,7 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from broker.cluster.events import (
+from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
+from broker.log.directories.metrics import DROPPED_BYTES, DROPPED_OFFSETS, log_samples
+from broker.metadata.events import (
     NO_LEADER,
     ConfigChanged,
     Endpoint,
@@ -21,10 +24,7 @@ from broker.cluster.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.cluster.image import MetadataImage, Position
-from broker.log.config import LogConfig
-from broker.log.directories.manager import LogManager
-from broker.log.directories.metrics import DROPPED_BYTES, DROPPED_OFFSETS, log_samples
+from broker.metadata.image import MetadataImage, Position
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition

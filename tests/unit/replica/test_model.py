@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from broker.cluster.events import PartitionRegistration
+from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import Answer, Committed, Proposal
 from broker.replica.leader.partition import LeaderPartition

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.cluster.events import RECOVERED, RECOVERING
+from broker.metadata.events import RECOVERED, RECOVERING
 from broker.replica.leader.effects import AdvanceHighWatermark
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.replica.leaders import (

@@ -6,14 +6,14 @@ import errno
 
 import pytest
 
-from broker.cluster.events import (
+from broker.log.config import LogConfig
+from broker.metadata.events import (
     ConfigChanged,
     PartitionChanged,
     PartitionRegistration,
     TopicCreated,
     TopicDeleted,
 )
-from broker.log.config import LogConfig
 from broker.replica.follower.partition import State
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE

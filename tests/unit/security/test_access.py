@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import broker.handlers
-from broker.cluster.acls import Operation, ResourceType
-from broker.cluster.image import MetadataImage
 from broker.config.access import STANDARD_AUTHORIZER
+from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.image import MetadataImage
 from broker.principal import (
     ANONYMOUS,
     Principal,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.acls import (
+from broker.metadata.acls import (
     CLUSTER_NAME,
     Acl,
     AclFilter,

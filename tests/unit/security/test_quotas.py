@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.cluster.events import QuotaComponent
+from broker.metadata.events import QuotaComponent
 from broker.node_metrics import node_samples
 from broker.principal import Principal
 from broker.registry import REGISTRY

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.acls import Operation
+from broker.metadata.acls import Operation
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from broker.cluster.events import (
+from broker.metadata.events import (
     AclCreated,
     AclDeleted,
     Event,
@@ -22,7 +22,7 @@ from broker.cluster.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.cluster.image import MetadataImage
+from broker.metadata.image import MetadataImage
 from broker.patterns import matcher
 from kafka_ds.protocol.errors import KafkaError
 

@@ -1,0 +1,270 @@
+"""Shell: what lies in the data directories of an Apache Kafka: whose they are, logs, and its metadata log.
+
+Rules of this file: read only. Of the metadata log the last snapshot counts, and what was written since, up to a batch
+that is torn at its very end. One that is damaged elsewhere is refused: what it says no more may be what counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
+
+from broker.adoption.mark import lake_of
+from broker.adoption.metadata import KafkaCluster
+from broker.adoption.plan import Found, FoundLog, Key
+from broker.config.settings import ConfigError
+from broker.log import names
+from broker.log.checkpoint import (
+    CorruptCheckpoint,
+    decode_clean_shutdown,
+    decode_epochs,
+    decode_meta_properties,
+)
+from broker.log.directories.directory import LogDirectory
+from broker.log.files import read_or_none
+from broker.log.producers import CorruptSnapshot, Producers
+from broker.log.segment.scan import valid_batches
+from broker.metadata.events import NO_BROKER_EPOCH
+from broker.metadata.topic_names import TRANSACTION_STATE
+from broker.seams import Disk
+from kafka_ds.protocol.errors import MalformedFrame
+from kafka_ds.protocol.messages.persisted_metadata import decode_record
+from kafka_ds.protocol.messages.persisted_transactions import decode_value
+from kafka_ds.records.batch import CorruptRecord, Record, read_records
+
+METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
+# In 2.8, whose records have frames of version 0: no later Kafka reads it either.
+EARLY_METADATA_FOLDER = names.folder_name("@metadata", 0)
+# The suffixes of files whose segment is there, or is when the log is opened.
+STANDING = ("", names.SWAP)
+# ZooKeeper alone knew which ids had been given away, in blocks of a thousand to each broker. Logs tell of those that
+# wrote and are in a snapshot: not of one that has not written yet, nor of one that is forgotten or came after the last
+# snapshot. An id that is given to two producers has one's records taken for the other's repetitions.
+UNSEEN_PRODUCER_IDS = 1_000_000
+CHECKPOINT = ".checkpoint"
+_SNAPSHOT = re.compile(r"([0-9]{20})-[0-9]{10}\.checkpoint\Z")
+
+
+def look(
+    disk: Disk,
+    node_id: int,
+    directories: Sequence[LogDirectory],
+    metadata_log_dir: str | None,
+) -> Found:
+    """All of it; raises ConfigError for what is not this broker's, or not whole, and OSError."""
+    first = directories[0]
+    for directory in directories:
+        properties = directory.file(names.META_PROPERTIES)
+        if directory.node_id is None:
+            raise ConfigError(f"log.dirs: {properties} says neither node.id nor broker.id")
+        if directory.node_id != node_id:
+            raise ConfigError(f"{properties} is of node.id={directory.node_id}, not {node_id}")
+        if directory.cluster_id != first.cluster_id:
+            raise ConfigError(f"{properties} is of another cluster than {first.path}")
+    folder = _metadata_folder(disk, metadata_log_dir, directories)
+    if folder is not None and first.cluster_id is None:
+        raise ConfigError(f"log.dirs: {first.file(names.META_PROPERTIES)} says no cluster.id")
+    cluster = None if folder is None else _read_metadata(disk, folder)
+    logs: dict[Key, FoundLog] = {}
+    for directory in directories:
+        for log in _logs(disk, directory):
+            key = log.topic, log.partition
+            if key in logs:
+                raise ConfigError(
+                    f"log.dirs: {log.folder} and {logs[key].folder} are one partition"
+                )
+            logs[key] = log
+    epochs = [
+        decode_clean_shutdown(read_or_none(disk, each.file(names.CLEAN_SHUTDOWN)) or b"")
+        for each in directories
+    ]
+    return Found(
+        node_id=node_id,
+        cluster_id=first.cluster_id,
+        logs=logs,
+        cluster=cluster,
+        is_zookeepers=_is_zookeepers(disk, first),
+        taken_into=tuple(lake_of(disk, each.path) for each in directories),
+        have_ids=any(any(each.directory_id) for each in directories),
+        broker_epoch=epochs[0] if len(set(epochs)) == 1 else NO_BROKER_EPOCH,
+        # Where there is a metadata log it knows better: more were given away than were used.
+        next_producer_id=_next_producer_id(disk, logs.values()) if cluster is None else 0,
+    )
+
+
+def _is_zookeepers(disk: Disk, directory: LogDirectory) -> bool:
+    """Version 0 of meta.properties calls a broker's number `broker.id`."""
+    data = read_or_none(disk, directory.file(names.META_PROPERTIES)) or b""
+    return "node.id" not in decode_meta_properties(data)
+
+
+def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
+    starts = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
+    cleaned = directory.read_checkpoint(names.CLEANER_CHECKPOINT)
+    for name, folder in directory.partition_folders():
+        if folder.suffix:
+            continue  # On its way out, or a copy on its way in; those are dealt with at the start.
+        path = directory.file(name)
+        files = (names.parse_file_name(each) for each in disk.list_names(path))
+        # A segment that was about to take its place when Kafka was killed is one: `finish_leftovers` puts it there.
+        bases = [
+            each.offset
+            for each in files
+            if each and each.kind == names.LOG and each.suffix in STANDING
+        ]
+        key = folder.topic, folder.partition
+        base = min(bases, default=0)
+        start = starts.get(key, base)
+        try:
+            epochs = decode_epochs(
+                read_or_none(disk, f"{path}/{names.LEADER_EPOCH_CHECKPOINT}") or b""
+            )
+        except CorruptCheckpoint:
+            epochs = []  # It is made anew from the batches.
+        yield FoundLog(
+            topic=folder.topic,
+            partition=folder.partition,
+            topic_id=directory.topic_id_of(name),
+            folder=path,
+            start_offset=max(start, base),
+            remote_start_offset=start if start < base else None,
+            latest_epoch=epochs[-1][0] if epochs else -1,
+            was_compacted=key in cleaned,
+        )
+
+
+def _next_producer_id(disk: Disk, logs: Iterable[FoundLog]) -> int:
+    """Well above all ids in the producers' snapshots and in the transactional ids' log."""
+    highest = -1
+    for log in logs:
+        for name in disk.list_names(log.folder):
+            file = names.parse_file_name(name)
+            if file is None or file.suffix not in STANDING:
+                continue
+            path = f"{log.folder}/{name}"
+            if file.kind == names.PRODUCER_SNAPSHOT:
+                highest = max([highest, *_ids_of_snapshot(disk, path)])
+            elif file.kind == names.LOG and log.topic == TRANSACTION_STATE:
+                highest = max([highest, *_ids_of_transactions(disk, path)])
+    return highest + 1 + UNSEEN_PRODUCER_IDS
+
+
+def _ids_of_snapshot(disk: Disk, path: str) -> list[int]:
+    try:
+        producers = Producers.decode_snapshot(disk.read_file(path), disk.modified_ms(path))
+    except CorruptSnapshot:
+        return []
+    return [producer_id for producer_id, _ in producers]
+
+
+def _ids_of_transactions(disk: Disk, path: str) -> Iterator[int]:
+    for record in _records_of(disk, path, from_offset=0):
+        if record.value is not None:
+            try:
+                yield decode_value(record.value).producer_id
+            except MalformedFrame as error:
+                raise ConfigError(f"{path}: offset {record.offset}: {error}") from None
+
+
+def _records_of(
+    disk: Disk, path: str, *, from_offset: int, may_be_torn: bool = True
+) -> Iterator[Record]:
+    """The data records of a file of batches from an offset on; ConfigError where it is not whole, and has to be."""
+    file = disk.open(path)
+    try:
+        size, end = file.size(), 0
+        for position, header, data in valid_batches(file.read, 0, size):
+            end = position + len(data)
+            if header.is_control or header.last_offset < from_offset:
+                continue
+            for record in read_records(data, 0, header):
+                if record.offset >= from_offset:
+                    yield record
+        if not may_be_torn and (end < size or not size):
+            raise ConfigError(f"{path}: cut short or damaged at byte {end} of {size}")
+    except CorruptRecord as error:
+        raise ConfigError(f"{path}: {error}") from None
+    finally:
+        file.close()
+
+
+def _metadata_folder(
+    disk: Disk, metadata_log_dir: str | None, directories: Sequence[LogDirectory]
+) -> str | None:
+    """Where Kafka's metadata log lies; None where there is none."""
+    if metadata_log_dir is not None:
+        folder = f"{metadata_log_dir}/{METADATA_FOLDER}"
+        if not disk.exists(folder):
+            raise ConfigError(f"--metadata-log-dir: {folder} is not there")
+        path = f"{metadata_log_dir}/{names.META_PROPERTIES}"
+        cluster_id = decode_meta_properties(read_or_none(disk, path) or b"").get("cluster.id")
+        if cluster_id not in (None, directories[0].cluster_id):
+            raise ConfigError(
+                f"--metadata-log-dir: {path} is of cluster {cluster_id}, and log.dirs are of "
+                f"{directories[0].cluster_id}"
+            )
+        return folder
+    for each in directories:
+        if disk.exists(each.file(EARLY_METADATA_FOLDER)):
+            raise ConfigError(
+                f"log.dirs: {each.file(EARLY_METADATA_FOLDER)} is a metadata log of Kafka 2.8, where KRaft was a "
+                "preview: none that can be taken over"
+            )
+    folders = [each.file(METADATA_FOLDER) for each in directories]
+    there = [each for each in folders if disk.exists(each)]
+    for other in there[1:]:
+        # One of them was left behind when metadata.log.dir was changed.
+        if not _are_same(disk, there[0], other):
+            raise ConfigError(
+                f"log.dirs: {there[0]} and {other} differ: say which is the metadata log that was written last, "
+                "with --metadata-log-dir"
+            )
+    return there[0] if there else None
+
+
+def _are_same(disk: Disk, one: str, other: str) -> bool:
+    """Whether two folders hold the same records and snapshots."""
+    listed = [
+        sorted(name for name in disk.list_names(each) if name.endswith((names.LOG, CHECKPOINT)))
+        for each in (one, other)
+    ]
+    return listed[0] == listed[1] and all(
+        disk.read_file(f"{one}/{name}") == disk.read_file(f"{other}/{name}") for name in listed[0]
+    )
+
+
+def _read_metadata(disk: Disk, folder: str) -> KafkaCluster:
+    """What Kafka's metadata log says."""
+    listed = disk.list_names(folder)
+    snapshots = [match for name in listed if (match := _SNAPSHOT.match(name))]
+    bases = sorted(
+        file.offset
+        for name in listed
+        if (file := names.parse_file_name(name)) and (file.kind, file.suffix) == (names.LOG, "")
+    )
+    cluster = KafkaCluster()
+    start = 0
+    if snapshots:
+        newest = max(snapshots, key=lambda match: match[0])
+        start = int(newest[1])
+        _take_all(cluster, disk, f"{folder}/{newest[0]}", 0, may_be_torn=False)
+    if bases and bases[0] > start:
+        raise ConfigError(
+            f"{folder} begins at offset {bases[0]}, and has no snapshot of what was before"
+        )
+    for base, following in zip_longest(bases, bases[1:]):
+        if following is None or following > start:
+            path = f"{folder}/{names.file_name(base, names.LOG)}"
+            _take_all(cluster, disk, path, start, may_be_torn=following is None)
+    return cluster
+
+
+def _take_all(
+    cluster: KafkaCluster, disk: Disk, path: str, from_offset: int, *, may_be_torn: bool
+) -> None:
+    for record in _records_of(disk, path, from_offset=from_offset, may_be_torn=may_be_torn):
+        try:
+            cluster.take(decode_record(record.value or b""))
+        except MalformedFrame as error:
+            raise ConfigError(f"{path}: offset {record.offset}: {error}") from None

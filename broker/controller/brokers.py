@@ -1,0 +1,354 @@
+"""Pure: the active controller's decisions about brokers: registration, heartbeats, shutdown, removal.
+
+Rules of this file (those of KRaft's ClusterControlManager and BrokerHeartbeatManager):
+- A broker begins fenced. It is unfenced by the first heartbeat that shows that it knows the metadata log up to its own
+  registration: partitions that it would lead by an older state may have other leaders now.
+- While one incarnation has a session, another one of the same id is refused. The same one may register again (its
+  answer was lost) and keeps its epoch.
+- A broker that is fenced, stops or is removed loses all leaderships and leaves every ISR in the same commit. Whether
+  its replicas stay eligible (ELR) `partition_change` decides. After an unclean stop they do not: what was in memory is
+  lost. A stop was clean if the broker names its last epoch, which is in a file that only a clean stop writes. An
+  unknown broker that partitions still list was unregistered: nobody knows the state of its disks.
+- A broker that wants to stop hands over its leaderships first. It may go when the new leaders have taken effect on the
+  other brokers.
+- When a log directory fails, its replicas leave ISR and leadership (KIP-112, KIP-858).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from broker.controller.draft import Draft, PartitionKey
+from broker.controller.liveness import Sessions
+from broker.metadata.events import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    NO_BROKER_EPOCH,
+    NO_LEADER,
+    UNASSIGNED_DIRECTORY,
+    Endpoint,
+    RegisterBroker,
+    SupportedFeature,
+)
+from broker.metadata.features import why_unsupported
+from broker.metadata.image import BrokerRegistration
+from broker.metadata.partition_change import PartitionChange, directory_of
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.types import uuid_text
+
+_RESERVED_DIRECTORIES = (UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registering:
+    """What a broker says of itself when it begins."""
+
+    broker_id: int
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    previous_broker_epoch: int = NO_BROKER_EPOCH
+    log_dirs: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a broker says of itself now and then."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_version: int
+    want_fence: bool = False
+    want_shut_down: bool = False
+    offline_log_dirs: tuple[bytes, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReply:
+    """How the controller sees the broker."""
+
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryAssignment:
+    """A replica on the requesting broker, and its directory (KIP-858)."""
+
+    directory: bytes
+    topic_id: bytes
+    partition: int
+
+
+# -- beginning ------------------------------------------------------------------------------------
+
+
+def register(draft: Draft, sessions: Sessions, wanted: Registering, *, fenced: bool) -> bool:
+    """Take in a broker that has just started; whether it had stopped cleanly.
+
+    Raises DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION (directories), UNSUPPORTED_VERSION (features).
+    """
+    known = draft.brokers.get(wanted.broker_id)
+    is_same = known is not None and known.incarnation_id == wanted.incarnation_id
+    if (
+        known is not None
+        and not is_same
+        and sessions.has_session(known.broker_id, known.broker_epoch)
+    ):
+        message = (
+            f"Another broker is registered with that broker id: incarnation "
+            f"{uuid_text(known.incarnation_id)} of broker {known.broker_id} is still alive."
+        )
+        raise KafkaError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, message)
+    _check_directories(draft, wanted)
+    unsupported = why_unsupported(draft.image, wanted.features)
+    if unsupported is not None:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, unsupported)
+    if known is not None and is_same:
+        _amend(draft, wanted, known)
+        return True
+    draft.register(
+        RegisterBroker(
+            broker_id=wanted.broker_id,
+            incarnation_id=wanted.incarnation_id,
+            endpoints=wanted.endpoints,
+            rack=wanted.rack,
+            previous_broker_epoch=wanted.previous_broker_epoch,
+            broker_epoch=draft.next_broker_epoch(),
+            fenced=fenced,
+            log_dirs=wanted.log_dirs,
+            features=wanted.features,
+        )
+    )
+    is_clean = known is not None and known.broker_epoch == wanted.previous_broker_epoch
+    _leave(draft, [wanted.broker_id], is_clean=is_clean)
+    if not fenced:
+        _arrive(draft, wanted.broker_id)
+    return is_clean or (known is None and wanted.previous_broker_epoch == NO_BROKER_EPOCH)
+
+
+def _amend(draft: Draft, wanted: Registering, known: BrokerRegistration) -> None:
+    """The same incarnation once more: what it says of itself may be new, what it is stays."""
+    draft.register(
+        RegisterBroker(
+            broker_id=wanted.broker_id,
+            incarnation_id=wanted.incarnation_id,
+            endpoints=wanted.endpoints,
+            rack=wanted.rack,
+            previous_broker_epoch=wanted.previous_broker_epoch,
+            broker_epoch=known.broker_epoch,
+            fenced=known.fenced,
+            in_controlled_shutdown=known.in_controlled_shutdown,
+            log_dirs=wanted.log_dirs,
+            features=wanted.features,
+        )
+    )
+
+
+def _check_directories(draft: Draft, wanted: Registering) -> None:
+    directories = wanted.log_dirs
+    if any(each in _RESERVED_DIRECTORIES for each in directories):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
+    if len(set(directories)) < len(directories):
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
+    for broker in draft.brokers.values():
+        shared = set(directories) & set(broker.log_dirs)
+        if shared and broker.broker_id != wanted.broker_id:
+            message = (
+                f"Broker {broker.broker_id} is already registered with directory "
+                f"{uuid_text(min(shared))}"
+            )
+            raise KafkaError(ErrorCode.INVALID_REGISTRATION, message)
+
+
+# -- living ---------------------------------------------------------------------------------------
+
+
+def heartbeat(draft: Draft, sessions: Sessions, beat: Heartbeat, now_ms: int) -> HeartbeatReply:
+    """Hear a broker: fence or unfence it, let it hand over and stop. Raises STALE_BROKER_EPOCH."""
+    broker_id = beat.broker_id
+    broker = checked(draft, broker_id, beat.broker_epoch)
+    _lose_directories(draft, broker_id, beat.offline_log_dirs)
+    is_caught_up = beat.metadata_version >= broker.version
+    sessions.touch(
+        broker_id, beat.broker_epoch, metadata_version=beat.metadata_version, now_ms=now_ms
+    )
+    should_shut_down = False
+    if broker.fenced:
+        should_shut_down = beat.want_shut_down
+        if is_caught_up and not beat.want_fence and not beat.want_shut_down:
+            draft.unfence(broker_id)
+            _arrive(draft, broker_id)
+    elif beat.want_fence:
+        should_shut_down = beat.want_shut_down
+        fence(draft, broker_id)
+    elif beat.want_shut_down:
+        should_shut_down = _shut_down(draft, sessions, broker)
+    if should_shut_down:
+        # Its next incarnation need not wait.
+        if broker.fenced:
+            sessions.end(broker_id)
+        else:
+            sessions.end_with_commit(broker_id)
+    return HeartbeatReply(
+        is_caught_up=is_caught_up,
+        is_fenced=draft.brokers[broker_id].fenced,
+        should_shut_down=should_shut_down,
+    )
+
+
+def _shut_down(draft: Draft, sessions: Sessions, broker: BrokerRegistration) -> bool:
+    """Hand over what the broker leads; whether it may stop now."""
+    broker_id = broker.broker_id
+    leads = any(each.leader == broker_id for _, _, each in draft.partitions())
+    if leads or not broker.in_controlled_shutdown:
+        if leads:
+            draft.change_broker(broker_id, in_controlled_shutdown=True)
+            _leave(draft, [broker_id], is_clean=True)
+            return False
+    else:
+        others = [each for each in draft.brokers if each != broker_id and draft.is_active(each)]
+        if not sessions.has_been_heard(broker_id, others):
+            return False
+    fence(draft, broker_id)
+    return True
+
+
+def fence(draft: Draft, *broker_ids: int) -> None:
+    """These brokers lead nothing and are in sync nowhere, until they are heard of again."""
+    for broker_id in broker_ids:
+        draft.fence(broker_id)
+    _leave(draft, broker_ids, is_clean=True)
+
+
+def expire(draft: Draft, sessions: Sessions, now_ms: int) -> None:
+    """Fence the brokers that are not heard of any more; one that never was is given time to be.
+
+    A fencing that is not written is decided again, at once.
+    """
+    silent = sessions.expired(now_ms)
+    unfenced = [b for b in silent if b in draft.brokers and not draft.brokers[b].fenced]
+    for broker_id in silent:
+        if broker_id in unfenced:
+            sessions.end_with_commit(broker_id)
+        else:
+            sessions.end(broker_id)
+    if unfenced:
+        fence(draft, *unfenced)
+    for broker in draft.brokers.values():
+        if not broker.fenced and not sessions.has_session(broker.broker_id, broker.broker_epoch):
+            sessions.begin_one(broker, now_ms)
+
+
+def unregister(draft: Draft, sessions: Sessions, broker_id: int) -> None:
+    """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""
+    if broker_id not in draft.brokers:
+        message = f"Broker ID {broker_id} is not currently registered."
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+    draft.unregister(broker_id)
+    _leave(draft, [broker_id], is_clean=False)
+    sessions.end_with_commit(broker_id)
+
+
+def checked(draft: Draft, broker_id: int, broker_epoch: int) -> BrokerRegistration:
+    """The broker, if this is its last incarnation; raises STALE_BROKER_EPOCH."""
+    broker = draft.brokers.get(broker_id)
+    if broker is None or broker.broker_epoch != broker_epoch:
+        present = "not registered" if broker is None else f"at epoch {broker.broker_epoch}"
+        message = f"Expected broker epoch of broker {broker_id}, which is {present}, but got {broker_epoch}"
+        raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, message)
+    return broker
+
+
+# -- what follows for partitions ------------------------------------------------------------------
+
+
+def _leave(draft: Draft, leaving: Collection[int], *, is_clean: bool) -> None:
+    """Nothing is led by these brokers, and no ISR has them; after an unclean stop no ELR either.
+
+    They leave together: whoever left first would hand over to the next, and those that were in sync until the same
+    moment hold the same.
+    """
+
+    def without(change: PartitionChange) -> None:
+        change.isr = tuple(replica for replica in change.isr if replica not in leaving)
+        if not is_clean:
+            change.unclean_shutdown_replicas = leaving
+
+    for _, key, registration in draft.partitions():
+        held = registration.isr if is_clean else registration.isr + registration.elr
+        if any(broker_id in held for broker_id in leaving):
+            draft.change(key, without, excluded=leaving)
+
+
+def _arrive(draft: Draft, broker_id: int) -> None:
+    """Partitions that nobody leads may have waited for this broker."""
+    for _, key, registration in draft.partitions():
+        if registration.leader == NO_LEADER and broker_id in registration.replicas:
+            draft.change(key)
+
+
+# -- directories ----------------------------------------------------------------------------------
+
+
+def _lose_directories(draft: Draft, broker_id: int, offline: Sequence[bytes]) -> None:
+    """These directories of the broker failed, as far as that is news."""
+    present = draft.brokers[broker_id].log_dirs
+    lost = set(offline) & set(present) - {LOST_DIRECTORY}
+    if not lost:
+        return
+    remaining = tuple(each for each in present if each not in lost) or (LOST_DIRECTORY,)
+    draft.change_broker(broker_id, log_dirs=remaining)
+    broker = draft.brokers[broker_id]
+    for _, key, registration in draft.partitions():
+        is_lost = not broker.has_directory(directory_of(registration, broker_id))
+        if is_lost and broker_id in registration.isr:
+            _go_offline(draft, key, broker_id)
+
+
+def _go_offline(draft: Draft, key: PartitionKey, broker_id: int) -> None:
+    def without(change: PartitionChange) -> None:
+        change.isr = tuple(replica for replica in change.isr if replica != broker_id)
+
+    draft.change(key, without)
+
+
+def assign_directories(
+    draft: Draft, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
+) -> dict[DirectoryAssignment, ErrorCode]:
+    """Record the directories of replicas; in a failed one they are offline. Raises STALE_BROKER_EPOCH."""
+    broker = checked(draft, broker_id, broker_epoch)
+    results = {}
+    for each in wanted:
+        results[each] = _assign_directory(draft, broker, each)
+    return results
+
+
+def _assign_directory(
+    draft: Draft, broker: BrokerRegistration, wanted: DirectoryAssignment
+) -> ErrorCode:
+    if wanted.topic_id not in draft.image.topics_by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    key = PartitionKey(wanted.topic_id, wanted.partition)
+    registration = draft.partition(key)
+    if registration is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    broker_id = broker.broker_id
+    if broker_id not in registration.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    begins_anew = not broker.has_directory(directory_of(registration, broker_id))
+
+    def move(change: PartitionChange) -> None:
+        change.directories = {broker_id: wanted.directory}
+        if begins_anew or not broker.has_directory(wanted.directory):
+            change.isr = tuple(replica for replica in change.isr if replica != broker_id)
+        if begins_anew:
+            # What it held is where its old directory is.
+            change.unclean_shutdown_replicas = (broker_id,)
+
+    draft.change(key, move)
+    return ErrorCode.NONE

@@ -1,0 +1,263 @@
+"""Pure: a decision in the making: what the cluster would look like, and the events that lead there.
+
+Rules of this file:
+- The image is not changed: changes are an overlay, so that the parts of one decision see each other.
+- A partition that changes several times in one decision changes once in the log: nobody sees the steps between. Its
+  epochs go up by one. (A leader that lost its place in between and got it back is a new leader: its epoch goes up.)
+- Events of brokers come first, then those of topics, then partitions in the order of their first change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple, TypeVar
+
+from broker.metadata.events import (
+    UNASSIGNED_DIRECTORY,
+    BrokerRegistrationChanged,
+    BrokerUnregistered,
+    ConfigChanged,
+    Event,
+    FeatureLevelChanged,
+    FenceBroker,
+    PartitionChanged,
+    PartitionRegistration,
+    RegisterBroker,
+    UnfenceBroker,
+)
+from broker.metadata.features import ELR_FEATURE, level_of
+from broker.metadata.image import MetadataImage, Position, TopicImage, registration_of
+from broker.metadata.partition_change import Election, PartitionChange, directory_of
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[Result]):
+    """Events to make durable, and what to answer afterwards."""
+
+    events: tuple[Event, ...]
+    result: Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """The values that hold if neither a request, a topic nor the cluster's dynamic settings set one."""
+
+    num_partitions: int = 1
+    replication_factor: int = 1
+    min_insync_replicas: int = 1
+    unclean_leader_election_enable: bool = False
+
+
+class PartitionKey(NamedTuple):
+    """A partition by its topic's id."""
+
+    topic_id: bytes
+    partition: int
+
+
+class Draft:
+    """The cluster as it would be, and how it came to be so."""
+
+    def __init__(self, image: MetadataImage, defaults: Defaults) -> None:
+        self.image = image
+        self.brokers = dict(image.brokers)
+        self.elr_enabled = level_of(image, ELR_FEATURE) > 0
+        self._defaults = defaults
+        self._events: list[Event] = []
+        self._partitions: dict[PartitionKey, PartitionRegistration] = {}
+        self._settings: dict[tuple[str, str], str | None] = {}
+
+    def events(self) -> tuple[Event, ...]:
+        """All events to make durable, in order."""
+        return (*self._events, *self._partition_events())
+
+    def _partition_events(self) -> Iterator[Event]:
+        for key, registration in self.settled().items():
+            yield PartitionChanged(
+                topic=self.image.topics_by_id[key.topic_id].name,
+                topic_id=key.topic_id,
+                partition=key.partition,
+                registration=registration,
+            )
+
+    def settled(self) -> dict[PartitionKey, PartitionRegistration]:
+        """The partitions that change, as the log will have them."""
+        settled = {}
+        for key, new in self._partitions.items():
+            old = self.image.topics_by_id[key.topic_id].partitions[key.partition]
+            partition_epoch = old.partition_epoch + 1
+            leader_epoch = old.leader_epoch + (new.leader_epoch > old.leader_epoch)
+            if (new.partition_epoch, new.leader_epoch) != (partition_epoch, leader_epoch):
+                new = replace(new, partition_epoch=partition_epoch, leader_epoch=leader_epoch)
+            settled[key] = new
+        return settled
+
+    # -- brokers ------------------------------------------------------------------------------
+
+    def next_broker_epoch(self) -> int:
+        """An epoch above all that there ever were.
+
+        Decided, not taken from the place in the log: decisions that are about to be durable already go by it.
+        """
+        return max(self.image.last_broker_epoch + 1, self._place.epoch)
+
+    @property
+    def _place(self) -> Position:
+        """Where in the log the decision comes at the earliest."""
+        return Position(self.image.version + 1, 0)
+
+    def register(self, event: RegisterBroker) -> None:
+        """A broker has registered with a new incarnation."""
+        self._events.append(event)
+        self.brokers[event.broker_id] = registration_of(event, self._place)
+
+    def fence(self, broker_id: int) -> None:
+        """This broker leads nothing any more."""
+        broker = self.brokers[broker_id]
+        self._events.append(FenceBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch))
+        self.brokers[broker_id] = replace(broker, fenced=True, in_controlled_shutdown=False)
+
+    def unfence(self, broker_id: int) -> None:
+        """This broker may lead."""
+        broker = self.brokers[broker_id]
+        self._events.append(UnfenceBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch))
+        self.brokers[broker_id] = replace(broker, fenced=False, in_controlled_shutdown=False)
+
+    def change_broker(
+        self,
+        broker_id: int,
+        *,
+        in_controlled_shutdown: bool | None = None,
+        log_dirs: tuple[bytes, ...] | None = None,
+    ) -> None:
+        """This broker stays registered and is about to stop, or has other directories."""
+        broker = self.brokers[broker_id]
+        if in_controlled_shutdown is not None:
+            broker = replace(broker, in_controlled_shutdown=in_controlled_shutdown)
+        if log_dirs is not None:
+            broker = replace(broker, log_dirs=log_dirs)
+        self.brokers[broker_id] = broker
+        self._events.append(
+            BrokerRegistrationChanged(
+                broker_id=broker_id,
+                broker_epoch=broker.broker_epoch,
+                fenced=broker.fenced,
+                in_controlled_shutdown=broker.in_controlled_shutdown,
+                log_dirs=broker.log_dirs,
+            )
+        )
+
+    def unregister(self, broker_id: int) -> None:
+        """A broker is unregistered."""
+        broker = self.brokers.pop(broker_id)
+        self._events.append(
+            BrokerUnregistered(broker_id=broker_id, broker_epoch=broker.broker_epoch)
+        )
+
+    def is_active(self, broker_id: int) -> bool:
+        """Whether this broker may lead and be in sync."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+    def default_directory(self, broker_id: int) -> bytes:
+        """The directory in which a broker puts a new replica; known only if it has just one (KIP-858)."""
+        broker = self.brokers.get(broker_id)
+        if broker is None or len(broker.log_dirs) != 1:
+            return UNASSIGNED_DIRECTORY
+        return broker.log_dirs[0]
+
+    # -- settings -----------------------------------------------------------------------------
+
+    def set_level(self, name: str, level: int) -> None:
+        """A feature gets another level."""
+        self._events.append(FeatureLevelChanged(name=name, level=level))
+        if name == ELR_FEATURE:
+            self.elr_enabled = level > 0
+
+    def set_config(self, event: ConfigChanged) -> None:
+        """A setting of a topic, of brokers or of a group changes."""
+        self._events.append(event)
+        if event.resource_type == TOPIC_RESOURCE:
+            self._settings[event.resource_name, event.name] = event.value
+        elif event.resource_type == BROKER_RESOURCE and event.resource_name == "":
+            # No topic has this name.
+            self._settings["", event.name] = event.value
+
+    def min_insync_replicas(self, topic: str) -> int:
+        """The topic's own, else that of the cluster."""
+        value = self._setting(topic, MIN_INSYNC_REPLICAS)
+        return self._defaults.min_insync_replicas if value is None else int(value)
+
+    def is_unclean_election_enabled(self, topic: str) -> bool:
+        """Whether data may be lost so that this topic has leaders."""
+        value = self._setting(topic, UNCLEAN_LEADER_ELECTION_ENABLE)
+        if value is None:
+            return self._defaults.unclean_leader_election_enable
+        return value.strip().lower() == "true"
+
+    def _setting(self, topic: str, name: str) -> str | None:
+        known = self.image.topics.get(topic)
+        own = self._settings.get((topic, name), known.configs.get(name) if known else None)
+        if own is not None:
+            return own
+        return self._settings.get(("", name), self.image.broker_configs.get("", {}).get(name))
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def partitions(self) -> Iterator[tuple[TopicImage, PartitionKey, PartitionRegistration]]:
+        """All partitions of the cluster as they would be."""
+        changed = self._partitions
+        for topic in self.image.topics.values():
+            for index, registration in topic.partitions.items():
+                key = PartitionKey(topic.topic_id, index)
+                yield topic, key, changed.get(key, registration)
+
+    def partition(self, key: PartitionKey) -> PartitionRegistration | None:
+        """One of them, if it is there."""
+        topic = self.image.topics_by_id.get(key.topic_id)
+        if topic is None:
+            return None
+        return self._partitions.get(key) or topic.partitions.get(key.partition)
+
+    def change(
+        self,
+        key: PartitionKey,
+        alter: Callable[[PartitionChange], None] = lambda _: None,
+        *,
+        excluded: Collection[int] = (),
+    ) -> PartitionRegistration | None:
+        """Change a partition, with all that follows; None where that changes nothing.
+
+        `alter` sets what shall be different. Nobody `excluded` is elected, though it lives.
+        """
+        topic = self.image.topics_by_id[key.topic_id]
+        old = self._partitions.get(key) or topic.partitions[key.partition]
+
+        def is_acceptable(broker_id: int) -> bool:
+            broker = self.brokers.get(broker_id)
+            if broker is None or not broker.is_active or broker_id in excluded:
+                return False
+            directory = making.directories.get(broker_id) or directory_of(old, broker_id)
+            return broker.has_directory(directory)
+
+        unclean = self.is_unclean_election_enabled(topic.name)
+        making = PartitionChange(
+            old,
+            is_acceptable=is_acceptable,
+            min_insync_replicas=self.min_insync_replicas(topic.name),
+            elr_enabled=self.elr_enabled,
+            election=Election.UNCLEAN if unclean else Election.ONLINE,
+            default_directory=self.default_directory,
+        )
+        alter(making)
+        new = making.build()
+        if new is not None:
+            self._partitions[key] = new
+        return new

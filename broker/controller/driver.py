@@ -1,0 +1,643 @@
+"""Shell: drives the metadata: takes decisions, commits them, applies them and answers; or follows another controller.
+
+Rules of this file:
+- Nothing is answered before it is durable. All pending decisions go into one commit (group commit), which runs in a
+  thread of its own; decisions that come meanwhile go into the next.
+- Decisions are made on an image that is ahead of the committed one, so that two requests in one commit see each other.
+  A failed commit takes back everything decided since: the image ahead is copied from the committed one again.
+- While the fate of a commit is unknown, the same bytes are tried again and nothing is answered; until another
+  controller is heard of by wire (`follow_instead`), behind whose decisions the log takes nothing of this one.
+- A broker becomes the controller by a commit on top of everything in the log (`claim`). A controller that meets another
+  one's decisions resigns: none of its pending decisions has happened, and from there on it follows.
+- The image changes in one place, under one lock: by our own commits, by what the controller sends, by what the table
+  says. Each commit is applied before the next one changes the image.
+- Work that changes the image is finished, in the driver's own tasks: a caller that goes away (a closed connection, a
+  stopped part) must not leave a commit that is half applied.
+- An unexpected error ends all deciding, not just one answer: what is pending fails, and the broker stops (`on_failed`),
+  because nobody knows what of it is in the log. So it does where the log was cleaned up behind what it knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, NamedTuple, TypeVar
+
+from broker.controller.controller import Controller, Decision, NewTopic, TopicResult
+from broker.metadata.events import ControllerChange, Event, Snapshot, encode_events
+from broker.metadata.image import MetadataImage, Position
+from broker.metadata.log import (
+    Commit,
+    MetadataLog,
+    Superseded,
+    Undecided,
+    VersionsMissing,
+    replay_commit,
+)
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+# Decisions that wait for the store; more than this are refused.
+PENDING_MAX = 10_000
+# Events of one commit; a larger decision goes alone.
+GROUP_EVENTS_MAX = 20_000
+# Commits that are kept in memory for brokers that follow.
+COMMITS_MAX = 1_000
+EVENTS_MAX = 50_000
+FATE_RETRY_SECONDS = 0.5
+# A store that does not answer must not keep a broker from stopping.
+STOP_SECONDS_MAX = 5.0
+
+Result = TypeVar("Result")
+Apply = Callable[[Sequence[Event]], Awaitable[None]]
+
+
+class ClusterDriver:
+    """The cluster's metadata at this broker, which decides or follows."""
+
+    def __init__(
+        self,
+        log: MetadataLog,
+        image: MetadataImage,
+        *,
+        node_id: int,
+        new_controller: Callable[[MetadataImage], Controller],
+        executor: Executor | None = None,
+    ) -> None:
+        """`image` is what `log.load()` gave; `executor` runs one thing at a time."""
+        self.image = image
+        # How far the image has taken effect on this broker: behind `image.version` while a commit is applied.
+        self.applied_version = image.version
+        self.apply: Apply = _nothing_follows
+        # Told of each commit of this controller after it was applied: version and events.
+        self.on_commit: Callable[[int, Sequence[Event]], None] | None = None
+        self.on_resigned: Callable[[], None] | None = None
+        # Called after an unexpected error: this broker cannot go on.
+        self.on_failed: Callable[[BaseException], None] | None = None
+        # Counted for the metrics.
+        self.new_active_controllers = 0
+        self.apply_errors = 0
+        self.fates_unknown = 0
+        # Whether the thread waits for the store; it may be that nobody waits for the thread any more.
+        self.is_at_store = False
+        self.log = log
+        self._node_id = node_id
+        self._controller = new_controller(image.copy())
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="controller")
+        self._recent = RecentCommits(image.version)
+        self._turn = asyncio.Lock()
+        # In the order in which they came.
+        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._working: dict[asyncio.Task[Any], None] = {}
+        self._queue: list[PendingDecision] = []
+        self._committer: asyncio.Task[None] | None = None
+        self._is_active = False
+        self._is_stopped = False
+        self._is_left_behind = False
+        self._deposed = DeposedSignal()
+        # Whether its thread may still wait for the store.
+        self._has_given_up = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker decides for the cluster."""
+        return self._is_active
+
+    @property
+    def folder(self) -> str:
+        """Where the metadata log lies, for messages."""
+        return self.log.folder
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration, -1 before there is one."""
+        registered = self.image.brokers.get(self._node_id)
+        return registered.broker_epoch if registered else -1
+
+    @property
+    def pending(self) -> int:
+        """How many decisions wait for the store."""
+        return len(self._queue)
+
+    # -- becoming the controller, and ceasing to be -------------------------------------------
+
+    async def claim(
+        self,
+        decide: Callable[[ControllerClaim], None],
+        *,
+        controller_epoch: int,
+        begin: Callable[[Controller], None] = lambda _: None,
+    ) -> bool:
+        """Try to become the controller, with the decisions of `decide`, in one commit; False if another was faster.
+
+        `controller_epoch`: that of the controller that was judged to be gone. One that came since is left alone.
+        `begin` is called when the claim is durable, before anything else is decided.
+
+        Raises OSError where the store does not answer. The claim may be in the log then, or come to be there: nobody
+        decides by it, and whoever reads it, this broker too, claims anew.
+        """
+        return await self._to_the_end(self._claim(decide, controller_epoch, begin))
+
+    async def _claim(
+        self,
+        decide: Callable[[ControllerClaim], None],
+        epoch: int,
+        begin: Callable[[Controller], None],
+    ) -> bool:
+        async with self._turn:
+            assert not self._is_active, "the controller claims nothing"
+            await self._read_log()
+            if self.image.controller_epoch != epoch:
+                return False
+            self._reset()
+            claiming = ControllerClaim(self._controller, self.folder)
+            decide(claiming)
+            try:
+                # Who waited for its fate here could not follow whoever has become the controller meanwhile.
+                version, encoded = await self._commit(claiming.events, asks_again=False)
+            except (Superseded, Undecided) as error:
+                _LOGGER.info("%s: not the controller: %s", self.folder, error)
+                await self._read_log()
+                return False
+            except Deposed as error:
+                raise OSError(str(error)) from error
+            await self._take(version, claiming.events, encoded)
+            self._reset()
+            if self._is_stopped:
+                return False
+            begin(self._controller)
+            self._is_active = True
+            self.new_active_controllers += 1
+        self._tell_of_commit(version, claiming.events)
+        return True
+
+    async def confirm(self) -> bool:
+        """See whether nobody else has decided meanwhile; the controller that is not one any more resigns.
+
+        Raises OSError where the store does not answer, or has no longer what came after what is known here.
+        """
+        if not self._is_active or self._committer is not None:
+            return self._is_active  # A commit on its way finds out by itself.
+        return await self._to_the_end(self._confirm())
+
+    async def _confirm(self) -> bool:
+        async with self._turn:
+            found = await self._newer()
+            if not found or not self._is_active:
+                return self._is_active
+            version = found[-1][0]
+            self._take_back([], Superseded(f"version {version} holds another's decisions"))
+            await self._take_all(found)
+        return False
+
+    async def step_down(self) -> None:
+        """Stop deciding, and finish what was decided."""
+        self._is_active, self._is_stopped = False, True
+        self._wake()
+        working = list(self._working)
+        if working:
+            _, unended = await asyncio.wait(working, timeout=STOP_SECONDS_MAX)
+            for task in unended:
+                self._has_given_up = True
+                task.cancel()
+
+    async def stop(self) -> None:
+        """The same, for ever."""
+        await self.step_down()
+        # A thread that was given up may never end.
+        self._executor.shutdown(wait=not (self._has_given_up or self.is_at_store))
+
+    def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._working[task] = None
+        task.add_done_callback(self._working.pop)
+        return task
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run to the end, whether or not the caller still waits."""
+        return await asyncio.shield(self._begin(work))
+
+    # -- following ----------------------------------------------------------------------------
+
+    async def follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        """Take what the controller sent: commits without a gap, from one that is known on."""
+        await self._to_the_end(self._follow(entries))
+
+    async def _follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        async with self._turn:
+            if not self._is_active:
+                await self._take_all(entries)
+
+    async def follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        """As `follow`; if this broker is the controller, it is none any more once the commits have another one."""
+        known = self.image.controller_epoch
+        changes = [e for _, events in entries for e in events if isinstance(e, ControllerChange)]
+        if self._is_active and all(each.controller_epoch <= known for each in changes):
+            return
+        self._deposed.tell()
+        await self._to_the_end(self._follow_instead(entries))
+
+    async def _follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        async with self._turn:
+            self._deposed.heard()
+            if self._is_active and any(version > self.image.version for version, _ in entries):
+                self._take_back([], Superseded("another broker has become the controller"))
+            await self._take_all(entries)
+
+    async def catch_up(self) -> None:
+        """Take what the table holds; raises OSError where the store does not answer."""
+        await self._to_the_end(self._catch_up())
+
+    async def _catch_up(self) -> None:
+        async with self._turn:
+            if not self._is_active:
+                await self._read_log()
+
+    async def begin_applying(self, start: Callable[[], Awaitable[None]], apply: Apply) -> None:
+        """Start the broker with the present image, and apply events from there on."""
+        async with self._turn:
+            await start()
+            self.apply = apply
+
+    async def changed(self, timeout_seconds: float) -> None:
+        """Wait for the next change of the metadata or of this broker's part in it, not longer than told."""
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[waiting] = None
+        try:
+            await asyncio.wait([waiting], timeout=timeout_seconds)
+        finally:
+            del self._waiting[waiting]
+
+    def entries_after(self, version: int, max_bytes: int) -> list[Entry] | None:
+        """The commits after a version, as the wire has them; None where only the table has them."""
+        return self._recent.after(version, max_bytes)
+
+    async def _read_log(self) -> None:
+        await self._take_all(await self._newer())
+
+    async def _newer(self) -> list[tuple[int, list[Event]]]:
+        if self.is_at_store:
+            raise OSError(f"{self.folder}: the store has not answered yet")
+        version = self.image.version
+        try:
+            reading = self._in_thread(lambda: self.log.read_after(version))
+            return await self._deposed.unless(reading)
+        except Deposed as error:
+            raise OSError(str(error)) from error
+        except VersionsMissing as error:
+            # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
+            self._take_back([], Superseded(str(error)))
+            why = OSError(f"{error}; this broker has to be started anew")
+            if self.on_failed is not None and not self._is_left_behind:
+                self._is_left_behind = True
+                self.on_failed(why)
+            raise why from error
+
+    async def _take_all(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+        for version, events in entries:
+            if version > self.image.version:
+                await self._take(version, events)
+
+    async def _take(
+        self, version: int, events: Sequence[Event], encoded: bytes | None = None
+    ) -> None:
+        """Apply durable events at this broker."""
+        replay_commit(self.image, version, events, self.folder)
+        news = events[1:] if events and isinstance(events[0], Snapshot) else events
+        self._recent.add(version, news, encoded)
+        # It is durable: other brokers need not wait until all of it has taken effect on this one. A broker that stops
+        # hands over as fast as it has taken effect on the last of them.
+        self._wake()
+        try:
+            await self.apply(news)
+        except Exception:
+            # What is decided stays decided; that this broker cannot follow is its own trouble.
+            self.apply_errors += 1
+            _LOGGER.exception("version %d took no effect on this broker", version)
+        self.applied_version = version
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # -- deciding -----------------------------------------------------------------------------
+
+    async def decide(
+        self, make: Callable[[Controller], Decision[Result]], *, at_once: bool = False
+    ) -> Result:
+        """Make a decision durable and apply it; then return its result.
+
+        `at_once`: a result without events is given before what it may be built on is durable.
+
+        Raises KafkaError: NOT_CONTROLLER, KAFKA_STORAGE_ERROR (retriable: nothing of it has happened).
+        """
+        if not self._is_active:
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER, "this broker does not decide for the cluster"
+            )
+        decision = make(self._controller)
+        if not decision.events and (at_once or self._committer is None):
+            return decision.result
+        # Only now: heartbeats that decide nothing are heard, or all brokers would be fenced when the store is back.
+        if len(self._queue) >= PENDING_MAX:
+            message = f"{PENDING_MAX} decisions wait for {self.folder}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+        # A result without events may still speak of what is only about to be true.
+        ahead = self._controller.image
+        for sequence, event in enumerate(decision.events):
+            # The version is not known yet, only that it is not before this one.
+            ahead.replay(event, Position(self.image.version + 1, sequence))
+        done = asyncio.get_running_loop().create_future()
+        self._queue.append(PendingDecision(decision.events, done))
+        if self._committer is None:
+            self._committer = self._begin(self._commit_pending())
+        await done
+        return decision.result
+
+    def look(self, ask: Callable[[Controller], Result]) -> Result:
+        """Ask the controller for what it knows and nobody has to write down."""
+        return ask(self._controller)
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Create topics; they are open for appends when this returns, where this broker leads them."""
+        return await self.decide(lambda c: c.create_topics(topics, validate_only=validate_only))
+
+    async def delete_topics(self, topics: Sequence[tuple[str | None, bytes]]) -> list[TopicResult]:
+        """Delete topics by name, or by id where the name is None."""
+        return await self.decide(lambda c: c.delete_topics(topics))
+
+    # -- committing ---------------------------------------------------------------------------
+
+    async def _commit_pending(self) -> None:
+        """Commit group after group until nothing is pending."""
+        group: list[PendingDecision] = []
+        try:
+            while self._queue:
+                group, self._queue = next_group(self._queue)
+                try:
+                    await self._commit_group(group)
+                except (Superseded, Undecided) as error:
+                    self._take_back(group, error)
+                except Deposed as error:
+                    later, self._queue = self._queue, []
+                    self._take_back(group, error)
+                    self._take_back(later, Superseded(str(error)))
+        except BaseException as error:
+            self._take_back(group, error)
+            if not isinstance(error, Exception):
+                raise
+            if self.on_failed is not None:
+                self.on_failed(error)
+        finally:
+            self._committer = None
+
+    async def _commit_group(self, group: Sequence[PendingDecision]) -> None:
+        events = [event for each in group for event in each.events]
+        version = self.image.version
+        if events:
+            async with self._turn:
+                if not self._is_active and not self._is_stopped:
+                    raise Superseded("this broker decides no more")
+                version, encoded = await self._commit(events)
+                self._controller.committed(version, events)
+                await self._take(version, events, encoded)
+        for each in group:
+            if not each.done.done():
+                each.done.set_result(None)
+        if events:
+            self._tell_of_commit(version, events)
+
+    async def _commit(
+        self, events: Sequence[Event], *, asks_again: bool = True
+    ) -> tuple[int, bytes | None]:
+        """Write the decisions to the log; returns the version, and the bytes for brokers that follow.
+
+        Raises Superseded, Undecided, Deposed, and OSError where its fate is unknown and nobody `asks_again`.
+
+        A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
+        there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
+        """
+        # Not asked in the thread: if this controller is deposed, the image goes on without it.
+        has_followers, decided_on = len(self.image.brokers) > 1, self.image.version
+        commit: Commit | None = None
+
+        def put() -> tuple[int, bytes | None] | None:
+            nonlocal commit
+            if commit is None:
+                commit = self.log.begin(events, self.image, decided_on=decided_on)
+            version = self.log.commit(commit)
+            if version is None:
+                return None
+            return version, commit.encoded() if has_followers else None
+
+        while True:
+            done = await self._deposed.unless(self._in_thread(put))
+            if done is not None:
+                return done
+            self.fates_unknown += 1
+            if not asks_again:
+                raise OSError(f"{self.folder}: the fate of a commit is unknown")
+            _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
+            await self._deposed.unless(asyncio.sleep(FATE_RETRY_SECONDS))
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        def begin() -> Result:
+            self.is_at_store = True
+            try:
+                return work()
+            finally:
+                self.is_at_store = False
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, begin)
+
+    def _take_back(self, group: Sequence[PendingDecision], error: BaseException) -> None:
+        """Undo this group, which did not happen, and the later decisions that build on it."""
+        failed = [*group, *self._queue]
+        self._queue = []
+        self._reset()
+        if isinstance(error, Superseded):
+            self._resign(error)
+            refusal = KafkaError(ErrorCode.NOT_CONTROLLER, str(error))
+        elif isinstance(error, Undecided):
+            _LOGGER.error("%s: a decision could not be written: %s", self.folder, error)
+            refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        else:
+            # Some of it may be in the log, or come to be there: the next controller will know.
+            self._resign(error)
+            refusal = KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, "it is not known whether this was decided"
+            )
+        for each in failed:
+            if not each.done.done():
+                each.done.set_exception(refusal)
+
+    def _reset(self) -> None:
+        self._controller.image = self.image.copy()
+
+    def _resign(self, error: BaseException) -> None:
+        if not self._is_active:
+            return
+        _LOGGER.error("%s: %s: Resigned as controller", self.folder, error or "interrupted")
+        self._is_active = False
+        self._wake()
+        if self.on_resigned is not None:
+            self.on_resigned()
+
+    def _tell_of_commit(self, version: int, events: Sequence[Event]) -> None:
+        if self.on_commit is not None:
+            self.on_commit(version, events)
+
+
+async def _nothing_follows(_: Sequence[Event]) -> None:
+    """What a driver without a broker lets follow."""
+
+
+class ControllerClaim:
+    """The decisions of the commit with which a broker becomes the controller, each on top of those before it."""
+
+    def __init__(self, controller: Controller, folder: str) -> None:
+        self.folder = folder
+        self._controller = controller
+        self.events: list[Event] = []
+
+    @property
+    def image(self) -> MetadataImage:
+        """The cluster as it will be."""
+        return self._controller.image
+
+    def take(self, make: Callable[[Controller], Decision[Result]]) -> Result:
+        """Decide one more thing."""
+        decision = make(self._controller)
+        ahead = self._controller.image
+        version = ahead.version + 1 if not self.events else ahead.version
+        for event in decision.events:
+            ahead.replay(event, Position(version, len(self.events)))
+            self.events.append(event)
+        return decision.result
+
+
+class Deposed(Exception):
+    """There is another controller, while the fate of a commit of this one is unknown."""
+
+
+class DeposedSignal:
+    """Ends a controller's wait for the store when it hears over RPC that there is another one.
+
+    A store that hangs must not keep a broker from following. What was begun may still end, in a thread; nobody waits
+    for it any more.
+    """
+
+    def __init__(self) -> None:
+        self._told: asyncio.Future[None] | None = None
+        self._is_told = False
+
+    def tell(self) -> None:
+        """There is another controller: until `heard`, nothing more is waited for."""
+        self._is_told = True
+        if self._told is not None and not self._told.done():
+            self._told.set_result(None)
+
+    def heard(self) -> None:
+        """This broker goes on with what that controller has decided."""
+        self._is_told = False
+
+    async def unless(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """What comes of it; raises Deposed if `tell` comes first."""
+        if self._is_told:
+            work.close()
+            raise Deposed("another broker has become the controller")
+        working = asyncio.ensure_future(work)
+        self._told = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.wait((working, self._told), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Deposed("another broker has become the controller")
+            return working.result()
+        finally:
+            working.cancel()
+
+
+class PendingDecision(NamedTuple):
+    """A decision that is not durable yet."""
+
+    events: tuple[Event, ...]
+    done: asyncio.Future[None]
+
+
+def next_group(
+    queue: Sequence[PendingDecision],
+) -> tuple[list[PendingDecision], list[PendingDecision]]:
+    """What goes into the next commit, and what waits for a later one; a large decision goes alone."""
+    count = total = 0
+    for each in queue:
+        total += len(each.events)
+        if count and total > GROUP_EVENTS_MAX:
+            break
+        count += 1
+    return list(queue[:count]), list(queue[count:])
+
+
+class Entry:
+    """One commit, as events and, once asked for, as bytes."""
+
+    __slots__ = ("_encoded", "events", "version")
+
+    def __init__(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
+        self.version = version
+        self.events = events
+        self._encoded = encoded
+
+    @property
+    def encoded(self) -> bytes:
+        """The events as a JSON array."""
+        if self._encoded is None:
+            self._encoded = encode_events(self.events)
+        return self._encoded
+
+
+class RecentCommits:
+    """Every commit after `begins_after`, without a gap, so that a broker that follows from there needs no table.
+
+    Bytes are made once: with the commit if there are other brokers, otherwise at the first request, so that a lone
+    broker never pays for them. They are the bytes of the log without snapshots, which tell a follower nothing new.
+    """
+
+    def __init__(self, version: int) -> None:
+        """Begin with nothing, at this version of the log."""
+        self.begins_after = version
+        self._entries: deque[Entry] = deque()
+        self._events = 0
+
+    def add(self, version: int, events: Sequence[Event], encoded: bytes | None = None) -> None:
+        """The next commit, and its bytes where they are made already."""
+        self._entries.append(Entry(version, events, encoded))
+        self._events += len(events)
+        while len(self._entries) > COMMITS_MAX or (
+            self._events > EVENTS_MAX and len(self._entries) > 1
+        ):
+            oldest = self._entries.popleft()
+            self._events -= len(oldest.events)
+            self.begins_after = oldest.version
+
+    def after(self, version: int, max_bytes: int) -> list[Entry] | None:
+        """The commits after a version, at least one if there are any; None where some are not here any more."""
+        if version < self.begins_after:
+            return None
+        found: list[Entry] = []
+        size = 0
+        for entry in self._entries:
+            if entry.version <= version:
+                continue
+            size += len(entry.encoded)
+            if found and size > max_bytes:
+                break
+            found.append(entry)
+        return found

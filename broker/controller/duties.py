@@ -1,0 +1,93 @@
+"""Shell: the active controller's duties by the clock: ending sessions, electing preferred leaders.
+
+Rules of this file:
+- Only the active controller decides; all other brokers wait to become it.
+- The controller's own broker gets its heartbeat here: nobody else could report that it is gone.
+- A controller that did not run for a while has missed all heartbeats, which says nothing about the brokers: all
+  sessions begin anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kafka_ds.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from broker.controller.driver import ClusterDriver
+    from broker.seams import Clock
+
+_LOGGER = logging.getLogger(__name__)
+
+STEP_SECONDS_MAX = 0.5
+IDLE_SECONDS = 1.0
+
+
+class Duties:
+    """The timers of the controller."""
+
+    def __init__(
+        self,
+        driver: ClusterDriver,
+        clock: Clock,
+        *,
+        session_timeout_ms: int,
+        balance_interval_ms: int | None,
+    ) -> None:
+        """`balance_interval_ms`: None where auto.leader.rebalance.enable is false."""
+        self._driver = driver
+        self._clock = clock
+        self._pause_ms = int(STEP_SECONDS_MAX * 1_000) + session_timeout_ms // 2
+        self._balance_interval_ms = balance_interval_ms
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled."""
+        driver, clock = self._driver, self._clock
+        while True:
+            while not driver.is_active:
+                await driver.changed(IDLE_SECONDS)
+            awake_ms = clock.monotonic_ms()
+            balance_due_ms = awake_ms + (self._balance_interval_ms or 0)
+            while driver.is_active:
+                now_ms = clock.monotonic_ms()
+                if now_ms - awake_ms > self._pause_ms:
+                    _LOGGER.warning("did not run for %d ms: sessions begin anew", now_ms - awake_ms)
+                    driver.look(lambda c, now_ms=now_ms: c.claimed(now_ms))  # type: ignore[misc]
+                awake_ms = now_ms
+                is_done = await self._expire(now_ms)
+                if self._balance_interval_ms is not None and now_ms >= balance_due_ms:
+                    balance_due_ms = now_ms + self._balance_interval_ms
+                    await self._balance()
+                awake_ms = max(awake_ms, clock.monotonic_ms())
+                # What could not be written is tried again, but not as fast as it can fail.
+                await asyncio.sleep(self._step_seconds() if is_done else STEP_SECONDS_MAX)
+
+    def _step_seconds(self) -> float:
+        deadline_ms = self._driver.look(lambda c: c.next_deadline_ms())
+        if deadline_ms is None:
+            return STEP_SECONDS_MAX
+        left = (deadline_ms - self._clock.monotonic_ms()) / 1_000
+        return min(max(left, 0.005), STEP_SECONDS_MAX)
+
+    async def _expire(self, now_ms: int) -> bool:
+        try:
+            await self._driver.decide(lambda c: c.expire_sessions(now_ms), at_once=True)
+        except KafkaError as error:
+            _warn("sessions that ended wait", error)
+            return False
+        return True
+
+    async def _balance(self) -> None:
+        try:
+            moved = await self._driver.decide(lambda c: c.balance_leaders())
+        except KafkaError as error:
+            _warn("leaders stay where they are", error)
+            return
+        if moved:
+            _LOGGER.info("%d partitions went back to their preferred leaders", moved)
+
+
+def _warn(what: str, error: KafkaError) -> None:
+    _LOGGER.warning("%s: %s", what, error.message or error.code.name)

@@ -1,0 +1,112 @@
+"""Pure: the active controller's decisions about leaders, on request or by the clock (KIP-183, KIP-460).
+
+Rules of this file (those of KRaft's ReplicationControlManager):
+- A preferred election is needed if the first replica does not lead, an unclean one if no replica leads. Otherwise the
+  answer is ELECTION_NOT_NEEDED. A request for all partitions does not list those that need none.
+- An election that finds no leader: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
+- By the clock, if auto.leader.rebalance.enable is set, leadership goes back to all preferred replicas that are in sync
+  (KRaft tolerates no percentage of imbalance). One round has a limit; the rest waits for the next.
+- A topic that begins to allow unclean elections gets its leaders in the same commit; so no periodic search for such
+  partitions is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from broker.controller.draft import Draft, PartitionKey
+from broker.metadata.events import NO_LEADER, PartitionRegistration
+from broker.metadata.partition_change import Election, PartitionChange
+from kafka_ds.protocol.errors import ErrorCode
+
+# KRaft's bound on the elections of one turn of the timer.
+ELECTIONS_PER_TURN_MAX = 1000
+
+
+class ElectionType(IntEnum):
+    """The kinds that can be asked for."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionResult:
+    """What became of the election of one partition."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def elect_leaders(
+    draft: Draft, kind: ElectionType, partitions: Sequence[tuple[str, int]] | None
+) -> list[ElectionResult]:
+    """Elect a leader of each of these partitions, None: of all that need one."""
+    if partitions is not None:
+        return [_elect(draft, kind, topic, index) for topic, index in partitions]
+    results = [
+        _elect(draft, kind, topic.name, key.partition) for topic, key, _ in list(draft.partitions())
+    ]
+    return [each for each in results if each.error != ErrorCode.ELECTION_NOT_NEEDED]
+
+
+def _elect(draft: Draft, kind: ElectionType, name: str, index: int) -> ElectionResult:
+    topic = draft.image.topics.get(name)
+    key = PartitionKey(topic.topic_id, index) if topic else None
+    registration = draft.partition(key) if key else None
+    if key is None or registration is None:
+        what = f"No such partition as {name}-{index}" if topic else f"No such topic as {name}"
+        return ElectionResult(
+            topic=name, partition=index, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=what
+        )
+    return ElectionResult(
+        topic=name, partition=index, error=_hold_election(draft, kind, key, registration)
+    )
+
+
+def _hold_election(
+    draft: Draft, kind: ElectionType, key: PartitionKey, registration: PartitionRegistration
+) -> ErrorCode:
+    if kind is ElectionType.PREFERRED:
+        if registration.leader == registration.replicas[0]:
+            return ErrorCode.ELECTION_NOT_NEEDED
+        election, nobody = Election.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    else:
+        if registration.leader != NO_LEADER:
+            return ErrorCode.ELECTION_NOT_NEEDED
+        election, nobody = Election.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+    def hold(change: PartitionChange) -> None:
+        change.election = election
+
+    return nobody if draft.change(key, hold) is None else ErrorCode.NONE
+
+
+# -- by the clock ---------------------------------------------------------------------------------
+
+
+def balance_leaders(draft: Draft) -> int:
+    """Give leadership back to preferred replicas; how many partitions that could be done for."""
+
+    def hold(change: PartitionChange) -> None:
+        change.election = Election.PREFERRED
+
+    moved = 0
+    for _, key, registration in draft.partitions():
+        if moved == ELECTIONS_PER_TURN_MAX:
+            break
+        first = registration.replicas[0]
+        if registration.leader != first and first in registration.isr:
+            moved += draft.change(key, hold) is not None
+    return moved
+
+
+def elect_where_allowed(draft: Draft) -> None:
+    """Elect leaders for partitions without one whose topics allow unclean elections (since a moment ago)."""
+    for topic, key, registration in draft.partitions():
+        if registration.leader == NO_LEADER and draft.is_unclean_election_enabled(topic.name):
+            draft.change(key)

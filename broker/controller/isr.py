@@ -1,0 +1,142 @@
+"""Pure: the active controller's decisions when a leader wants another ISR (AlterPartition, KIP-497).
+
+Rules of this file (those of KRaft's ReplicationControlManager), in the order in which they are checked:
+- STALE_BROKER_EPOCH for the whole request if the broker has restarted since, or is not registered.
+- UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION.
+- NOT_CONTROLLER if the leader knows a later epoch of leader or partition: then this is no longer the active controller,
+  and the leader should look for the other one.
+- FENCED_LEADER_EPOCH for an earlier epoch of the leader; INVALID_REQUEST if another broker leads.
+- INVALID_UPDATE_VERSION if the partition has changed since: the partition epoch must match.
+- INVALID_REQUEST: an ISR that names a broker without a replica, or one twice, or lacks the leader; one with more than
+  the leader while it is RECOVERING; RECOVERING after RECOVERED.
+- INELIGIBLE_REPLICA: a member that is fenced, shutting down, not registered, or has restarted since it was seen
+  catching up (KIP-841, KIP-903): its log may be shorter now.
+- A change that ends a reassignment may remove the leader's own replica: it takes effect, and the answer is
+  NEW_LEADER_ELECTED.
+OPERATION_NOT_ATTEMPTED is Kafka's answer in version 0 for INELIGIBLE_REPLICA, and version 0 is not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from broker.controller.brokers import checked
+from broker.controller.draft import Draft, PartitionKey
+from broker.metadata.events import NO_BROKER_EPOCH, RECOVERED, RECOVERING, PartitionRegistration
+from broker.metadata.partition_change import PartitionChange
+from kafka_ds.protocol.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartition:
+    """The ISR that a leader wants: the brokers, each with the epoch at which it caught up (-1: any)."""
+
+    topic_id: bytes
+    partition: int
+    new_isr: tuple[tuple[int, int], ...]
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: int = RECOVERED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitionResult:
+    """The result: the registration that holds now, or an error."""
+
+    topic_id: bytes
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    registration: PartitionRegistration | None = None
+
+
+def alter_partitions(
+    draft: Draft, broker_id: int, broker_epoch: int, partitions: Sequence[AlterPartition]
+) -> list[AlterPartitionResult]:
+    """Change the ISR of each partition that this broker leads, one result for each, in their order."""
+    checked(draft, broker_id, broker_epoch)
+    errors = [(wanted, _alter(draft, broker_id, wanted)) for wanted in partitions]
+    # What will be in the log: changes of one decision share one epoch.
+    settled = draft.settled()
+    results = []
+    for wanted, error in errors:
+        key = PartitionKey(wanted.topic_id, wanted.partition)
+        registration = None
+        if error == ErrorCode.NONE:
+            registration = settled.get(key) or draft.partition(key)
+        results.append(
+            AlterPartitionResult(
+                topic_id=wanted.topic_id,
+                partition=wanted.partition,
+                error=error,
+                registration=registration,
+            )
+        )
+    return results
+
+
+def _alter(draft: Draft, broker_id: int, wanted: AlterPartition) -> ErrorCode:
+    if wanted.topic_id not in draft.image.topics_by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    key = PartitionKey(wanted.topic_id, wanted.partition)
+    registration = draft.partition(key)
+    if registration is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    error = (
+        _check_epochs(registration, broker_id, wanted)
+        or _check_isr(registration, wanted)
+        or _check_members(draft, wanted)
+    )
+    if error != ErrorCode.NONE:
+        return error
+
+    def alter(change: PartitionChange) -> None:
+        change.isr = tuple(member for member, _ in wanted.new_isr)
+        change.leader_recovery_state = wanted.leader_recovery_state
+
+    new = draft.change(key, alter)
+    if new is not None and new.leader != broker_id:
+        return ErrorCode.NEW_LEADER_ELECTED
+    return ErrorCode.NONE
+
+
+def _check_epochs(
+    registration: PartitionRegistration, broker_id: int, wanted: AlterPartition
+) -> ErrorCode:
+    if (
+        wanted.leader_epoch > registration.leader_epoch
+        or wanted.partition_epoch > registration.partition_epoch
+    ):
+        return ErrorCode.NOT_CONTROLLER
+    if wanted.leader_epoch < registration.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if broker_id != registration.leader:
+        return ErrorCode.INVALID_REQUEST
+    if wanted.partition_epoch < registration.partition_epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    return ErrorCode.NONE
+
+
+def _check_isr(registration: PartitionRegistration, wanted: AlterPartition) -> ErrorCode:
+    members = [member for member, _ in wanted.new_isr]
+    state = wanted.leader_recovery_state
+    if (
+        len(set(members)) < len(members)
+        or not set(members) <= set(registration.replicas)
+        or registration.leader not in members
+        or state not in (RECOVERED, RECOVERING)
+        or (state == RECOVERING and len(members) > 1)
+        or (state == RECOVERING and registration.leader_recovery_state == RECOVERED)
+    ):
+        return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE
+
+
+def _check_members(draft: Draft, wanted: AlterPartition) -> ErrorCode:
+    for member, epoch in wanted.new_isr:
+        broker = draft.brokers.get(member)
+        if broker is None or not broker.is_active:
+            return ErrorCode.INELIGIBLE_REPLICA
+        if epoch not in (NO_BROKER_EPOCH, broker.broker_epoch):
+            return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE

@@ -1,0 +1,110 @@
+"""Pure: which brokers get the replicas of new partitions: rack-aware, striped (Kafka's StripedReplicaPlacer, KIP-36).
+
+Rules of this file:
+- Each replica of a partition goes to another rack while there are racks without one; then the racks are used again. A
+  cluster without racks is one rack.
+- The leader is an unfenced broker. Fenced brokers get other replicas only where a rack has no unfenced broker left:
+  they may come back, and until then the partition has the replicas that it can have.
+- Leaders and followers are spread: each partition begins one rack further than the last, and inside a rack one broker
+  further; after a full round the followers are shifted against the leaders, so that the pairs differ.
+- A broker that is about to stop counts as fenced.
+- The caller chooses where the first partition begins: another topic should begin elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from broker.metadata.image import BrokerRegistration
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+Item = TypeVar("Item")
+
+
+def place(
+    brokers: Iterable[BrokerRegistration], *, partitions: int, factor: int, start: int
+) -> list[tuple[int, ...]]:
+    """The replicas of this many new partitions, the leader first. Raises INVALID_REPLICATION_FACTOR."""
+    known = sorted(brokers, key=lambda each: each.broker_id)
+    if factor > len(known):
+        message = (
+            f"Unable to replicate the partition {factor} time(s): The target replication "
+            f"factor of {factor} cannot be reached because only {len(known)} broker(s) "
+            "are registered."
+        )
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    if not any(each.is_active for each in known):
+        message = (
+            f"Unable to replicate the partition {factor} time(s): All brokers are currently fenced."
+        )
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
+    by_rack: dict[str | None, list[BrokerRegistration]] = {}
+    for each in known:
+        by_rack.setdefault(each.rack, []).append(each)
+    racks = [_Rack(by_rack[rack]) for rack in sorted(by_rack, key=lambda rack: rack or "")]
+    return [_replicas(racks, factor, start + index) for index in range(partitions)]
+
+
+class _Rack:
+    """The brokers of one rack."""
+
+    __slots__ = ("active", "fenced")
+
+    def __init__(self, brokers: list[BrokerRegistration]) -> None:
+        self.active = tuple(each.broker_id for each in brokers if each.is_active)
+        self.fenced = tuple(each.broker_id for each in brokers if not each.is_active)
+
+    def taken(self, turn: int, count: int) -> list[int]:
+        """This many brokers, unfenced ones first, starting at a different one each time."""
+        return [*_rotated(self.active, turn), *_rotated(self.fenced, turn)][:count]
+
+    @property
+    def size(self) -> int:
+        return len(self.active) + len(self.fenced)
+
+
+def _replicas(racks: list[_Rack], factor: int, position: int) -> tuple[int, ...]:
+    """The replicas of the partition that stands at this place of the round."""
+    leading = [rack for rack in racks if rack.active]
+    first = leading[position % len(leading)]
+    turn = position // len(leading)
+    place = racks.index(first)
+    # The followers' racks begin one further with each full turn through the leaders' brokers.
+    shift = turn // len(first.active)
+    others = racks[place + 1 :] + racks[:place]
+    order = [first, *_rotated(others, shift)]
+    shares = _shares(order, factor)
+    by_rack = [
+        rack.taken(turn, share) if rack is first else rack.taken(position + shift, share)
+        for rack, share in zip(order, shares, strict=True)
+    ]
+    if len(racks) == 1:
+        by_rack = [_shifted(first, turn, shift, factor)]
+    replicas: list[int] = []
+    for depth in range(max(shares)):
+        replicas.extend(taken[depth] for taken in by_rack if depth < len(taken))
+    return tuple(replicas)
+
+
+def _shares(order: list[_Rack], factor: int) -> list[int]:
+    """How many replicas each rack gets: one each, then one more each, as far as there are brokers."""
+    shares = [0] * len(order)
+    missing = factor
+    while missing:
+        for number, rack in enumerate(order):
+            if missing and shares[number] < rack.size:
+                shares[number] += 1
+                missing -= 1
+    return shares
+
+
+def _shifted(rack: _Rack, turn: int, shift: int, count: int) -> list[int]:
+    """In one rack: the leader by its turn, its followers shifted once more each full turn."""
+    leader, *rest = _rotated(rack.active, turn)
+    return [leader, *_rotated(rest, shift), *_rotated(rack.fenced, turn)][:count]
+
+
+def _rotated(items: Sequence[Item], by: int) -> list[Item]:
+    by = by % len(items) if items else 0
+    return [*items[by:], *items[:by]]

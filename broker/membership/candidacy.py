@@ -1,0 +1,403 @@
+"""Shell: standing for controller: reads and writes the lease, asks the other brokers, makes the claim.
+
+Rules of this file:
+- `election` decides what to do; this file does it, one step after the other.
+- The lease has a thread of its own: so a commit that waits for the store does not make a controller look dead, and a
+  broker that reads a lease does not wait behind a commit.
+- The lease is written before the claim that it belongs to, and then again and again. At each write the controller
+  checks that the log still ends with its own decisions: so one that was paused for long notices before it gets a
+  request.
+- A controller whose commits fail, or do not end, for a session timeout lets its lease stand still, so that another one
+  takes over: it may have lost its rights on the log alone.
+- The lease is released when the controller stops, after its last decision, so that nobody has to wait for its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.config.settings import ConfigError
+from broker.membership.channel import endpoint_of
+from broker.membership.election import AskPeers, Claim, Election, Wait
+from broker.membership.lease import LEASE_PATH, Lease, decode_lease
+from broker.membership.stall_detector import Standstill
+from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLivenessResponse
+
+if TYPE_CHECKING:
+    from broker.controller.driver import ClusterDriver, ControllerClaim
+    from broker.seams import Clock, Network
+    from kafka_ds.delta.store.store import Store
+
+_LOGGER = logging.getLogger(__name__)
+
+# How long a peer has to say whether it hears the controller.
+ASK_MS_MAX = 1_000
+STEP_SECONDS_MAX = 0.5
+# A store that does not answer must not keep a broker from stopping.
+RELEASE_SECONDS_MAX = 5.0
+# A step of this loop that comes so much too late did not come late by chance: the process did not run.
+PAUSE_MS_MIN = 1_500
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSettings:
+    """Who stands, and how patient it is."""
+
+    node_id: int
+    listener: str
+    client_id: str
+    session_timeout_ms: int
+    lease_interval_ms: int
+
+
+class Candidacy:
+    """One broker's part in the choice of a controller."""
+
+    def __init__(
+        self,
+        settings: CandidateSettings,
+        driver: ClusterDriver,
+        store: Store,
+        *,
+        executor: Executor,
+        clock: Clock,
+        network: Network,
+        chance: Callable[[], float],
+        decide_claim: Callable[[ControllerClaim, int | None], None],
+    ) -> None:
+        """`executor`: the lease's thread; `decide_claim(claiming, the broker that is dead)` says what a claim holds."""
+        self._settings = settings
+        self._driver = driver
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._network = network
+        self._chance = chance
+        self._decide_claim = decide_claim
+        # The last writing of a lease: for which epoch, and the how manieth of it.
+        self._leased_epoch = -1
+        self._sequence = 0
+        self._lease: Lease | None = None
+        self._address = ("", 0)
+        self._lease_due_ms = 0
+        self._awake_ms = clock.monotonic_ms()
+        self._was_active = False
+        # When the controller has last read and written the store.
+        self._reached_ms = self._awake_ms
+        self._standstill = Standstill(settings.session_timeout_ms, self._awake_ms)
+        # Counted for the metrics.
+        self.store_errors = 0
+        image = driver.image
+        self.election = Election(
+            settings.node_id,
+            controller_id=image.controller_id,
+            controller_epoch=image.controller_epoch,
+            session_timeout_ms=settings.session_timeout_ms,
+            lease_interval_ms=settings.lease_interval_ms,
+            now_ms=self._awake_ms,
+        )
+
+    # -- beginning and ending -------------------------------------------------------------------
+
+    async def begin(self, host: str, port: int) -> None:
+        """Become the controller at once if there is no other to wait for; `host` and `port` are this broker's address.
+
+        Raises ConfigError where a living broker has this one's number.
+        """
+        self._address = (host, port)
+        await self._look()
+        await self._refuse_twin()
+        action = self.election.next(self._clock.monotonic_ms())
+        if isinstance(action, Claim):
+            await self._claim(action)
+
+    async def run(self) -> None:
+        """Stand, until cancelled."""
+        while True:
+            now_ms = self._clock.monotonic_ms()
+            if now_ms - self._awake_ms > self._pause_ms:
+                self.election.paused(now_ms)
+            self._awake_ms = now_ms
+            until_ms = await (self._hold() if self._driver.is_active else self._stand())
+            self._awake_ms = self._clock.monotonic_ms()
+            seconds = max(0.001, (until_ms - self._awake_ms) / 1_000)
+            await self._driver.changed(min(seconds, STEP_SECONDS_MAX))
+
+    async def release(self) -> None:
+        """Release the lease: this broker makes no more decisions. Called after its last one."""
+        image, epoch = self._driver.image, self._leased_epoch
+        if (image.controller_id, image.controller_epoch) != (self._settings.node_id, epoch):
+            return  # Another one decides, or the epoch is that of a process that was here before.
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS_MAX):
+                await self._write(epoch, released=True)
+        except OSError as error:  # TimeoutError is one.
+            why = str(error) or "the store does not answer"
+            _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, why)
+        self._leased_epoch = -1
+
+    def heard(self, controller_epoch: int) -> None:
+        """The controller of this epoch has answered this broker."""
+        self.election.hears(controller_epoch, self._clock.monotonic_ms())
+
+    def lost(self) -> None:
+        """The controller does not answer this broker: what its lease says is wanted now."""
+        self._lease_due_ms = min(self._lease_due_ms, self._clock.monotonic_ms())
+
+    def last_heard_ms(self, controller_id: int, controller_epoch: int) -> int:
+        """How long ago that controller answered this broker; 0 where it is this broker, -1 for never."""
+        now_ms = self._clock.monotonic_ms()
+        return self.election.last_heard_ms(controller_id, controller_epoch, now_ms)
+
+    @property
+    def has_lost_store(self) -> bool:
+        """Whether the controller, which this broker is, has not got through to the store for a session timeout."""
+        still_ms = self._clock.monotonic_ms() - self._reached_ms
+        return self._driver.is_active and still_ms >= self._settings.session_timeout_ms
+
+    @property
+    def _pause_ms(self) -> int:
+        return max(PAUSE_MS_MIN, self._settings.session_timeout_ms // 2)
+
+    # -- the controller -------------------------------------------------------------------------
+
+    async def _hold(self) -> int:
+        """Show that this controller lives, and see that it is one; until when that is enough."""
+        self._was_active = True
+        if self._clock.monotonic_ms() >= self._lease_due_ms:
+            self._lease_due_ms = self._clock.monotonic_ms() + self._settings.lease_interval_ms
+            try:
+                if await self._driver.confirm() and not self._stands_still():
+                    await self._write(self._driver.image.controller_epoch)
+                    self._reached_ms = self._clock.monotonic_ms()
+            except OSError as error:
+                self.store_errors += 1
+                _LOGGER.warning("the controller's lease cannot be written: %s", error)
+        return self._lease_due_ms
+
+    def _stands_still(self) -> bool:
+        driver = self._driver
+        return self._standstill.looked(
+            version=driver.image.version,
+            failures=driver.log.failures,
+            is_at_store=driver.is_at_store,
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    async def _write(self, controller_epoch: int, *, released: bool = False) -> None:
+        self._sequence = self._sequence + 1 if controller_epoch == self._leased_epoch else 1
+        self._leased_epoch = controller_epoch
+        host, port = self._address
+        lease = Lease(
+            controller_id=self._settings.node_id,
+            controller_epoch=controller_epoch,
+            sequence=self._sequence,
+            host=host,
+            port=port,
+            released=released,
+        )
+        await self._in_thread(lambda: self._store.put_durable(LEASE_PATH, lease.encode()))
+
+    # -- everybody else -------------------------------------------------------------------------
+
+    async def _stand(self) -> int:
+        """Watch the controller and act if need be; returns until when nothing has to be done."""
+        now_ms = self._clock.monotonic_ms()
+        if self._was_active:
+            self._was_active = False
+            self.election.resigned(now_ms)
+        if now_ms >= self._lease_due_ms:
+            self._lease_due_ms = now_ms + self._settings.lease_interval_ms
+            await self._look()
+        image = self._driver.image
+        self.election.knows(image.controller_id, image.controller_epoch, self._clock.monotonic_ms())
+        action = self.election.next(self._clock.monotonic_ms())
+        if isinstance(action, AskPeers):
+            answers = await self._ask_peers()
+            self.election.peers_answered(
+                answers,
+                self._clock.monotonic_ms(),
+                brokers=len(self._driver.image.brokers),
+                chance=self._chance(),
+            )
+            action = self.election.next(self._clock.monotonic_ms())
+        if isinstance(action, Claim):
+            await self._claim(action)
+            return self._clock.monotonic_ms()
+        assert isinstance(action, Wait), "nothing is asked twice in a row"
+        return min(action.until_ms, self._lease_due_ms)
+
+    async def _look(self) -> None:
+        """Read the lease."""
+        try:
+            data = await self._in_thread(lambda: self._store.read(LEASE_PATH))
+            self._lease = decode_lease(data)
+        except FileNotFoundError:
+            self._lease = None
+        except OSError as error:
+            self.store_errors += 1
+            _LOGGER.warning("%s cannot be read: %s", LEASE_PATH, error)
+            self.election.misses_lease()
+            return
+        self.election.sees_lease(self._lease, self._clock.monotonic_ms())
+        if (
+            self._lease is not None
+            and self._lease.controller_epoch > self._driver.image.controller_epoch
+        ):
+            await self._look_into_log()
+
+    async def _look_into_log(self) -> None:
+        """There may be a controller that the one which this broker hears does not know of."""
+        try:
+            await self._driver.catch_up()
+        except (OSError, ValueError) as error:
+            _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
+
+    async def _ask_peers(self) -> list[int]:
+        """How long ago the controller answered each of the others, as far as they can be asked."""
+        image, settings = self._driver.image, self._settings
+        asked = [
+            endpoint
+            for broker_id in image.brokers
+            if broker_id not in (settings.node_id, image.controller_id)
+            and (endpoint := endpoint_of(image, broker_id, settings.listener)) is not None
+        ]
+        controller = (image.controller_id, image.controller_epoch)
+        answers = await asyncio.gather(
+            *(self._ask(host, port, *controller) for host, port in asked)
+        )
+        found = [answer.last_heard_ms for answer in answers if answer is not None]
+        _LOGGER.warning(
+            "controller %d is silent; of %d other brokers %d answer, and heard it %s ms ago",
+            image.controller_id,
+            len(asked),
+            len(found),
+            found,
+        )
+        return found
+
+    async def _ask(
+        self, host: str, port: int, controller_id: int, controller_epoch: int
+    ) -> ControllerLivenessResponse | None:
+        try:
+            answer = await self._asked(host, port, controller_id, controller_epoch)
+        except (PeerUnreachable, KafkaError):
+            return None
+        return answer if answer.error_code == ErrorCode.NONE else None
+
+    async def _asked(
+        self, host: str, port: int, controller_id: int, controller_epoch: int
+    ) -> ControllerLivenessResponse:
+        settings = self._settings
+        request = ControllerLivenessRequest(
+            asking_id=settings.node_id,
+            controller_id=controller_id,
+            controller_epoch=controller_epoch,
+        )
+        timeout_ms = min(ASK_MS_MAX, settings.session_timeout_ms // 3)
+        connection = await PeerConnection.connect(
+            self._network,
+            host,
+            port,
+            client_id=settings.client_id,
+            timeout_ms=timeout_ms,
+        )
+        try:
+            answer: ControllerLivenessResponse = await connection.ask(
+                request, timeout_ms=timeout_ms
+            )
+        finally:
+            connection.close()
+        return answer
+
+    async def _refuse_twin(self) -> None:
+        """Before this broker takes its own former place: nobody else may be living in it.
+
+        Where nobody is the question is refused at once. Who lets it wait may only not run for a moment, and is asked
+        for as long as any broker is waited for.
+        """
+        until_ms = self._clock.monotonic_ms() + self._settings.session_timeout_ms
+        while await self._may_be_twin() and self._clock.monotonic_ms() < until_ms:
+            await self._look()
+
+    async def _may_be_twin(self) -> bool:
+        """Whether it is open who has this broker's place; raises ConfigError where another process has."""
+        return any([await self._may_live(*place) for place in self._former_places()])
+
+    def _former_places(self) -> set[tuple[str, int, int]]:
+        """Address and controller epoch of who may have this broker's place: by the lease, and by the metadata.
+
+        Who claims writes a lease first. So over the lease of who won there may lie that of one who lost, and it is only
+        written again after an interval.
+        """
+        lease, image, settings = self._lease, self._driver.image, self._settings
+        places = set()
+        is_released = False
+        if lease is not None and lease.controller_id == settings.node_id:
+            is_released = lease.released and lease.controller_epoch >= image.controller_epoch
+            if not lease.released:
+                places.add((lease.host, lease.port, lease.controller_epoch))
+        registered = endpoint_of(image, settings.node_id, settings.listener)
+        if image.controller_id == settings.node_id and registered is not None and not is_released:
+            places.add((*registered, image.controller_epoch))
+        # This port is ours, so it is nobody else's.
+        return {each for each in places if each[:2] != self._address}
+
+    async def _may_live(self, host: str, port: int, controller_epoch: int) -> bool:
+        """Whether a process of this broker's number may live there; raises ConfigError where one does."""
+        node_id = self._settings.node_id
+        try:
+            answer = await self._asked(host, port, node_id, controller_epoch)
+        except PeerLate as error:
+            _LOGGER.warning("a broker with this one's number may live: %s", error)
+            return True
+        except (PeerUnreachable, KafkaError):
+            return False
+        if answer.error_code == ErrorCode.NONE and answer.last_heard_ms == 0:
+            raise ConfigError(
+                f"node.id={node_id}: a broker of this number is the controller at {host}:{port}"
+            )
+        return False
+
+    async def _claim(self, claim: Claim) -> None:
+        driver = self._driver
+        dead = claim.controller_id if claim.is_dead else None
+        _LOGGER.info("claiming to be the controller: %s", claim.reason)
+        won = False
+        try:
+            # A broker that starts meanwhile and finds the claim in the log must find a lease beside it.
+            await self._write(claim.controller_epoch + 1)
+            won = await driver.claim(
+                lambda claiming: self._decide_claim(claiming, dead),
+                controller_epoch=claim.controller_epoch,
+                # Before any duty: the sessions of a former time as controller would fence everybody.
+                begin=lambda controller: controller.claimed(self._clock.monotonic_ms()),
+            )
+        except OSError as error:
+            self.store_errors += 1
+            _LOGGER.warning("%s does not answer: %s", driver.folder, error)
+        now_ms = self._clock.monotonic_ms()
+        if not won:
+            self.election.claim_failed(now_ms)
+            return
+        self.election.claim_won(claim.controller_epoch + 1)
+        # From here on, though it may be deposed before it is seen to be active.
+        self._was_active = True
+        self._lease_due_ms = self._reached_ms = now_ms
+        _LOGGER.info(
+            "broker %d is the controller of epoch %d",
+            self._settings.node_id,
+            claim.controller_epoch + 1,
+        )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -1,0 +1,178 @@
+"""Shell: tells the controller in which log directory each replica of this broker is (KIP-858).
+
+Rules of this file:
+- The disk is right: the directory in which a log is, or would be created, is reported if the metadata say otherwise. So
+  a replica is used again after its disk was replaced by an empty one: its directory works, and it can be elected.
+- A damaged log is reported as lost if other replicas are in sync, which then lead (KIP-858). If it is the only one in
+  sync, no other replica could lead; and if the log was mended later, it would count as begun anew. So it is not
+  reported as lost.
+- Reports are repeated until the metadata show them; several go in one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from broker.metadata.events import LOST_DIRECTORY, Event, PartitionChanged, PartitionRegistration
+from broker.metadata.partition_change import directory_of
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import AssignReplicasToDirsRequest
+from kafka_ds.protocol.messages.brokers import (
+    AssignReplicasRequestDirectory,
+    AssignReplicasRequestPartition,
+    AssignReplicasRequestTopic,
+)
+
+if TYPE_CHECKING:
+    from broker.controller.driver import ClusterDriver
+    from broker.membership.channel import ControllerChannel
+
+_LOGGER = logging.getLogger(__name__)
+
+ASSIGNMENTS_PER_REQUEST_MAX = 2_000
+RETRY_SECONDS = 0.5
+# A broker that begins waits so long for its replicas to be known where they are, before it serves clients.
+SETTLE_SECONDS_MAX = 5.0
+
+# The id of the directory with a partition's log, by topic and number; None where it may be in one that has failed.
+DirectoryOf = Callable[[str, int], bytes | None]
+# Whether the log of a topic's partition is there and cannot be served, by the topic's name, the number and its id.
+IsDamaged = Callable[[str, int, bytes], bool]
+
+
+class DirectoryAssignments:
+    """The assignments that the controller must still be told."""
+
+    def __init__(
+        self,
+        driver: ClusterDriver,
+        channel: ControllerChannel,
+        *,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        request_timeout_ms: int,
+    ) -> None:
+        """`broker_epoch` is that of this process: another one with its number has directories of its own."""
+        self._driver = driver
+        self._channel = channel
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._timeout_ms = request_timeout_ms
+        self._where: DirectoryOf | None = None
+        self._is_damaged: IsDamaged | None = None
+        # Partitions to look at, by topic id and number; in order.
+        self._suspects: dict[tuple[bytes, int], None] = {}
+        self._news = asyncio.Event()
+
+    def begin(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
+        """The logs are open: look at all replicas of this broker."""
+        self._where, self._is_damaged = where, is_damaged
+        for topic in self._driver.image.topics.values():
+            for index, registration in topic.partitions.items():
+                self._suspect(topic.name, topic.topic_id, index, registration)
+
+    async def settled(self) -> None:
+        """Wait a while until the controller knows all assignments."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLE_SECONDS_MAX
+        while self._suspects and (left := deadline - loop.time()) > 0:
+            await self._driver.changed(min(left, RETRY_SECONDS))
+
+    def applied(self, events: Sequence[Event]) -> None:
+        """These have taken effect: look at what they changed."""
+        for event in events:
+            if isinstance(event, PartitionChanged):
+                self._suspect(event.topic, event.topic_id, event.partition, event.registration)
+
+    def look_at(self, topic: str, index: int) -> None:
+        """This replica is, or is about to be, somewhere else than before."""
+        known = self._driver.image.topics.get(topic)
+        registration = self._driver.image.partition(topic, index)
+        if known is not None and registration is not None:
+            self._suspect(topic, known.topic_id, index, registration)
+
+    def _suspect(
+        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+    ) -> None:
+        if self._where is None or self._node_id not in registration.replicas:
+            return
+        if self._news_of(topic, topic_id, index, registration) is not None:
+            self._suspects[topic_id, index] = None
+            self._news.set()
+
+    def _news_of(
+        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+    ) -> bytes | None:
+        """Where a replica is, if the metadata have to say something else than they do."""
+        assert self._where is not None and self._is_damaged is not None
+        known = directory_of(registration, self._node_id)
+        directory = self._where(topic, index)
+        if self._is_damaged(topic, index, topic_id):
+            if set(registration.isr) - {self._node_id}:
+                directory = LOST_DIRECTORY
+            elif known == LOST_DIRECTORY:
+                return None
+        return None if directory == known else directory
+
+    def _misplaced(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
+        """The suspects that are still wrong in the metadata; the others are dropped."""
+        for key in tuple(self._suspects):
+            topic_id, index = key
+            topic = self._driver.image.topics_by_id.get(topic_id)
+            registration = topic.partitions.get(index) if topic else None
+            if topic is not None and registration and self._node_id in registration.replicas:
+                directory = self._news_of(topic.name, topic_id, index, registration)
+                if directory is not None:
+                    yield key, directory
+                    continue
+            del self._suspects[key]
+
+    async def run(self) -> None:
+        """Tell, until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while wanted := dict(self._misplaced()):
+                await self._tell(dict(list(wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]))
+
+    async def _tell(self, wanted: dict[tuple[bytes, int], bytes]) -> None:
+        request = AssignReplicasToDirsRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._broker_epoch(),
+            directories=_by_directory(wanted),
+        )
+        try:
+            answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
+            error = ErrorCode(answer.error_code)
+        except KafkaError as refusal:
+            error = refusal.code
+        if error == ErrorCode.NONE:
+            # What was refused for itself is not there any more, or will be found anew when it changes.
+            for key in wanted:
+                self._suspects.pop(key, None)
+            return
+        _LOGGER.warning("the directories of %d replicas: %s", len(wanted), error.name)
+        await asyncio.sleep(RETRY_SECONDS)
+
+
+def _by_directory(
+    wanted: dict[tuple[bytes, int], bytes],
+) -> list[AssignReplicasRequestDirectory]:
+    directories: dict[bytes, dict[bytes, list[AssignReplicasRequestPartition]]] = {}
+    for (topic_id, index), directory in wanted.items():
+        topics = directories.setdefault(directory, {})
+        partitions = topics.setdefault(topic_id, [])
+        partitions.append(AssignReplicasRequestPartition(partition_index=index))
+    return [
+        AssignReplicasRequestDirectory(
+            id=directory,
+            topics=[
+                AssignReplicasRequestTopic(topic_id=topic_id, partitions=partitions)
+                for topic_id, partitions in topics.items()
+            ],
+        )
+        for directory, topics in directories.items()
+    ]

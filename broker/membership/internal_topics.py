@@ -1,0 +1,99 @@
+"""Shell: a coordinator's internal topic, created on first use.
+
+Rules of this file:
+- Such a topic is compacted and has no table: nobody else reads it. The topic's number of partitions decides where a key
+  is, not the setting. Requests that come while the topic is being created wait for that one creation.
+- A replication factor set by the user is kept, as in Kafka: with fewer brokers the topic is not created yet, and
+  clients ask again. The default is 3, or the number of brokers that ever registered if that is less, so that one broker
+  works without any setting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from broker.controller.controller import NewTopic, TopicResult
+from broker.metadata.image import MetadataImage
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+CreateTopics: TypeAlias = Callable[[Sequence[NewTopic]], Awaitable[list[TopicResult]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InternalTopicSettings:
+    """The settings of an internal topic."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+    segment_bytes: int
+    # Whether the factor was set, or is Kafka's default.
+    is_factor_set: bool = False
+    more: tuple[tuple[str, str | None], ...] = ()
+
+
+class InternalTopic:
+    """One internal topic of the cluster."""
+
+    def __init__(
+        self, settings: InternalTopicSettings, *, image: MetadataImage, create_topics: CreateTopics
+    ) -> None:
+        """`image` is the published one."""
+        self._settings = settings
+        self._image = image
+        self._create_topics = create_topics
+        self._creating: asyncio.Task[None] | None = None
+
+    async def ensure(self) -> None:
+        """Create the topic, if nobody has; raises COORDINATOR_NOT_AVAILABLE where that fails."""
+        if self._settings.name in self._image.topics:
+            return
+        if self._creating is None:
+            self._creating = asyncio.get_running_loop().create_task(self._create())
+        await asyncio.shield(self._creating)
+
+    def stop(self) -> None:
+        """Stop creating it."""
+        if self._creating is not None:
+            self._creating.cancel()
+
+    async def _create(self) -> None:
+        settings = self._settings
+        factor = settings.replication_factor
+        if not settings.is_factor_set and len(self._image.brokers) < factor:
+            factor = max(len(self._image.brokers), 1)
+            _LOGGER.warning(
+                "%s is made with %d replicas, as there are no more brokers", settings.name, factor
+            )
+        wanted = NewTopic(
+            name=settings.name,
+            num_partitions=settings.num_partitions,
+            replication_factor=factor,
+            configs=_configs(settings),
+        )
+        try:
+            (result,) = await self._create_topics([wanted])
+        except KafkaError as error:
+            result = TopicResult(name=settings.name, error=error.code, message=error.message)
+        finally:
+            self._creating = None
+        if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            reason = result.message or result.error.name
+            _LOGGER.error("%s cannot be created: %s", settings.name, reason)
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.message)
+
+
+def _configs(settings: InternalTopicSettings) -> tuple[tuple[str, str | None], ...]:
+    return (
+        ("cleanup.policy", "compact"),
+        ("compression.type", "producer"),
+        ("segment.bytes", str(settings.segment_bytes)),
+        ("remote.storage.enable", "false"),
+        *settings.more,
+    )

@@ -1,0 +1,270 @@
+"""Shell: a broker's life in its cluster: registration, heartbeats, controlled shutdown.
+
+Rules of this file (those of KIP-631):
+- A starting broker is registered by the controller, or by its own claim to be the controller. Until it is registered it
+  serves nobody; until it is unfenced it leads nothing.
+- While another living broker has its node.id, it tries again: the session of a killed process must end first. After
+  `initial.broker.registration.timeout.ms` it gives up and says why.
+- A heartbeat tells up to where the metadata have taken effect here, not what was merely read: from that the controller
+  knows that this broker leads what another one has handed over. A broker that is behind soon sends the next one.
+- A stopping broker asks the controller to move its leaders, and stops when it is told to, so that nobody waits for a
+  leader that is gone. If no controller answers for a session timeout, it stops anyway.
+- The metadata show another process with the same node.id; then the older one stops, because the cluster no longer means
+  its log directories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.config.settings import ConfigError
+from broker.metadata.events import NO_BROKER_EPOCH, Endpoint, SupportedFeature
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from kafka_ds.protocol.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener
+
+if TYPE_CHECKING:
+    from broker.config.loading import BrokerConfig
+    from broker.controller.driver import ClusterDriver
+    from broker.membership.channel import ControllerChannel
+    from broker.metadata.image import BrokerRegistration
+    from kafka_ds.protocol.messages import BrokerHeartbeatResponse
+
+_LOGGER = logging.getLogger(__name__)
+
+# KRaft's bound on a controlled shutdown.
+SHUTDOWN_SECONDS_MAX = 300.0
+# While something is waited for, a heartbeat comes sooner than the interval.
+SOON_SECONDS = 0.05
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+# What no second try will change.
+REFUSED_FOR_GOOD = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "lake.uri: the controller belongs to another cluster",
+    ErrorCode.INVALID_REGISTRATION: "log.dirs: another broker is registered with one of these directories",
+    ErrorCode.UNSUPPORTED_VERSION: "this release does not work at the cluster's feature levels",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """What a broker says of itself when it registers."""
+
+    node_id: int
+    cluster_id: str
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None
+    log_dirs: tuple[bytes, ...]
+    features: tuple[SupportedFeature, ...]
+    previous_broker_epoch: int
+
+
+def endpoints_told(
+    config: BrokerConfig, bound: Mapping[str, tuple[str, int]], own_host: str
+) -> tuple[Endpoint, ...]:
+    """The endpoints that clients are told: the advertised ones, completed with the ports of the bound sockets."""
+    return tuple(
+        Endpoint(
+            listener=endpoint.name,
+            host=endpoint.host or own_host,
+            port=endpoint.port or bound[endpoint.name][1],
+            security_protocol=config.protocols[endpoint.name],
+        )
+        for endpoint in config.advertised_endpoints
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleSettings:
+    """broker.heartbeat.interval.ms, broker.session.timeout.ms, initial.broker.registration.timeout.ms."""
+
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+    registration_timeout_ms: int
+
+
+class Lifecycle:
+    """This broker as the controller sees it."""
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        settings: LifecycleSettings,
+        driver: ClusterDriver,
+        channel: ControllerChannel,
+        *,
+        offline_log_dirs: Callable[[], Sequence[bytes]] = tuple,
+    ) -> None:
+        self.identity = identity
+        self._settings = settings
+        self._driver = driver
+        self._channel = channel
+        self._offline_log_dirs = offline_log_dirs
+        self._wants_shut_down = False
+        self.was_registered = False
+
+    # -- what is so -----------------------------------------------------------------------------
+
+    @property
+    def registration(self) -> BrokerRegistration | None:
+        """This incarnation's, once it is known to be durable.
+
+        Raises ConfigError where a later process has this number.
+        """
+        node_id = self.identity.node_id
+        known = self._driver.image.brokers.get(node_id)
+        if known is not None and known.incarnation_id == self.identity.incarnation_id:
+            self.was_registered = True
+            return known
+        if known is not None and self.was_registered:
+            raise ConfigError(
+                f"node.id={node_id}: another broker of this number has registered; this one stops"
+            )
+        return None
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether this broker may lead nothing."""
+        known = self.registration
+        return known is None or known.fenced
+
+    # -- beginning ------------------------------------------------------------------------------
+
+    async def register(self) -> None:
+        """Be taken in; the metadata here says so when this returns. Raises ConfigError where that cannot be."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.registration_timeout_ms / 1_000
+        pause_seconds = self._settings.heartbeat_interval_ms / 1_000
+        why = "no controller answers"
+        while self.registration is None:
+            left_ms = int((deadline - loop.time()) * 1_000)
+            if left_ms <= 0:
+                raise ConfigError(f"node.id={self.identity.node_id} is not taken in: {why}")
+            try:
+                answer = await self._channel.ask(
+                    self._registration_request(),
+                    timeout_ms=min(left_ms, self._settings.session_timeout_ms),
+                )
+                error = ErrorCode(answer.error_code)
+            except KafkaError as refusal:
+                error, why = refusal.code, refusal.message or refusal.code.name
+            if error == ErrorCode.NONE:
+                await self._seen(deadline)
+                continue
+            if error in REFUSED_FOR_GOOD:
+                raise ConfigError(REFUSED_FOR_GOOD[error])
+            if error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                why = "a living broker has this number"
+            _LOGGER.warning("broker %d is not taken in yet: %s", self.identity.node_id, error.name)
+            await self._driver.changed(min(pause_seconds, max(0.001, deadline - loop.time())))
+
+    async def _seen(self, deadline: float) -> None:
+        """Wait until the registration has come back in the metadata."""
+        loop = asyncio.get_running_loop()
+        while self.registration is None and (left := deadline - loop.time()) > 0:
+            await self._driver.changed(left)
+
+    def _registration_request(self) -> BrokerRegistrationRequest:
+        identity = self.identity
+        return BrokerRegistrationRequest(
+            broker_id=identity.node_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=identity.incarnation_id,
+            listeners=[
+                BrokerRegistrationListener(
+                    name=each.listener,
+                    host=each.host,
+                    port=each.port,
+                    security_protocol=SECURITY_PROTOCOLS[each.security_protocol],
+                )
+                for each in identity.endpoints
+            ],
+            features=[
+                BrokerRegistrationFeature(
+                    name=each.name,
+                    min_supported_version=each.lowest,
+                    max_supported_version=each.highest,
+                )
+                for each in identity.features
+            ],
+            rack=identity.rack,
+            log_dirs=list(identity.log_dirs),
+            previous_broker_epoch=identity.previous_broker_epoch
+            if not self.was_registered
+            else NO_BROKER_EPOCH,
+        )
+
+    async def unfenced(self) -> None:
+        """Wait until this broker may lead."""
+        while self.is_fenced:
+            await self._driver.changed(self._settings.session_timeout_ms / 1_000)
+
+    # -- living ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Be heard of, until cancelled."""
+        interval = self._settings.heartbeat_interval_ms / 1_000
+        while True:
+            is_behind = self._driver.applied_version < self._driver.image.version
+            answer = await self._beat()
+            waits = answer is None or (answer.is_fenced and not self._wants_shut_down)
+            waits = waits or is_behind
+            await asyncio.sleep(min(SOON_SECONDS, interval) if waits else interval)
+
+    async def _beat(self) -> BrokerHeartbeatResponse | None:
+        """Tell the controller of this broker; its answer, or None where it is not one to go by."""
+        known = self.registration
+        if known is None:
+            # Unregistered by an operator: who runs belongs to the cluster.
+            await self.register()
+            return None
+        try:
+            answer: BrokerHeartbeatResponse = await self._channel.ask(
+                BrokerHeartbeatRequest(
+                    broker_id=self.identity.node_id,
+                    broker_epoch=known.broker_epoch,
+                    current_metadata_offset=self._driver.applied_version,
+                    want_fence=False,
+                    want_shut_down=self._wants_shut_down,
+                    offline_log_dirs=list(self._offline_log_dirs()),
+                ),
+                timeout_ms=self._settings.session_timeout_ms,
+            )
+            error, why = ErrorCode(answer.error_code), ""
+        except KafkaError as refusal:
+            error, why = refusal.code, refusal.message or ""
+        if error == ErrorCode.NONE:
+            return answer
+        _LOGGER.warning("no heartbeat: %s %s", error.name, why)
+        return None
+
+    # -- ending ---------------------------------------------------------------------------------
+
+    def has_others(self) -> bool:
+        """Whether there is a broker that could lead instead of this one."""
+        return any(
+            broker.is_active
+            for broker in self._driver.image.brokers.values()
+            if broker.broker_id != self.identity.node_id
+        )
+
+    async def shut_down(self) -> None:
+        """Hand over what this broker leads, as far as others can take it; `run` has ended before."""
+        self._wants_shut_down = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SHUTDOWN_SECONDS_MAX
+        while loop.time() < deadline:
+            if self.registration is None:
+                return  # Unregistered by an operator: it leads nothing.
+            answer = await self._beat()
+            if answer is None:
+                _LOGGER.warning("stopping without a controlled shutdown: no controller answers")
+                return
+            if answer.should_shut_down:
+                return
+            await self._driver.changed(SOON_SECONDS)
+        _LOGGER.warning("stopping: the controller did not let go for %g s", SHUTDOWN_SECONDS_MAX)

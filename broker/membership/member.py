@@ -1,0 +1,322 @@
+"""Shell: one broker's membership of its cluster: candidate, follower, controller, registered broker.
+
+Rules of this file: wiring and order only.
+- Joining: a broker that may become the controller at once does so, and registers itself in the same commit; all others
+  follow and ask to be registered.
+- Each part has connections of its own, so that none waits behind another one's requests.
+- Leaving: leaders are handed over while everything still works; then the controller stops deciding, and says so.
+- A part that fails stops the broker (`failed`): a broker that does not follow must not continue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING, Any
+
+from broker.config.settings import ConfigError
+from broker.controller.draft import Decision
+from broker.controller.duties import Duties
+from broker.membership.candidacy import Candidacy, CandidateSettings
+from broker.membership.channel import ControllerChannel, endpoint_of
+from broker.membership.directories import DirectoryAssignments, DirectoryOf, IsDamaged
+from broker.membership.lifecycle import (
+    REFUSED_FOR_GOOD,
+    BrokerIdentity,
+    Lifecycle,
+    LifecycleSettings,
+)
+from broker.membership.metadata_fetcher import Following
+from broker.membership.other_brokers import OtherBrokers
+from broker.membership.requests import ControllerRequests
+from broker.metadata.events import NO_BROKER_EPOCH, ClusterCreated
+from broker.transport.peers import Peers
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.config.loading import BrokerConfig
+    from broker.controller.controller import Controller
+    from broker.controller.driver import ClusterDriver, ControllerClaim
+    from broker.seams import Clock, Network
+    from kafka_ds.delta.store.store import Store
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class ClusterMember:
+    """This broker in its cluster."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        driver: ClusterDriver,
+        store: Store,
+        *,
+        lease_thread: Executor,
+        clock: Clock,
+        network: Network,
+        handle_locally: Callable[[Any], Awaitable[Any]],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._config = config
+        self._driver = driver
+        self._clock = clock
+        self._network = network
+        self._lease_thread = lease_thread
+        self._handle_locally = handle_locally
+        self._failed = driver.on_failed = failed
+        self._peers: list[Peers] = []
+        self._asking = self._new_peers()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._lifecycle: Lifecycle | None = None
+        self.channel = self._new_channel()
+        self.requests = ControllerRequests(
+            driver,
+            self.channel,
+            node_id=config.node_id,
+            broker_epoch=lambda: self.broker_epoch,
+            request_timeout_ms=config.request_timeout_ms,
+        )
+        self.candidacy = Candidacy(
+            CandidateSettings(
+                node_id=config.node_id,
+                listener=config.inter_broker_listener,
+                client_id=self._client_id,
+                session_timeout_ms=config.broker_session_timeout_ms,
+                lease_interval_ms=config.controller_lease_interval_ms,
+            ),
+            driver,
+            store,
+            executor=lease_thread,
+            clock=clock,
+            network=network,
+            chance=random.random,
+            decide_claim=self._decide_claim,
+        )
+        self._following = Following(
+            driver,
+            self._new_peers(),
+            node_id=config.node_id,
+            listener=config.inter_broker_listener,
+            patience_ms=config.broker_session_timeout_ms // 3,
+            heard=self.candidacy.heard,
+            lost=self.candidacy.lost,
+            has_lost_store=lambda: self.candidacy.has_lost_store,
+        )
+        self.directories = DirectoryAssignments(
+            driver,
+            self.channel,
+            node_id=config.node_id,
+            broker_epoch=lambda: self.broker_epoch,
+            request_timeout_ms=config.request_timeout_ms,
+        )
+        self.duties = self._new_duties()
+
+    @property
+    def _client_id(self) -> str:
+        return f"broker-{self._config.node_id}"
+
+    def others(self) -> OtherBrokers:
+        """How parts of this broker reach other brokers."""
+        config = self._config
+        return OtherBrokers(
+            node_id=config.node_id,
+            image=self._driver.image,
+            listener=config.inter_broker_listener,
+            new_peers=self._new_peers,
+            timeout_ms=config.request_timeout_ms,
+        )
+
+    async def ask(self, broker_id: int, request: Any, *, timeout_ms: int) -> Any:
+        """Another broker's answer.
+
+        Raises PeerUnreachable, and KafkaError: UNSUPPORTED_VERSION, BROKER_NOT_AVAILABLE.
+        """
+        place = endpoint_of(self._driver.image, broker_id, self._config.inter_broker_listener)
+        if place is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
+        return await self._asking.ask(broker_id, *place, request, timeout_ms=timeout_ms)
+
+    def _new_peers(self) -> Peers:
+        peers = Peers(self._network, client_id=self._client_id)
+        self._peers.append(peers)
+        return peers
+
+    def _new_channel(self) -> ControllerChannel:
+        return ControllerChannel(
+            self._driver,
+            self._new_peers(),
+            listener=self._config.inter_broker_listener,
+            handle_locally=self._handle_locally,
+        )
+
+    def _new_duties(self) -> Duties:
+        config = self._config
+        balance_ms = config.leader_imbalance_check_interval_seconds * 1_000
+        return Duties(
+            self._driver,
+            self._clock,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            balance_interval_ms=balance_ms if config.auto_leader_rebalance_enable else None,
+        )
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """The registered broker."""
+        assert self._lifecycle is not None, "the broker has not joined yet"
+        return self._lifecycle
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this process's registration; -1 before there is one, and where a later process has its place."""
+        identity = self.lifecycle.identity
+        known = self._driver.image.brokers.get(identity.node_id)
+        if known is None or known.incarnation_id != identity.incarnation_id:
+            return NO_BROKER_EPOCH
+        return known.broker_epoch
+
+    @property
+    def was_taken_in(self) -> bool:
+        """Whether this process has ever been registered."""
+        return self._lifecycle is not None and self._lifecycle.was_registered
+
+    @property
+    def has_a_successor(self) -> bool:
+        """Whether a later process has registered under this broker's number."""
+        known = self._driver.image.brokers.get(self.lifecycle.identity.node_id)
+        return known is not None and known.incarnation_id != self.lifecycle.identity.incarnation_id
+
+    # -- joining --------------------------------------------------------------------------------
+
+    async def join(
+        self, identity: BrokerIdentity, online_log_dirs: Callable[[], Collection[bytes]]
+    ) -> None:
+        """Be registered; the metadata here are current then. Raises ConfigError where that cannot be.
+
+        `online_log_dirs`: of the directories that `identity` names, those that work now.
+        """
+        config = self._config
+        self._lifecycle = Lifecycle(
+            identity,
+            LifecycleSettings(
+                heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+                session_timeout_ms=config.broker_session_timeout_ms,
+                registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+            ),
+            self._driver,
+            self._new_channel(),
+            offline_log_dirs=lambda: [
+                each for each in identity.log_dirs if each not in online_log_dirs()
+            ],
+        )
+        listener = config.inter_broker_listener
+        mine = next(each for each in identity.endpoints if each.listener == listener)
+        await self.candidacy.begin(mine.host, mine.port)
+        self._start("candidacy", self.candidacy.run())
+        self._start("following", self._following.run())
+        self._start("duties", self.duties.run())
+        await self._lifecycle.register()
+
+    async def live(self, where: DirectoryOf, is_damaged: IsDamaged) -> None:
+        """Be heard of from now on; returns when this broker may lead. `where` are its logs, which are open."""
+        self.directories.begin(where, is_damaged)
+        self._start("directories", self.directories.run())
+        self._start("heartbeats", self.lifecycle.run())
+        await self.lifecycle.unfenced()
+        await self.directories.settled()
+
+    # -- all along ------------------------------------------------------------------------------
+
+    def _decide_claim(self, claiming: ControllerClaim, dead: int | None) -> None:
+        # ConfigError where a later process has this number: the claim would take its place away from it.
+        _ = self.lifecycle.registration
+        decide_claim(claiming, self.lifecycle.identity, dead)
+
+    def _start(self, name: str, part: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(part, name=name)
+        task.add_done_callback(self._ended)
+        self._tasks[name] = task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    # -- leaving --------------------------------------------------------------------------------
+
+    async def leave(self) -> None:
+        """Hand over what others can take: leaders and decisions. No error keeps a broker from stopping."""
+        lifecycle = self._lifecycle
+        if lifecycle is None or "heartbeats" not in self._tasks or not lifecycle.has_others():
+            return
+        if self.has_a_successor:
+            return  # There is nothing left to hand over.
+        try:
+            await self._hand_over(lifecycle)
+        except Exception:  # The last word on it: logs and sockets want closing all the same.
+            _LOGGER.exception("stopping without having handed over")
+
+    async def _hand_over(self, lifecycle: Lifecycle) -> None:
+        await self._end("heartbeats")
+        if self._config.controlled_shutdown_enable:
+            await lifecycle.shut_down()
+        await self._end("candidacy", "duties")
+        await self._driver.step_down()
+        await self.candidacy.release()
+
+    async def stop(self) -> None:
+        """Take part in nothing more."""
+        await self._end(*self._tasks)
+        await self._driver.stop()
+        await self.candidacy.release()
+        self._lease_thread.shutdown(wait=False)
+        for peers in self._peers:
+            peers.close()
+
+    async def _end(self, *names: str) -> None:
+        tasks = [task for name in names if (task := self._tasks.get(name)) is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int | None) -> None:
+    """The decisions in the commit with which a broker becomes the controller.
+
+    Raises ConfigError where the metadata are another cluster's, or want what this broker is not.
+    """
+    image, node_id = claiming.image, identity.node_id
+    if image.cluster_id is None:
+        event = ClusterCreated(cluster_id=identity.cluster_id)
+        claiming.take(lambda _: Decision(events=(event,), result=None))
+    elif image.cluster_id != identity.cluster_id:
+        raise ConfigError(
+            f"lake.uri: {claiming.folder} belongs to cluster {image.cluster_id}, "
+            f"log.dirs to cluster {identity.cluster_id}"
+        )
+    claiming.take(lambda c: c.claim(node_id))
+    known = image.brokers.get(node_id)
+    if known is None or known.incarnation_id != identity.incarnation_id:
+        try:
+            claiming.take(lambda c: _registration(c, identity))
+        except KafkaError as refusal:
+            raise ConfigError(REFUSED_FOR_GOOD.get(refusal.code, str(refusal))) from refusal
+    if dead is not None and dead != node_id:
+        # It was silent for a session timeout: as a broker, too.
+        claiming.take(lambda c: c.fence_broker(dead))
+
+
+def _registration(controller: Controller, identity: BrokerIdentity) -> Decision[bool]:
+    return controller.register_broker(
+        identity.node_id,
+        incarnation_id=identity.incarnation_id,
+        endpoints=identity.endpoints,
+        rack=identity.rack,
+        previous_broker_epoch=identity.previous_broker_epoch,
+        log_dirs=identity.log_dirs,
+        features=identity.features,
+        fenced=False,
+    )

@@ -1,0 +1,183 @@
+"""Shell: keeps up with the metadata: by a long poll to the controller, or from the table if that does not answer.
+
+Rules of this file:
+- What the controller sends is already durable and is the same as in the table. So it does not matter where a commit was
+  read, and a deposed controller can tell nothing wrong.
+- Each answer of the controller is a sign of life (`heard`).
+- A controller that knows less than this broker is no longer the controller: the epoch in the request tells it so.
+- Who has no controller to ask and does not reach the table, asks all other brokers: one of them may be the next one.
+  So does a controller that has lost the store. Others replace it, and what they decide it hears in no other way.
+- A look into a table that hangs is waited for no longer than a controller is. It goes on, and is the only one.
+- What a controller sends waits no longer than that either, for this broker's own look into the table or claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.membership.channel import endpoint_of
+from broker.metadata.events import decode_events
+from broker.transport.peer import PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
+
+if TYPE_CHECKING:
+    from broker.controller.driver import ClusterDriver
+    from broker.metadata.events import Event
+    from broker.transport.peers import Peers
+
+_LOGGER = logging.getLogger(__name__)
+
+POLL_MS = 500
+POLL_BYTES_MAX = 4 << 20
+# More takes milliseconds to be decoded, which is a thread's work.
+DECODED_HERE_BYTES_MAX = 16 << 10
+# Between looks into the table while no controller answers.
+TABLE_SECONDS = 0.25
+IDLE_SECONDS = 1.0
+
+
+class Following:
+    """One broker's view of the metadata, kept current while another one decides."""
+
+    def __init__(
+        self,
+        driver: ClusterDriver,
+        peers: Peers,
+        *,
+        node_id: int,
+        listener: str,
+        patience_ms: int,
+        heard: Callable[[int], None],
+        lost: Callable[[], None],
+        has_lost_store: Callable[[], bool],
+    ) -> None:
+        """`patience_ms`: how much longer than asked a controller may take; `heard(controller epoch)` or `lost()`.
+
+        `has_lost_store`: whether this broker is a controller that does not get through to the store.
+        """
+        self._driver = driver
+        self._peers = peers
+        self._node_id = node_id
+        self._listener = listener
+        self._patience_ms = patience_ms
+        self._heard = heard
+        self._lost = lost
+        self._has_lost_store = has_lost_store
+        self._said: str | None = None
+        # A look into the table that is on its way.
+        self._looking: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            if self._driver.is_active:
+                if self._has_lost_store():
+                    await self._ask_others()
+                await self._driver.changed(IDLE_SECONDS)
+                continue
+            why = await self._poll()
+            if why is None:
+                self._said = None
+                continue
+            self._say(why)
+            self._lost()
+            try:
+                await self._look()
+            except (OSError, ValueError) as error:
+                _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
+                await self._ask_others()
+            await asyncio.sleep(TABLE_SECONDS)
+
+    async def _poll(self) -> str | None:
+        """Ask once, and take what comes; why the table must be read, if it must."""
+        image = self._driver.image
+        controller_id = image.controller_id
+        endpoint = endpoint_of(image, controller_id, self._listener)
+        if endpoint is None or controller_id == self._node_id:
+            return "there is no other controller"
+        try:
+            answer = await self._ask(controller_id, endpoint, wait_ms=POLL_MS)
+            if answer.error_code != ErrorCode.NONE:
+                return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
+            self._heard(answer.controller_epoch)
+            await self._follow(await _decoded(answer))
+        except (PeerUnreachable, KafkaError, ValueError) as error:
+            return f"controller {controller_id}: {error}"
+        return None
+
+    async def _follow(self, entries: list[tuple[int, list[Event]]]) -> None:
+        """Take what the controller sends, if need be without waiting for a store that hangs."""
+        if not entries:
+            return
+        following = asyncio.ensure_future(self._driver.follow(entries))
+        await asyncio.wait((following,), timeout=self._patience_ms / 1_000)
+        if not following.done() and self._driver.is_at_store:
+            # For a look into the table, or for a claim, which is lost: it was decided on less than this.
+            await self._driver.follow_instead(entries)
+        await following
+
+    async def _look(self) -> None:
+        """Take what the table holds; raises OSError, also where the store does not answer for long, and ValueError."""
+        looking = self._looking
+        if looking is None or looking.done():
+            looking = self._looking = asyncio.ensure_future(self._driver.catch_up())
+            # Perhaps nobody waits for it any more.
+            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait((looking,), timeout=self._patience_ms / 1_000)
+        if not looking.done():
+            raise TimeoutError("a look into it has not ended yet")
+        looking.result()
+
+    async def _ask_others(self) -> None:
+        """Take what another controller than the last one that is known here sends, if there is one."""
+        image = self._driver.image
+        asked = [
+            (broker_id, endpoint)
+            for broker_id in image.brokers
+            if broker_id not in (self._node_id, image.controller_id)
+            and (endpoint := endpoint_of(image, broker_id, self._listener)) is not None
+        ]
+        for broker_id, endpoint in asked:
+            try:
+                answer = await self._ask(broker_id, endpoint, wait_ms=0)
+                if answer.error_code == ErrorCode.NONE and answer.entries:
+                    await self._driver.follow_instead(await _decoded(answer))
+                    return
+            except (PeerUnreachable, KafkaError, ValueError) as error:
+                _LOGGER.debug("broker %d does not say who decides: %s", broker_id, error)
+
+    async def _ask(
+        self, broker_id: int, endpoint: tuple[str, int], *, wait_ms: int
+    ) -> ReadMetadataResponse:
+        image = self._driver.image
+        request = ReadMetadataRequest(
+            broker_id=self._node_id,
+            controller_epoch=image.controller_epoch,
+            after_version=image.version,
+            max_wait_ms=wait_ms,
+            max_bytes=POLL_BYTES_MAX,
+        )
+        answer: ReadMetadataResponse = await self._peers.ask(
+            broker_id, *endpoint, request, timeout_ms=wait_ms + self._patience_ms
+        )
+        return answer
+
+    def _say(self, why: str) -> None:
+        """Once for each reason: it is asked again several times a second."""
+        if why != self._said:
+            self._said = why
+            _LOGGER.info("reading %s: %s", self._driver.folder, why)
+
+
+async def _decoded(answer: ReadMetadataResponse) -> list[tuple[int, list[Event]]]:
+    if sum(len(each.events) for each in answer.entries) <= DECODED_HERE_BYTES_MAX:
+        return _decoded_now(answer)
+    return await asyncio.to_thread(_decoded_now, answer)
+
+
+def _decoded_now(answer: ReadMetadataResponse) -> list[tuple[int, list[Event]]]:
+    return [(each.version, decode_events(each.events)) for each in answer.entries]

@@ -1,0 +1,53 @@
+"""Pure: a broker's metrics of its part in the cluster, under Kafka's names.
+
+Rules of this file: counters only grow, from the start of the process. `broker.node_metrics` shows what is in the
+metadata themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from broker.metrics.names import Sample, attribute, gauge
+
+if TYPE_CHECKING:
+    from broker.controller.driver import ClusterDriver
+    from broker.membership.member import ClusterMember
+
+_CONTROLLER = "kafka.controller:type=KafkaController,name="
+_METADATA = "kafka.server:type=broker-metadata-metrics"
+
+NEW_ACTIVE_CONTROLLERS = gauge(
+    f"{_CONTROLLER}NewActiveControllersCount", "How often this broker has become the controller."
+)
+METADATA_ERRORS = gauge(
+    f"{_CONTROLLER}MetadataErrorCount", "Commits that took no effect on this broker."
+)
+LAST_COMMITTED = gauge(
+    f"{_CONTROLLER}LastCommittedRecordOffset",
+    "The last durable version of the metadata log.",
+)
+PENDING = gauge(
+    f"{_CONTROLLER}PendingDecisionCount",
+    "Decisions that wait until earlier ones are written to the store.",
+    ours=True,
+)
+STORE_AWAY = gauge(
+    f"{_CONTROLLER}MetadataStoreUnansweredCount",
+    "Commits without an answer from the store, or that could not reach it; each is retried.",
+    ours=True,
+)
+APPLY_ERRORS = attribute(
+    _METADATA, "metadata-apply-error-count", "Commits that took no effect on this broker."
+)
+
+
+def cluster_samples(driver: ClusterDriver, member: ClusterMember) -> Iterator[Sample]:
+    """Everything that is counted."""
+    yield NEW_ACTIVE_CONTROLLERS, (), driver.new_active_controllers
+    yield METADATA_ERRORS, (), driver.apply_errors
+    yield APPLY_ERRORS, (), driver.apply_errors
+    yield LAST_COMMITTED, (), driver.image.version
+    yield PENDING, (), driver.pending
+    yield STORE_AWAY, (), driver.fates_unknown + member.candidacy.store_errors

@@ -1,0 +1,207 @@
+"""Shell: a broker's own requests to its controller: topics, producer ids, the end of a recovery, forwarding.
+
+Rules of this file: the controller calls itself without a message where its own functions say more than the protocol;
+all others send Kafka's own requests. An error in the answer becomes a KafkaError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+from broker.controller.controller import NewTopic, TopicResult
+from broker.metadata.events import RECOVERED, RECOVERING
+from broker.principal import encode_principal
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.frame import decode_response, encode_request
+from kafka_ds.protocol.messages import (
+    RESPONSES,
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    CreateTopicsRequest,
+    EnvelopeRequest,
+)
+from kafka_ds.protocol.messages.brokers import (
+    AlterPartitionBrokerState,
+    AlterPartitionRequestPartition,
+    AlterPartitionRequestTopic,
+)
+from kafka_ds.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+)
+from kafka_ds.protocol.types import message_info
+
+if TYPE_CHECKING:
+    from broker.controller.driver import ClusterDriver
+    from broker.membership.channel import ControllerChannel
+    from broker.principal import Principal
+    from kafka_ds.protocol.frame import RequestHeader
+
+_LENGTH_BYTES = 4
+# How long a topic that was created elsewhere is waited for in the metadata here.
+SEEN_SECONDS_MAX = 5.0
+
+
+class ControllerRequests:
+    """The controller's services, as this broker uses them."""
+
+    def __init__(
+        self,
+        driver: ClusterDriver,
+        channel: ControllerChannel,
+        *,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        request_timeout_ms: int,
+    ) -> None:
+        """`broker_epoch` is that of this process: one whose number another process has taken asks for nothing."""
+        self._driver = driver
+        self._channel = channel
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._timeout_ms = request_timeout_ms
+
+    async def create_topics(self, topics: Sequence[NewTopic]) -> list[TopicResult]:
+        """Create topics; the metadata here knows them when this returns, if they could be created."""
+        if self._driver.is_active:
+            return await self._driver.create_topics(topics)
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in topics], timeout_ms=self._timeout_ms
+        )
+        version = message_info(CreateTopicsRequest).versions.last
+        client_id = f"broker-{self._node_id}"
+        response = await self._send_on(request, version, client_id, "127.0.0.1")
+        results = [
+            TopicResult(
+                name=each.name,
+                topic_id=each.topic_id,
+                error=ErrorCode(each.error_code),
+                message=each.error_message,
+                num_partitions=each.num_partitions,
+                replication_factor=each.replication_factor,
+            )
+            for each in response.topics
+        ]
+        await self.seen({each.topic_id for each in results if each.error == ErrorCode.NONE})
+        return results
+
+    async def seen(self, made: Set[bytes]) -> None:
+        """Wait until the metadata here know these new topics, but no longer than SEEN_SECONDS_MAX."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SEEN_SECONDS_MAX
+        while (
+            not made <= self._driver.image.topics_by_id.keys()
+            and (left := deadline - loop.time()) > 0
+        ):
+            await self._driver.changed(left)
+
+    async def allocate_producer_ids(self) -> range:
+        """A block of producer ids for this broker."""
+        request = AllocateProducerIdsRequest(
+            broker_id=self._node_id, broker_epoch=self._broker_epoch()
+        )
+        answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
+        _check(answer.error_code)
+        first = answer.producer_id_start
+        return range(first, first + answer.producer_id_len)
+
+    async def recovered(self, partitions: Sequence[tuple[bytes, int]]) -> None:
+        """These partitions, which this broker leads, have met the lake after an unclean stop."""
+        image = self._driver.image
+        topics: dict[bytes, list[AlterPartitionRequestPartition]] = {}
+        for topic_id, index in partitions:
+            topic = image.topics_by_id.get(topic_id)
+            holds = topic.partitions.get(index) if topic else None
+            if holds is None or holds.leader != self._node_id:
+                continue
+            if holds.leader_recovery_state != RECOVERING:
+                continue
+            members = [AlterPartitionBrokerState(broker_id=each) for each in holds.isr]
+            topics.setdefault(topic_id, []).append(
+                AlterPartitionRequestPartition(
+                    partition_index=index,
+                    leader_epoch=holds.leader_epoch,
+                    partition_epoch=holds.partition_epoch,
+                    new_isr_with_epochs=members,
+                    leader_recovery_state=RECOVERED,
+                )
+            )
+        if not topics:
+            return
+        request = AlterPartitionRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._broker_epoch(),
+            topics=[
+                AlterPartitionRequestTopic(topic_id=topic_id, partitions=each)
+                for topic_id, each in topics.items()
+            ],
+        )
+        answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
+        _check(answer.error_code)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                _check(partition.error_code)
+
+    async def forward(
+        self, request: Any, header: RequestHeader, client_host: str, principal: Principal
+    ) -> Any:
+        """The controller's answer to a client's request that came here (KIP-590)."""
+        who = encode_principal(principal)
+        return await self._send_on(request, header.api_version, header.client_id, client_host, who)
+
+    async def _send_on(
+        self,
+        request: Any,
+        version: int,
+        client_id: str | None,
+        client_host: str,
+        principal: bytes | None = None,
+    ) -> Any:
+        """Without a principal it is this broker itself that asks."""
+        frame = encode_request(request, version, 0, client_id)
+        envelope = EnvelopeRequest(
+            request_data=frame[_LENGTH_BYTES:],
+            request_principal=principal,
+            client_host_address=_packed(client_host),
+        )
+        answer = await self._channel.ask(envelope, timeout_ms=self._timeout_ms)
+        return _opened(answer, request, version)
+
+
+def _opened(answer: Any, request: Any, version: int) -> Any:
+    """The response inside the returned envelope."""
+    _check(answer.error_code)
+    key = message_info(type(request)).key
+    assert key is not None
+    if answer.response_data is None:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller had no answer")
+    return decode_response(RESPONSES[key], memoryview(bytes(answer.response_data)), version)[1]
+
+
+def _check(error_code: int) -> None:
+    if error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(error_code))
+
+
+def _packed(host: str) -> bytes:
+    try:
+        return ipaddress.ip_address(host).packed
+    except ValueError:
+        return b""
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in topic.assignments
+        ],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs],
+    )

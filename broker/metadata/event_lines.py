@@ -1,0 +1,124 @@
+"""Pure: what a commit of cluster events means, as lines of the broker's log.
+
+Rules of this file:
+- A commit that creates a topic of a thousand partitions is one line. A commit that moves the partitions of a dead
+  broker is one line per topic: the brokers are busy then, and the table of events has each partition.
+- Values of settings may be secrets: a line names settings and leaves values out.
+- A broker's registration at each start gets no line, nor does a partition of which only the log directories are new:
+  each new topic would seem to get new leaders once more for each of its brokers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from broker.metadata.events import (
+    ConfigChanged,
+    Event,
+    PartitionChanged,
+    PartitionRegistration,
+    TopicCreated,
+    TopicDeleted,
+)
+from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
+
+# Text, and the fields that a structured log has beside it.
+Line: TypeAlias = tuple[str, dict[str, object]]
+
+# What was told last: of topics by their ids, in them of partitions.
+Told: TypeAlias = dict[bytes, dict[int, PartitionRegistration]]
+
+# So many partitions of a topic have a line each.
+PARTITION_LINES_MAX = 20
+
+
+def lines_of(events: Sequence[Event], told: Told) -> Iterator[Line]:
+    """What has happened, in order; `told` is the caller's to keep, and changed here."""
+    return _lines_of([event for event in events if _is_news(event, told)])
+
+
+def _is_news(event: Event, told: Told) -> bool:
+    """Whether more of a partition has changed than its directories; others are always news."""
+    match event:
+        case PartitionChanged():
+            partitions = told.setdefault(event.topic_id, {})
+            before, now = partitions.get(event.partition), event.registration
+            partitions[event.partition] = now
+            return before is None or now != replace(
+                before, directories=now.directories, partition_epoch=now.partition_epoch
+            )
+        case TopicDeleted():
+            told.pop(event.topic_id, None)
+    return True
+
+
+def _lines_of(events: Sequence[Event]) -> Iterator[Line]:
+    created = {each.topic for each in events if isinstance(each, TopicCreated)}
+    partitions = Counter(each.topic for each in events if isinstance(each, PartitionChanged))
+    leaders: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    settings: dict[tuple[int, str], list[str]] = {}
+    for event in events:
+        match event:
+            case TopicCreated():
+                count = partitions[event.topic]
+                yield (
+                    f"topic {event.topic} was created with {count} partitions",
+                    {"topic": event.topic, "partitions": count},
+                )
+            case TopicDeleted():
+                yield f"topic {event.topic} was deleted", {"topic": event.topic}
+            case PartitionChanged() if event.topic not in created:
+                if partitions[event.topic] <= PARTITION_LINES_MAX:
+                    yield _partition(event)
+                else:
+                    leaders[event.topic][event.registration.leader] += 1
+            case ConfigChanged() if event.resource_name not in created:
+                place = (event.resource_type, event.resource_name)
+                settings.setdefault(place, []).append(event.name)
+            case _:
+                pass
+    for topic, counts in leaders.items():
+        yield _partitions(topic, counts)
+    for (kind, name), names in settings.items():
+        yield _settings(kind, name, names)
+
+
+def _settings(kind: int, name: str, names: list[str]) -> Line:
+    """Some settings of one resource have changed."""
+    if kind == TOPIC_RESOURCE:
+        return (
+            f"settings of topic {name} were changed: {', '.join(names)}",
+            {"topic": name, "settings": names},
+        )
+    whose = f"broker {name}" if name else "all brokers"
+    if kind == GROUP_RESOURCE:
+        whose = f"group {name}"
+    return f"settings of {whose} were changed: {', '.join(names)}", {"settings": names}
+
+
+def _partitions(topic: str, leaders: Counter[int]) -> Line:
+    """Many partitions of a topic, by their new leaders."""
+    by_leader = ", ".join(f"{count} by {leader}" for leader, count in sorted(leaders.items()))
+    return (
+        f"{leaders.total()} partitions of {topic} have changed and are led now: {by_leader}",
+        {"topic": topic, "partitions": leaders.total(), "leaders": dict(leaders)},
+    )
+
+
+def _partition(event: PartitionChanged) -> Line:
+    state = event.registration
+    isr = ",".join(map(str, state.isr))
+    text = (
+        f"{event.topic}-{event.partition} is led by {state.leader} in epoch {state.leader_epoch}, "
+        f"in sync {isr}"
+    )
+    return text, {
+        "topic": event.topic,
+        "partition": event.partition,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }

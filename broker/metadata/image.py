@@ -1,0 +1,389 @@
+"""Pure: the cluster as its metadata log describes it up to one version.
+
+Rules of this file:
+- Only `replay` changes state, at run time and at a restart alike: what a broker believes is exactly what is durable in
+  the log.
+- An event was checked when it was decided. If it does not fit the state here, the log is damaged or foreign, which is
+  an error: otherwise the broker would act on a cluster that does not exist.
+- The values inside (registrations, endpoints) are frozen, so a copy shares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from broker.metadata.events import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    NO_BROKER_EPOCH,
+    UNASSIGNED_DIRECTORY,
+    BrokerRegistrationChanged,
+    BrokerUnregistered,
+    ClusterCreated,
+    ConfigChanged,
+    ControllerChange,
+    Endpoint,
+    Event,
+    FeatureLevelChanged,
+    FenceBroker,
+    PartitionChanged,
+    PartitionRegistration,
+    ProducerIdBlock,
+    RegisterBroker,
+    Snapshot,
+    SupportedFeature,
+    TopicCreated,
+    TopicDeleted,
+    UnfenceBroker,
+)
+from broker.metadata.security_image import SECURITY_EVENTS, SecurityImage
+from broker.metadata.topic_names import INTERNAL_TOPICS, collision_key
+from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+
+# An epoch is a version and a place within its commit in one number that only grows.
+COMMIT_EVENTS_MAX = 1 << 20
+
+
+class Position(NamedTuple):
+    """The place of an event: the table's version, and its number within that commit."""
+
+    version: int
+    sequence: int
+
+    @property
+    def epoch(self) -> int:
+        """A number that grows with the position: what a broker epoch is made of."""
+        return self.version * COMMIT_EVENTS_MAX + self.sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """A broker that has registered, and the epoch that this registration has.
+
+    `version` is the version of the metadata log at which it registered, or a later one after a snapshot: a broker that
+    has read the log up to there knows of the registration.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: bytes
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    fenced: bool = False
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[bytes, ...] = ()
+    features: tuple[SupportedFeature, ...] = ()
+    version: int = field(default=-1, compare=False)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync: neither fenced nor about to stop nor without any disk."""
+        return not self.fenced and not self.in_controlled_shutdown and not self._lost_all
+
+    @property
+    def _lost_all(self) -> bool:
+        return self.log_dirs == (LOST_DIRECTORY,)
+
+    def has_directory(self, directory: bytes) -> bool:
+        """Whether a replica there is online, as far as is known (KIP-858)."""
+        if not self.log_dirs:
+            return True
+        if directory in (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY):
+            return not self._lost_all
+        return directory != LOST_DIRECTORY and directory in self.log_dirs
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Where clients of this listener reach the broker."""
+        return next((e for e in self.endpoints if e.listener == listener), None)
+
+
+class TopicImage:
+    """One topic: name, id, partitions by number, settings that were given."""
+
+    __slots__ = ("configs", "name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions: dict[int, PartitionRegistration] = {}
+        self.configs: dict[str, str] = {}
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Kafka keeps its own state in this topic."""
+        return self.name in INTERNAL_TOPICS
+
+    def copy(self) -> TopicImage:
+        """The same topic, to be changed without changing this one."""
+        twin = TopicImage(self.name, self.topic_id)
+        twin.partitions.update(self.partitions)
+        twin.configs.update(self.configs)
+        return twin
+
+
+class MetadataImage:
+    """The state of the cluster after the last replayed event."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        self.controller_id = -1
+        self.controller_epoch = 0
+        self.version = -1
+        self.next_producer_id = 0
+        # The highest that any broker ever had, also one that is not registered any more.
+        self.last_broker_epoch = NO_BROKER_EPOCH
+        # The levels that were set; of all other features the default holds (`features.level_of`).
+        self.features: dict[str, int] = {}
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.broker_configs: dict[str, dict[str, str]] = {}
+        # Of groups that have settings of their own; these are there without the group, too.
+        self.group_configs: dict[str, dict[str, str]] = {}
+        self.topics: dict[str, TopicImage] = {}
+        self.topics_by_id: dict[bytes, TopicImage] = {}
+        # Names by `collision_key`: two topics with one key could not be told apart somewhere.
+        self.names_taken: dict[str, str] = {}
+        self.security = SecurityImage()
+
+    def topic(self, name: str) -> TopicImage | None:
+        """The topic of this name."""
+        return self.topics.get(name)
+
+    def partition(self, topic: str, index: int) -> PartitionRegistration | None:
+        """The registration of this partition."""
+        found = self.topics.get(topic)
+        return found.partitions.get(index) if found else None
+
+    def registered_at(self, broker_id: int, broker_epoch: int, version: int) -> None:
+        """A registration that was replayed ahead of its commit has become durable at this version."""
+        known = self.brokers.get(broker_id)
+        if known is not None and known.broker_epoch == broker_epoch:
+            self.brokers[broker_id] = replace(known, version=version)
+
+    def copy(self) -> MetadataImage:
+        """The same state, to be changed without changing this one."""
+        twin = MetadataImage()
+        twin.cluster_id = self.cluster_id
+        twin.controller_id, twin.controller_epoch = self.controller_id, self.controller_epoch
+        twin.version, twin.next_producer_id = self.version, self.next_producer_id
+        twin.last_broker_epoch = self.last_broker_epoch
+        twin.features.update(self.features)
+        twin.brokers.update(self.brokers)
+        twin.broker_configs = {name: dict(v) for name, v in self.broker_configs.items()}
+        twin.group_configs = {name: dict(v) for name, v in self.group_configs.items()}
+        twin.topics = {name: topic.copy() for name, topic in self.topics.items()}
+        twin.topics_by_id = {topic.topic_id: topic for topic in twin.topics.values()}
+        twin.names_taken.update(self.names_taken)
+        twin.security = self.security.copy()
+        return twin
+
+    def replay(self, event: Event, position: Position) -> None:
+        """Take the event at this position into the state."""
+        take = _REPLAYS.get(type(event))
+        assert take is not None, f"no event of the log: {event!r}"
+        take(self, event, position)
+        self.version = position.version
+
+    # -- the cluster and its brokers ----------------------------------------------------------
+
+    def _replay_cluster(self, event: ClusterCreated, _: Position) -> None:
+        _fits(self.cluster_id is None, event)
+        self.cluster_id = event.cluster_id
+
+    def _replay_controller(self, event: ControllerChange, _: Position) -> None:
+        _fits(event.controller_epoch > self.controller_epoch, event)
+        self.controller_id, self.controller_epoch = event.controller_id, event.controller_epoch
+
+    def _replay_broker(self, event: RegisterBroker, position: Position) -> None:
+        registration = registration_of(event, position)
+        self.brokers[event.broker_id] = registration
+        self.last_broker_epoch = max(self.last_broker_epoch, registration.broker_epoch)
+
+    def _replay_fencing(self, event: FenceBroker | UnfenceBroker, _: Position) -> None:
+        # A fenced broker begins again: it is no longer shutting down.
+        fenced = isinstance(event, FenceBroker)
+        self._change_broker(event, fenced=fenced, in_controlled_shutdown=False)
+
+    def _replay_broker_change(self, event: BrokerRegistrationChanged, _: Position) -> None:
+        self._change_broker(
+            event,
+            fenced=event.fenced,
+            in_controlled_shutdown=event.in_controlled_shutdown,
+            log_dirs=event.log_dirs,
+        )
+
+    def _change_broker(
+        self, event: FenceBroker | UnfenceBroker | BrokerRegistrationChanged, **changes: Any
+    ) -> None:
+        known = self.brokers.get(event.broker_id)
+        _fits(known is not None and known.broker_epoch == event.broker_epoch, event)
+        if known is not None:
+            self.brokers[event.broker_id] = replace(known, **changes)
+
+    def _replay_unregistered(self, event: BrokerUnregistered, _: Position) -> None:
+        self.last_broker_epoch = max(self.last_broker_epoch, event.broker_epoch)
+        if event.broker_id >= 0:
+            known = self.brokers.pop(event.broker_id, None)
+            _fits(known is not None and known.broker_epoch == event.broker_epoch, event)
+
+    def _replay_feature(self, event: FeatureLevelChanged, _: Position) -> None:
+        self.features[event.name] = event.level
+
+    def _replay_block(self, event: ProducerIdBlock, _: Position) -> None:
+        _fits(event.first_producer_id >= self.next_producer_id and event.size >= 0, event)
+        self.next_producer_id = event.first_producer_id + event.size
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def _replay_topic(self, event: TopicCreated, _: Position) -> None:
+        key = collision_key(event.topic)
+        _fits(key not in self.names_taken and event.topic_id not in self.topics_by_id, event)
+        topic = TopicImage(event.topic, event.topic_id)
+        self.topics[event.topic] = self.topics_by_id[event.topic_id] = topic
+        self.names_taken[key] = event.topic
+
+    def _replay_deletion(self, event: TopicDeleted, _: Position) -> None:
+        topic = self._topic_of(event.topic_id)
+        del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+        del self.names_taken[collision_key(topic.name)]
+
+    def _replay_partition(self, event: PartitionChanged, _: Position) -> None:
+        partitions = self._topic_of(event.topic_id).partitions
+        known, new = partitions.get(event.partition), event.registration
+        if known is not None:
+            _fits(
+                new.partition_epoch > known.partition_epoch
+                and new.leader_epoch >= known.leader_epoch,
+                event,
+            )
+        partitions[event.partition] = new
+
+    def _replay_config(self, event: ConfigChanged, _: Position) -> None:
+        if event.resource_type == TOPIC_RESOURCE:
+            _fits(event.resource_name in self.topics, event)
+            configs = self.topics[event.resource_name].configs
+        elif event.resource_type == GROUP_RESOURCE:
+            configs = self.group_configs.setdefault(event.resource_name, {})
+        else:
+            configs = self.broker_configs.setdefault(event.resource_name, {})
+        if event.value is None:
+            configs.pop(event.name, None)
+        else:
+            configs[event.name] = event.value
+        if event.resource_type == GROUP_RESOURCE and not configs:
+            del self.group_configs[event.resource_name]
+
+    def _replay_security(self, event: Event, _: Position) -> None:
+        _fits(self.security.replay(event), event)
+
+    def _replay_snapshot(self, event: Snapshot, position: Position) -> None:
+        """A snapshot repeats what is known already, or is where reading starts."""
+        if self.version >= 0:
+            return
+        for inner in event.events:
+            self.replay(inner, position)
+
+    def _topic_of(self, topic_id: bytes) -> TopicImage:
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None:
+            raise ValueError(
+                f"the metadata log speaks of a topic that it never created: {topic_id!r}"
+            )
+        return topic
+
+    def snapshot(self) -> Snapshot:
+        """The whole state as one event."""
+        return Snapshot(events=tuple(self._as_events()))
+
+    def _as_events(self) -> Iterator[Event]:
+        if self.cluster_id is not None:
+            yield ClusterCreated(cluster_id=self.cluster_id)
+        if self.controller_epoch:
+            yield ControllerChange(
+                controller_id=self.controller_id, controller_epoch=self.controller_epoch
+            )
+        if self.next_producer_id:
+            yield ProducerIdBlock(broker_id=-1, first_producer_id=self.next_producer_id, size=0)
+        if self.last_broker_epoch != NO_BROKER_EPOCH:
+            yield BrokerUnregistered(broker_id=-1, broker_epoch=self.last_broker_epoch)
+        for name, level in self.features.items():
+            yield FeatureLevelChanged(name=name, level=level)
+        for broker in self.brokers.values():
+            yield RegisterBroker(
+                broker_id=broker.broker_id,
+                incarnation_id=broker.incarnation_id,
+                endpoints=broker.endpoints,
+                rack=broker.rack,
+                broker_epoch=broker.broker_epoch,
+                fenced=broker.fenced,
+                in_controlled_shutdown=broker.in_controlled_shutdown,
+                log_dirs=broker.log_dirs,
+                features=broker.features,
+            )
+        yield from _config_events(BROKER_RESOURCE, self.broker_configs)
+        yield from _config_events(GROUP_RESOURCE, self.group_configs)
+        for topic in self.topics.values():
+            yield from _topic_events(topic)
+        yield from self.security.as_events()
+
+
+def _config_events(kind: int, resources: Mapping[str, Mapping[str, str]]) -> Iterator[Event]:
+    for resource_name, configs in resources.items():
+        for name, value in configs.items():
+            yield ConfigChanged(
+                resource_type=kind, resource_name=resource_name, name=name, value=value
+            )
+
+
+def _topic_events(topic: TopicImage) -> Iterator[Event]:
+    yield TopicCreated(topic=topic.name, topic_id=topic.topic_id)
+    for index, registration in topic.partitions.items():
+        yield PartitionChanged(
+            topic=topic.name, topic_id=topic.topic_id, partition=index, registration=registration
+        )
+    for name, value in topic.configs.items():
+        yield ConfigChanged(
+            resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value
+        )
+
+
+def registration_of(event: RegisterBroker, position: Position) -> BrokerRegistration:
+    """The registration that an event at this place in the log makes."""
+    known = event.broker_epoch != NO_BROKER_EPOCH
+    return BrokerRegistration(
+        broker_id=event.broker_id,
+        broker_epoch=event.broker_epoch if known else position.epoch,
+        incarnation_id=event.incarnation_id,
+        endpoints=event.endpoints,
+        rack=event.rack,
+        fenced=event.fenced,
+        in_controlled_shutdown=event.in_controlled_shutdown,
+        log_dirs=event.log_dirs,
+        features=event.features,
+        version=position.version,
+    )
+
+
+def _fits(fits: bool, event: Event) -> None:
+    if not fits:
+        raise ValueError(f"the metadata log contradicts itself at {event!r}")
+
+
+_REPLAYS: Mapping[type, Callable[[MetadataImage, Any, Position], None]] = {
+    ClusterCreated: MetadataImage._replay_cluster,
+    ControllerChange: MetadataImage._replay_controller,
+    RegisterBroker: MetadataImage._replay_broker,
+    FenceBroker: MetadataImage._replay_fencing,
+    UnfenceBroker: MetadataImage._replay_fencing,
+    BrokerRegistrationChanged: MetadataImage._replay_broker_change,
+    BrokerUnregistered: MetadataImage._replay_unregistered,
+    FeatureLevelChanged: MetadataImage._replay_feature,
+    ProducerIdBlock: MetadataImage._replay_block,
+    TopicCreated: MetadataImage._replay_topic,
+    TopicDeleted: MetadataImage._replay_deletion,
+    PartitionChanged: MetadataImage._replay_partition,
+    ConfigChanged: MetadataImage._replay_config,
+    Snapshot: MetadataImage._replay_snapshot,
+    **dict.fromkeys(SECURITY_EVENTS, MetadataImage._replay_security),
+}

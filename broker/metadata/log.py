@@ -1,0 +1,277 @@
+"""Shell: the cluster's metadata log: a Delta table whose commits are the decisions, in order.
+
+Rules of this file:
+- The events of a decision are in the commit's own commitInfo (`kafkaDs.events`), written by put-if-absent and fsynced:
+  no data file, no library. The tier's worker writes the same events as rows soon after, for SQL; nothing here reads
+  those rows.
+- Only versions with events count; other commits (rows, a vacuum, a checkpoint) are skipped.
+- If a version in between holds events, they are another controller's: the commit fails, and its author resigns. In
+  between means after the version on which the commit was decided (`begin`), whatever was read since: a controller that
+  read of its successor and forgot it must not write after it.
+- Every SNAPSHOT_INTERVAL versions a commit begins with a snapshot of the state before it, and reading starts at the
+  last one. The log's clean-up must therefore keep the versions from there on (`last_snapshot_version`).
+- A new controller has read all versions first (`read_after`): a claim on an older state is lost.
+- One thread at a time; every method may wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.config.settings import ConfigError
+from broker.metadata import table
+from broker.metadata.events import (
+    ClusterCreated,
+    ControllerChange,
+    Event,
+    Snapshot,
+    encode_listed,
+    from_json,
+    to_json,
+)
+from broker.metadata.image import MetadataImage, Position
+from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, ours_of
+from kafka_ds.delta.commit import (
+    Attempt,
+    CommitError,
+    Conflict,
+    Contended,
+    FateUnknown,
+    NotCommitted,
+    PlainChange,
+    VersionsGone,
+)
+from kafka_ds.delta.log import DeltaLog, ForeignTable
+from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.names import CLUSTER_METADATA
+
+EVENTS_KEY = "events"
+OPERATION = "DECIDE"
+SNAPSHOT_INTERVAL = 100
+
+
+class ForeignMetadata(ConfigError):
+    """The lake holds something else where the cluster's metadata should be; the text names the folder."""
+
+
+class Superseded(Exception):
+    """Another controller has decided since: this one resigns."""
+
+
+class VersionsMissing(Exception):
+    """Versions after the one that was read were cleaned up: only a start from the last snapshot helps."""
+
+
+class Undecided(Exception):
+    """The commit is certainly not in the log: none of it has happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """Decisions on their way into the log, and the version of the state that they were decided on."""
+
+    attempt: Attempt
+    decided_on: int
+
+    def encoded(self) -> bytes:
+        """The events as they go over the wire: as in the log, without the snapshot."""
+        listed = self.attempt.change.info()[EVENTS_KEY]
+        start = 1 if listed and listed[0]["type"] == Snapshot.__name__ else 0
+        return encode_listed(listed[start:])
+
+
+class MetadataLog:
+    """The table `__cluster_metadata` of one lake."""
+
+    def __init__(self, store: Store, *, log: DeltaLog | None = None) -> None:
+        self._log = log or DeltaLog(store, CLUSTER_METADATA)
+        self.folder = store.uri(CLUSTER_METADATA)
+        self.last_snapshot_version = -1
+        # How many commits have failed since the last one that did not.
+        self.failures = 0
+        # After the first of these versions, up to the second, there are no events: nobody need read that again.
+        self._quiet = (-1, -1)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def load(self, *, begins: bool = True) -> MetadataImage:
+        """Read the table's state. Where there is no table it is made if this `begins` it; else the state is empty."""
+        try:
+            if self._log.latest_version() < 0:
+                if not begins:
+                    return MetadataImage()
+                self._create()
+            return self._replay()
+        except ForeignTable as error:
+            raise ForeignMetadata(f"lake.uri: {error}") from error
+        except CorruptLog as error:
+            raise ForeignMetadata(f"lake.uri: {error}") from error
+        except NotADirectoryError as error:
+            raise ForeignMetadata(f"lake.uri: {self.folder} lies below a file") from error
+
+    def _create(self) -> None:
+        self._log.create(
+            schema_json=table.schema_json(),
+            partition_columns=(),
+            configuration={**table.PROPERTIES, KIND_KEY: table.KIND},
+        )
+
+    def _replay(self) -> MetadataImage:
+        image = MetadataImage()
+        latest = self._log.latest_version()
+        for version, events in reversed(self._back_to_snapshot(latest)):
+            replay_commit(image, version, events, self.folder)
+        self._quiet = (image.version, latest)
+        return image
+
+    def read_after(self, version: int) -> list[tuple[int, list[Event]]]:
+        """The versions with events after this one, up to the newest.
+
+        Raises VersionsMissing, ForeignMetadata, and OSError where the store does not answer.
+        """
+        latest = self._log.latest_version()
+        found: list[tuple[int, list[Event]]] = []
+        for each in range(self._past_quiet(version) + 1, latest + 1):
+            actions = self._log.read_version(each)
+            if actions is None:
+                raise VersionsMissing(f"{self.folder}: version {each} is gone")
+            events = self._events_of(each, actions)
+            if events:
+                found.append((each, events))
+                if isinstance(events[0], Snapshot):
+                    self.last_snapshot_version = max(self.last_snapshot_version, each)
+        self._quiet = (found[-1][0] if found else version, latest)
+        return found
+
+    def _past_quiet(self, version: int) -> int:
+        after, up_to = self._quiet
+        return up_to if version == after else version
+
+    def _back_to_snapshot(self, latest: int) -> list[tuple[int, list[Event]]]:
+        """The versions with events from the newest down to the last one that begins with a snapshot."""
+        found: list[tuple[int, list[Event]]] = []
+        for version in range(latest, -1, -1):
+            actions = self._log.read_version(version)
+            if actions is None:
+                raise ForeignMetadata(
+                    f"lake.uri: {self.folder}: version {version} is gone, and no later one holds a snapshot"
+                )
+            if version == 0 and not _is_ours(actions):
+                raise ForeignMetadata(
+                    f"lake.uri: {self.folder} is a table, but no cluster's metadata"
+                )
+            events = self._events_of(version, actions)
+            if events:
+                found.append((version, events))
+                if isinstance(events[0], Snapshot):
+                    self.last_snapshot_version = version
+                    break
+        return found
+
+    def _events_of(self, version: int, actions: Sequence[Action]) -> list[Event]:
+        listed = _events_in(actions)
+        try:
+            return [from_json(each) for each in listed]
+        except ValueError as error:
+            raise ForeignMetadata(f"lake.uri: {self.folder}: version {version}: {error}") from error
+
+    def found(self, cluster_id: str) -> None:
+        """Make a cluster of this id, unless there is one by then; `load` tells which."""
+        commit = self.begin([ClusterCreated(cluster_id=cluster_id)], MetadataImage())
+        try:
+            self._log.commit(commit.attempt, read_version=self._past_quiet(commit.decided_on))
+        except Conflict:
+            pass  # Another broker was faster.
+        except CommitError as error:
+            raise OSError(str(error)) from error
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def begin(
+        self, events: Sequence[Event], image: MetadataImage, *, decided_on: int | None = None
+    ) -> Commit:
+        """A commit of these events, decided on the committed state `image`, which nobody changes meanwhile.
+
+        If another controller's decisions may come into the image meanwhile, `decided_on` is its version without them.
+        """
+        listed, version = list(events), image.version if decided_on is None else decided_on
+        if image.cluster_id is not None and self._is_snapshot_due(version):
+            listed.insert(0, image.snapshot())
+        change = PlainChange(
+            OPERATION,
+            info={
+                EVENTS_KEY: [to_json(event) for event in listed],
+                "controllerEpoch": _epoch_of(events, image),
+            },
+            check=_end_at_events,
+        )
+        return Commit(attempt=self._log.begin(change), decided_on=version)
+
+    def _is_snapshot_due(self, version: int) -> bool:
+        return version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL
+
+    def commit(self, commit: Commit) -> int | None:
+        """Put the commit into the log; its version, or None where its fate is unknown: commit it again.
+
+        Raises Superseded where another controller was faster, Undecided where nothing was written.
+        """
+        attempt = commit.attempt
+        try:
+            version = self._log.commit(attempt, read_version=self._past_quiet(commit.decided_on))
+        except (FateUnknown, OSError):
+            # An error while versions in between are read leaves the attempt where it was, too.
+            self.failures += 1
+            return None
+        except (Conflict, VersionsGone) as error:
+            raise Superseded(str(error)) from error
+        except (NotCommitted, Contended) as error:
+            self.failures += 1
+            raise Undecided(str(error)) from error
+        self.failures, self._quiet = 0, (version, version)
+        events = attempt.change.info()[EVENTS_KEY]
+        if events and events[0]["type"] == Snapshot.__name__:
+            self.last_snapshot_version = version
+        return version
+
+
+def replay_commit(
+    image: MetadataImage, version: int, events: Sequence[Event], folder: str = ""
+) -> None:
+    """Take one commit's events into the state; the snapshot at its beginning has no place of its own."""
+    try:
+        # A snapshot is the state before the commit: places are counted without it.
+        start = -1 if events and isinstance(events[0], Snapshot) else 0
+        for sequence, event in enumerate(events, start):
+            image.replay(event, Position(version, max(sequence, 0)))
+    except ValueError as error:
+        raise ForeignMetadata(f"lake.uri: {folder}: version {version}: {error}") from error
+
+
+def _epoch_of(events: Sequence[Event], image: MetadataImage) -> int:
+    """The epoch of the controller that decided this."""
+    claims = [event.controller_epoch for event in events if isinstance(event, ControllerChange)]
+    return max(claims, default=image.controller_epoch)
+
+
+def _events_in(actions: Sequence[Action]) -> list[dict[str, Any]]:
+    ours = ours_of(actions)
+    listed = ours.get(EVENTS_KEY) if ours else None
+    return listed if isinstance(listed, list) else []
+
+
+def _end_at_events(version: int, actions: Sequence[Action]) -> None:
+    if _events_in(actions):
+        raise Conflict(
+            f"version {version} holds the decisions of another controller", version=version
+        )
+
+
+def _is_ours(actions: Sequence[Action]) -> bool:
+    for action in actions:
+        metadata = action.get("metaData")
+        if isinstance(metadata, dict):
+            configuration = metadata.get("configuration")
+            return isinstance(configuration, dict) and configuration.get(KIND_KEY) == table.KIND
+    return False

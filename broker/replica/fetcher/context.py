@@ -1,0 +1,95 @@
+"""Shell: what a fetcher needs of the broker around it.
+
+Rules of this file: it only passes on; addresses and epochs are those of the metadata at the moment of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from broker.byte_rate import ByteRate
+from broker.config.settings import MAX_LONG
+from broker.log.values import RemoteLogAuxState
+from broker.metadata.image import MetadataImage
+from broker.replica.fetcher.settings import ReplicationSettings
+from broker.replica.throttle import is_listed
+from broker.seams import Clock, Network
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.replica.follower.followed import FollowedPartition
+
+
+THROTTLED_RATE = "follower.replication.throttled.rate"
+THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
+
+
+def _no_limit() -> int:
+    return MAX_LONG
+
+
+async def _no_lake(partition: FollowedPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
+    raise KafkaError(
+        ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+        f"{partition.topic}-{partition.index} is tiered, and this broker has no tier",
+    )
+
+
+async def _nothing_written(_: str) -> None:
+    """Nobody keeps recovery points."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Surroundings:
+    """The machine, the metadata, the settings, and callbacks.
+
+    `write_recovery_points` makes lowered recovery points durable in the directory of the log in this folder (OSError
+    where it cannot). `failed` hears of a partition that cannot be followed until metadata change. `end_of_lake` gives
+    the first offset behind the range of the lake that holds an offset (None: the lake's last one), and what the lake
+    keeps besides the records up to there (KafkaError where it cannot say).
+    """
+
+    network: Network
+    clock: Clock
+    image: MetadataImage
+    node_id: int
+    listener: str
+    """The inter-broker listener's name."""
+    settings: ReplicationSettings
+    write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
+    failed: Callable[[FollowedPartition], None] = lambda _: None
+    end_of_lake: Callable[
+        [FollowedPartition, int | None], Awaitable[tuple[int, RemoteLogAuxState]]
+    ] = _no_lake
+    count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
+    throttle: ByteRate = field(default_factory=lambda: ByteRate(_no_limit))
+
+    def _is_throttled(self, partition: FollowedPartition) -> bool:
+        topic = self.image.topics.get(partition.topic)
+        listed = None if topic is None else topic.configs.get(THROTTLED_REPLICAS)
+        return listed is not None and is_listed(listed, partition.index, self.node_id)
+
+    def must_wait(self, partition: FollowedPartition) -> bool:
+        """Whether the follower's throttle holds this one back (KIP-73); one that is in sync never."""
+        if partition.follower.is_in_sync or not self._is_throttled(partition):
+            return False
+        return self.throttle.is_exceeded(self.clock.monotonic_ms())
+
+    def came_in(self, partition: FollowedPartition, size_bytes: int) -> None:
+        """So much of a partition was appended."""
+        self.count_bytes_in(partition, size_bytes)
+        if self._is_throttled(partition):
+            self.throttle.record(size_bytes, self.clock.monotonic_ms())
+
+    def address_of(self, broker_id: int) -> tuple[str, int] | None:
+        """Where other brokers reach this one."""
+        registered = self.image.brokers.get(broker_id)
+        endpoint = None if registered is None else registered.endpoint(self.listener)
+        return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's own registration, -1 before there is one."""
+        registered = self.image.brokers.get(self.node_id)
+        return -1 if registered is None else registered.broker_epoch

@@ -1,0 +1,169 @@
+"""Shell: where a follower continues at its leader: it cuts off what the leader does not have, or begins its log anew.
+
+Rules of this file:
+- An answer counts only if the partition is still followed, at the offset and leader epoch that were asked for.
+- After a cut nothing is appended until the disk no longer vouches for what was cut off (the recovery point is written).
+  A new leader may have hundreds of logs cut at once, so one write covers all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Protocol
+
+from broker.log.values import RemoteLogAuxState
+from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.requests import epoch_request, offset_request
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import Question
+from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
+from broker.transport.peer import PeerConnection, PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class Following(Protocol):
+    """The fetcher of the partitions."""
+
+    source: int
+    connection: PeerConnection | None
+
+    def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+        """Whether an answer to this question still has a meaning."""
+
+    def hold_back(self, partition: FollowedPartition) -> None:
+        """Do not fetch the partition for a while."""
+
+    def guard(self, partition: FollowedPartition) -> AbstractContextManager[None, bool]:
+        """Around what may go wrong with one partition."""
+
+
+class Placing:
+    """The places of the partitions of one fetcher."""
+
+    def __init__(self, following: Following, around: Surroundings) -> None:
+        self._following = following
+        self._around = around
+
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
+        """Truncate a log; its recovery point on disk is corrected before anything is appended. Raises OSError."""
+        self.cut_now(partition, cut)
+        if partition.is_cut_unwritten:
+            await self.write_cuts([partition])
+
+    def cut_now(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
+        """Truncate a log; if its recovery point or its start has to change on disk, `write_cuts` must follow."""
+        log = partition.log
+        before, committed = log.log_end_offset, partition.high_watermark
+        recovery_point, start = log.recovery_point, log.log_start_offset
+        try:
+            cut()
+        finally:  # The disk may have refused the rest of it.
+            if log.recovery_point < recovery_point or log.log_start_offset < start:
+                partition.cut_begun()
+        if log.log_end_offset != before:
+            # Below what was known to be committed only an unclean election can cut.
+            is_committed = log.log_end_offset < committed
+            _LOGGER.log(
+                logging.WARNING if is_committed else logging.INFO,
+                "Truncating partition %s to offset %d%s: its log ended at %d and begins at %d now; "
+                "following broker %d in epoch %d",
+                log.name, log.log_end_offset,
+                f" below high watermark {committed}" if is_committed else "",
+                before, log.log_start_offset, self._following.source, partition.follower.leader_epoch,
+            )  # fmt: skip
+
+    async def write_cuts(self, partitions: list[FollowedPartition]) -> None:
+        """Let the disk know where logs were cut. Raises OSError; until it has worked the partitions are not free.
+
+        A directory whose disk refuses keeps none of another waiting.
+        """
+        by_directory: dict[str, list[FollowedPartition]] = {}
+        for partition in partitions:
+            home = partition.log.directory.rpartition("/")[0]
+            by_directory.setdefault(home, []).append(partition)
+        writes = [asyncio.ensure_future(self._write_cuts(each)) for each in by_directory.values()]
+        for outcome in await asyncio.shield(asyncio.gather(*writes, return_exceptions=True)):
+            if outcome is not None:
+                raise outcome
+
+    async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
+        """The same for logs of one directory."""
+        cuts = [(partition, partition.cuts) for partition in partitions]
+        await self._around.write_recovery_points(partitions[0].log.directory)
+        for partition, known in cuts:
+            partition.cuts_written(known)
+
+    async def cut_first(self, partitions: list[FollowedPartition]) -> None:
+        """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
+        following = self._following
+        asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
+        for partition in partitions:
+            if not following.is_current(partition, partition.follower.question):
+                continue
+            if partition.follower.last_fetched_epoch != NO_EPOCH:
+                asked[partition.key] = partition, partition.follower.question
+                continue
+            with following.guard(partition):
+                await self.cut(partition, partial(partition.truncate_to, partition.high_watermark))
+        if not asked:
+            return
+        response = await self._ask(
+            epoch_request([p for p, _ in asked.values()], self._around.node_id)
+        )
+        for topic in response.topics:
+            for end in topic.partitions:
+                found = asked.get((topic.topic, end.partition))
+                if found is None or not following.is_current(*found):
+                    continue
+                with following.guard(found[0]):
+                    _check(end.error_code)
+                    leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
+                    await self.cut(found[0], partial(found[0].truncate, leader))
+
+    async def find(self, partition: FollowedPartition, asked: Question) -> None:
+        """The leader does not have the offset: cut to its end, or begin at its start."""
+        end, _ = await self.offset_at_leader(partition, LATEST)
+        start, epoch = end, NO_EPOCH
+        if end >= asked.fetch_offset:
+            start, epoch = await self.offset_at_leader(partition, EARLIEST)
+        if not self._following.is_current(partition, asked):
+            return
+        epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
+        match recovery_for(
+            log_end_offset=asked.fetch_offset, leader_end_offset=end, leader_start_offset=start
+        ):
+            case Recovery.TRUNCATE:
+                await self.cut(partition, partial(partition.truncate_to, end))
+            case Recovery.RESTART:
+                ended = RemoteLogAuxState(leader_epochs=epochs)
+                await self.cut(partition, partial(partition.restart_at, start, ended))
+            case Recovery.GO_ON:
+                self._following.hold_back(partition)
+
+    async def offset_at_leader(
+        self, partition: FollowedPartition, timestamp: int
+    ) -> tuple[int, int]:
+        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
+        response = await self._ask(offset_request(partition, timestamp, self._around.node_id))
+        found = response.topics[0].partitions[0]
+        _check(found.error_code)
+        return found.offset, found.leader_epoch
+
+    async def _ask(self, request: Any) -> Any:
+        connection = self._following.connection
+        if connection is None or not connection.is_open:
+            raise PeerUnreachable(f"the connection to broker {self._following.source} is lost")
+        timeout_ms = self._around.settings.replica_socket_timeout_ms
+        return await connection.ask(request, timeout_ms=timeout_ms)
+
+
+def _check(error_code: int) -> None:
+    if error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(error_code))

@@ -1,0 +1,142 @@
+"""Shell: a follower that needs records which its leader has only in the lake: it begins anew (KIP-405, KIP-1023).
+
+Rules of this file:
+- Below its local log a leader answers OFFSET_MOVED_TO_TIERED_STORAGE, because what is in the lake is not copied again,
+  record by record. The follower drops its log and continues at the end of a range of the lake. It takes the log start,
+  the leader epochs and the producers of that place, so that it is what it would be had it followed all along.
+- By default that range holds the last offset below the leader's local log, so that the follower copies as much as the
+  leader has. With `follower.fetch.last.tiered.offset.enable` it is the lake's last range: as little as possible.
+- With that setting an empty log begins there, too, even if its leader still has everything from the start.
+- The lake may take its time: meanwhile the partition is held back, and its fetcher goes on with others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from broker.log.values import RemoteLogAuxState
+from broker.replica.fetcher.context import Surroundings
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import Question
+from broker.transport.peer import PeerUnreachable
+from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
+
+# Longer than any answer takes that still comes.
+HELD_BACK_MS = 3_600_000
+
+Place = tuple[int, RemoteLogAuxState, int]
+
+
+class Source(Protocol):
+    """The fetcher of the partition."""
+
+    async def offset_at_leader(
+        self, partition: FollowedPartition, timestamp: int
+    ) -> tuple[int, int]:
+        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
+
+    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
+        """Cut a log, durably."""
+
+    def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+        """Whether nothing has happened to the partition since."""
+
+    def go_on(self, partition: FollowedPartition) -> None:
+        """Fetch it again."""
+
+    def hold_back(self, partition: FollowedPartition) -> None:
+        """Fetch it again in a while."""
+
+    def failed(self, partition: FollowedPartition, error: Exception) -> bool:
+        """Hold it back, or give it up; False where the connection was lost."""
+
+
+class Rebuilding:
+    """The partitions of one fetcher that are being rebuilt."""
+
+    def __init__(self, source: Source, around: Surroundings) -> None:
+        self._source = source
+        self._around = around
+        self._tasks: dict[FollowedPartition, asyncio.Task[None]] = {}
+
+    def begin_first(self, partition: FollowedPartition) -> None:
+        """An empty log is followed from now on; depending on the setting it skips what is in the lake."""
+        if (
+            self._skips_the_lake(partition)
+            and partition.log.config.remote_storage_enable
+            and partition.follower.fetch_offset == 0
+        ):
+            self._begin(partition, partition.follower.question, is_first=True)
+
+    def begin(self, partition: FollowedPartition, asked: Question) -> None:
+        """The leader has the offset only in the lake."""
+        self._begin(partition, asked, is_first=False)
+
+    def stop(self) -> None:
+        """Leave them as they are."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def _begin(self, partition: FollowedPartition, asked: Question, *, is_first: bool) -> None:
+        if partition in self._tasks:
+            self._source.hold_back(partition)
+            return
+        partition.follower.delay(self._around.clock.monotonic_ms() + HELD_BACK_MS)
+        task = asyncio.get_running_loop().create_task(
+            self._rebuild(partition, asked, is_first=is_first)
+        )
+        self._tasks[partition] = task
+        task.add_done_callback(lambda _: self._tasks.pop(partition, None))
+
+    async def _rebuild(
+        self, partition: FollowedPartition, asked: Question, *, is_first: bool
+    ) -> None:
+        source = self._source
+        try:
+            if is_first and not await self._has_lake(partition):
+                source.go_on(partition)
+                return
+            place = await self._place(partition)
+            if not source.is_current(partition, asked):
+                return
+            offset, ended, log_start = place
+            if offset <= asked.fetch_offset:
+                # The lake of this moment does not hold what the leader says that it does: ask again.
+                self._hold_back(partition)
+                return
+            restart = partial(partition.restart_at, offset, ended, log_start_offset=log_start)
+            await source.cut(partition, restart)
+            source.go_on(partition)
+        except PeerUnreachable:
+            self._hold_back(partition)
+        except Exception as error:  # noqa: BLE001 - the root of a task; whoever fetches says what it was
+            if source.is_current(partition, asked):
+                partition.follower.retry()
+                source.failed(partition, error)
+
+    def _skips_the_lake(self, partition: FollowedPartition) -> bool:
+        """Whether as little as possible is local (KIP-1023); of a compacted log all is that its leader has."""
+        is_set = self._around.settings.follower_fetch_last_tiered_offset_enable
+        return is_set and not partition.log.config.is_compacted
+
+    def _hold_back(self, partition: FollowedPartition) -> None:
+        partition.follower.retry()
+        self._source.hold_back(partition)
+
+    async def _has_lake(self, partition: FollowedPartition) -> bool:
+        pending, _ = await self._source.offset_at_leader(partition, EARLIEST_PENDING_UPLOAD)
+        return pending > 0
+
+    async def _place(self, partition: FollowedPartition) -> Place:
+        """The offset to continue at, the state before it, and the leader's log start."""
+        ask, around = self._source.offset_at_leader, self._around
+        last_below = None
+        if not self._skips_the_lake(partition):
+            local_start, _ = await ask(partition, EARLIEST_LOCAL)
+            last_below = max(local_start - 1, 0)
+        offset, ended = await around.end_of_lake(partition, last_below)
+        log_start, _ = await ask(partition, EARLIEST)
+        return offset, ended, log_start

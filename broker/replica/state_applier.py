@@ -1,0 +1,426 @@
+"""Shell: performs what durable events ask of a broker's replicas: opens logs, begins and ends leading and following.
+
+Rules of this file:
+- Partition epochs decide: an event older than what is known changes nothing.
+- Fetchers hear of all changes of a commit at once. Until then a partition that is no longer followed is `lost`, and
+  nothing is appended to it.
+- A log that this broker is no longer to have is deleted.
+- An error of one partition stops no other. A log that cannot be opened, for example because the disk is full, is tried
+  again until it can; clients get KAFKA_STORAGE_ERROR meanwhile.
+- With flush.messages a new leader counts itself with what its disk has, as it does in an append.
+- If a partition's leader stopped uncleanly, the partition serves neither writes nor reads until its end was compared
+  with the lake's: the lake is a replica that never stops uncleanly, and its offsets are never used twice.
+- The same holds for a log that lost records although the stop was clean (a lost folder, an older one restored).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from broker.config.settings import ConfigError
+from broker.log.config import LogConfig
+from broker.log.directories.manager import LogManager
+from broker.log.log import Log
+from broker.metadata.events import NO_LEADER, PartitionChanged, PartitionRegistration
+from broker.metadata.image import MetadataImage
+from broker.metadata.topic_names import in_force
+from broker.replica.fetcher.fetchers import Fetchers
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.leader.hosted import HostedPartition, Proposer
+from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
+from broker.replica.replicas import Replicas
+from broker.replica.topic_metrics import TopicCounters
+from broker.seams import Clock
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.metrics.topics import PerTopic
+    from broker.remote.manager import TierManager
+
+_LOGGER = logging.getLogger(__name__)
+
+# How many partitions change before others get their turn in the event loop: what is open already is led or followed
+# in some 50 us, what has to be opened or made takes the disk's time, and counts as more.
+CHANGES_AT_ONCE = 64
+CHANGES_OF_AN_OPENING = 8
+# How many that could not be opened are tried again at a time.
+LOGS_TRIED_AGAIN_AT_ONCE = 64
+
+
+class Host(Protocol):
+    """The owner of the replicas."""
+
+    tier: TierManager | None
+    proposer: Proposer | None
+    fetchers: Fetchers | None
+    topic_metrics: PerTopic[TopicCounters]
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing may begin any more."""
+
+
+class FetcherChanges:
+    """The changes for fetchers after a commit."""
+
+    def __init__(self) -> None:
+        self.remove: list[FollowedPartition] = []
+        self.add: dict[tuple[str, int], FollowedPartition] = {}
+
+
+class Transitions:
+    """Of one broker's replicas."""
+
+    def __init__(
+        self,
+        host: Host,
+        replicas: Replicas,
+        logs: LogManager,
+        *,
+        node_id: int,
+        clock: Clock,
+        image: MetadataImage,
+        log_config: Callable[[Mapping[str, str]], LogConfig],
+        recover: Callable[[], None],
+        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
+    ) -> None:
+        """`recover` is called when a partition has to hear of the lake's end before it leads."""
+        self._host = host
+        self._replicas = replicas
+        self._logs = logs
+        self._node_id = node_id
+        self._clock = clock
+        self._image = image
+        self._log_config = log_config
+        self._recover = recover
+        self._lag_ms_max = lag_ms_max
+        # At a start no log is known to be new.
+        self.is_starting = False
+        # What could not be opened, and whether it may be new.
+        self._unopened: dict[tuple[str, int], bool] = {}
+
+    async def take_all(self, changed: Iterable[PartitionChanged]) -> None:
+        """Lead, follow or leave partitions as their registrations say; fetchers get all changes at once.
+
+        What is led here, or was until now, comes first, as in Kafka: producers wait for it.
+        """
+        changes = FetcherChanges()
+        done = 0
+        try:
+            for event in sorted(changed, key=self._is_followed):
+                is_open = self._logs.get(event.topic, event.partition) is not None
+                done += 1 if is_open else CHANGES_OF_AN_OPENING
+                self._take(event, changes)
+                if done >= CHANGES_AT_ONCE:
+                    done = 0
+                    await asyncio.sleep(0)
+        finally:
+            self._tell_fetchers(changes)
+
+    def _is_followed(self, event: PartitionChanged) -> bool:
+        """Whether it is not led here and was not before."""
+        if event.registration.leader == self._node_id:
+            return False
+        return self._replicas.find(event.topic, event.partition) is None
+
+    def _tell_fetchers(self, changes: FetcherChanges) -> None:
+        if changes.remove:
+            self._keep_metrics()
+        fetchers = self._host.fetchers
+        if fetchers is not None and not self._host.is_stopped and (changes.remove or changes.add):
+            fetchers.update(remove=changes.remove, add=changes.add.values())
+
+    def _take(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        if event.topic_id not in self._image.topics_by_id or self._host.is_stopped:
+            return  # Deleted by a later event of the same commit.
+        registration, key = event.registration, (event.topic, event.partition)
+        try:
+            if registration.leader == self._node_id:
+                self._lead(event, changes)
+            elif self._node_id in registration.replicas:
+                self._follow(event, changes)
+            else:
+                self._leave(event, changes)
+        except (OSError, KafkaError, ConfigError) as error:
+            # ConfigError: the controller's release or file allows what those of this broker do not.
+            if key not in self._unopened:
+                _LOGGER.error("%s-%d cannot be opened: %s", *key, error)
+            if self._logs.is_offline(*key):
+                self._unopened.pop(key, None)  # Until the broker is started anew (KIP-112).
+            else:
+                self._unopened.setdefault(key, not self.is_starting)
+        else:
+            if self._unopened.pop(key, None) is not None:
+                _LOGGER.info("%s-%d could be opened now", *key)
+
+    def is_unopened(self, topic: str, index: int) -> bool:
+        """Whether a partition waits for its log to be opened."""
+        return (topic, index) in self._unopened
+
+    def try_again(self) -> None:
+        """Open what could not be opened, as far as metadata still ask for it."""
+        changes = FetcherChanges()
+        for key in tuple(self._unopened)[:LOGS_TRIED_AGAIN_AT_ONCE]:
+            # To the end of the line: one that never opens must not keep the others.
+            self._unopened[key] = self._unopened.pop(key)
+            topic, registration = self._image.topics.get(key[0]), self._image.partition(*key)
+            if topic is None or registration is None:
+                del self._unopened[key]
+                continue
+            event = PartitionChanged(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=key[1],
+                registration=registration,
+            )
+            self._take(event, changes)
+        self._tell_fetchers(changes)
+
+    # -- leading ------------------------------------------------------------------------------
+
+    def _lead(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        topic, index, registration = event.topic, event.partition, event.registration
+        followed = self._replicas.followed.get((topic, index))
+        if followed is not None:
+            if registration.partition_epoch < followed.follower.partition_epoch:
+                return
+            if followed.is_cut_unwritten:
+                self._logs.write_recovery_points(followed.log.directory)
+            self._unfollow(followed, changes)
+        partition = self._replicas.find(topic, index)
+        if partition is None:
+            self._begin(event, followed)
+            return
+        leader = partition.leader
+        epoch, was_recovering = leader.leader_epoch, leader.is_recovering
+        partition.changed(registration)
+        if leader.is_recovering:
+            self._recover()
+        elif leader.leader_epoch != epoch or was_recovering:
+            self.elected(partition)
+
+    def _begin(self, event: PartitionChanged, followed: FollowedPartition | None) -> None:
+        """Start leading a partition that was followed until now, or whose log is on the disk."""
+        if followed is not None:
+            log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
+        else:
+            log, watermark, has_lost = self._open(event)
+        leader = LeaderPartition(
+            event.registration,
+            node_id=self._node_id,
+            log_end_offset=_counted_end(log, watermark),
+            high_watermark=watermark,
+            min_insync_replicas=log.config.min_insync_replicas,
+            brokers=self._image.brokers,
+            lag_ms_max=self._lag_ms_max,
+            has_lost=has_lost,
+        )
+        partition = HostedPartition(
+            log,
+            leader,
+            self._host.topic_metrics.of(event.topic),
+            clock=self._clock,
+            proposer=self._host.proposer,
+        )
+        self._replicas.led.setdefault(event.topic, {})[event.partition] = partition
+        if leader.is_recovering:
+            self._recover()
+        else:
+            self.elected(partition)
+
+    def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
+        """The partition's log, its high watermark of the checkpoint, and whether it has lost something."""
+        topic, index = event.topic, event.partition
+        config = self._log_config(in_force(topic, self._image.topics[topic].configs))
+        existed = self._logs.get(topic, index) is not None
+        may_be_new = not self.is_starting and self._unopened.get((topic, index), True)
+        is_new = may_be_new and event.registration.partition_epoch == 0
+        log = self._logs.create(topic, index, event.topic_id, config, is_new=is_new)
+        checkpoint = self._replicas.checkpointed.get((topic, index), 0)
+        watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
+        return log, watermark, self._has_lost(log, existed, checkpoint, event.registration)
+
+    def _has_lost(
+        self, log: Log, existed: bool, checkpoint: int, registration: PartitionRegistration
+    ) -> bool:
+        """Whether a log that may be in the lake holds less than it is known to have held."""
+        known_end = max(checkpoint, log.known_end_offset)
+        is_shorter = log.log_end_offset < known_end
+        has_lake = self._host.tier is not None and log.config.has_table
+        if is_shorter:
+            _LOGGER.error(
+                "%s ends at offset %d, but had records up to offset %d: acknowledged records are no longer here; %s",
+                log.name, log.log_end_offset, known_end - 1, self._rescue(registration, has_lake),
+            )  # fmt: skip
+        if not has_lake:
+            return False
+        is_new = registration.leader_epoch == 0
+        lost = is_shorter or not (existed or is_new)
+        if lost and not is_shorter:
+            # A new disk or a restore, which an operator means, or a replica that was added.
+            _LOGGER.info(
+                "%s begins empty here, though it was led before: the lake is asked before it leads",
+                log.name,
+            )
+        return lost
+
+    def _rescue(self, registration: PartitionRegistration, has_lake: bool) -> str:
+        """Where a partition gets records again that its log has lost."""
+        others = sorted(set(registration.replicas) - {self._node_id})
+        if not others and not has_lake:
+            return "there is no other replica, nor a lake, to fetch them from"
+        who = f"what the other replicas ({', '.join(map(str, others))}) have is fetched again"
+        lake = "the lake is asked before it leads, and serves what it has"
+        return "; ".join([who] * bool(others) + [lake] * has_lake)
+
+    def elected(self, partition: HostedPartition) -> None:
+        """Nothing keeps it from leading any more."""
+        log = partition.log
+        log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
+        partition.elected()
+        self.tell_tier(partition)
+
+    def tell_tier(self, partition: HostedPartition) -> None:
+        """Look after its rows in the lake from now on, if there are any or may be."""
+        tier, log = self._host.tier, partition.log
+        if tier is None or not log.config.has_table:
+            return
+        if not log.config.remote_storage_enable:
+            # It is no table any more: what is in the lake alone is given up (KIP-950).
+            log.advance_log_start_offset(min(log.local_log_start_offset, log.committed_offset))
+        partition.log.on_roll = tier.segment_rolled
+        tier.partition_opened(
+            partition.log,
+            leader_epoch=partition.leader.leader_epoch,
+            last_stable_offset=partition.last_stable_offset,
+            lake_reaches=partition.lake_reaches,
+        )
+
+    def directory_failed(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Stop serving the logs of a directory (KIP-112)."""
+        changes = FetcherChanges()
+        for key in partitions:
+            partition, followed = self._replicas.find(*key), self._replicas.followed.get(key)
+            if partition is not None:
+                self.end(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+            elif followed is not None:
+                self._unfollow(followed, changes)
+        self._tell_fetchers(changes)
+
+    def end(
+        self, partition: HostedPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ) -> None:
+        """Stop leading it; requests that wait for an append get this code."""
+        partitions = self._replicas.led[partition.topic]
+        del partitions[partition.index]
+        if not partitions:
+            del self._replicas.led[partition.topic]
+            self._keep_metrics()
+        if self._host.tier is not None:
+            self._host.tier.partition_closed(partition.topic_id, partition.index)
+        partition.log.on_roll = None
+        partition.lose(code)
+
+    # -- following ----------------------------------------------------------------------------
+
+    def _follow(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        topic, index, registration = event.topic, event.partition, event.registration
+        followed = self._replicas.followed.get((topic, index))
+        partition = self._replicas.find(topic, index)
+        if partition is not None:
+            if registration.partition_epoch < partition.leader.partition_epoch:
+                return
+            watermark, has_lost = partition.high_watermark, partition.leader.has_lost
+            self.end(partition)
+            followed = self._begin_following(partition.log, watermark, has_lost=has_lost)
+        elif followed is None:
+            log, watermark, has_lost = self._open(event)
+            followed = self._begin_following(log, watermark, has_lost=has_lost)
+        follower = followed.follower
+        if registration.partition_epoch <= follower.partition_epoch:
+            return
+        follower.partition_epoch = registration.partition_epoch
+        if registration.leader == NO_LEADER:
+            follower.orphaned(registration.leader_epoch)
+            changes.remove.append(followed)
+            changes.add.pop(followed.key, None)
+        elif follower.must_begin(registration.leader, registration.leader_epoch):
+            followed.follow(registration.leader, registration.leader_epoch)
+            changes.add[followed.key] = followed
+
+    def _begin_following(self, log: Log, watermark: int, *, has_lost: bool) -> FollowedPartition:
+        followed = FollowedPartition(
+            log, FollowerPartition(high_watermark=watermark), has_lost=has_lost
+        )
+        self._replicas.followed[followed.key] = followed
+        return followed
+
+    def _unfollow(self, followed: FollowedPartition, changes: FetcherChanges) -> None:
+        del self._replicas.followed[followed.key]
+        changes.add.pop(followed.key, None)
+        changes.remove.append(followed)
+        followed.lose()
+
+    def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+        """The partition is no longer on this broker."""
+        topic, index = event.topic, event.partition
+        partition = self._replicas.find(topic, index)
+        followed = self._replicas.followed.get((topic, index))
+        if partition is not None:
+            if event.registration.partition_epoch < partition.leader.partition_epoch:
+                return
+            self.end(partition)
+        elif followed is not None:
+            if event.registration.partition_epoch < followed.follower.partition_epoch:
+                return
+            self._unfollow(followed, changes)
+        elif not self._logs.is_damaged(topic, index, event.topic_id):
+            return
+        _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
+        # It says nothing of a log that is made here later.
+        self._replicas.checkpointed.pop((topic, index), None)
+        self._logs.delete(topic, index)
+
+    def _keep_metrics(self) -> None:
+        """Hide topics that have nothing left on this broker."""
+        self._host.topic_metrics.keep(self._replicas.topics())
+
+    def delete(self, topic: str, topic_id: bytes) -> None:
+        """The topic is deleted, with everything of it on this broker."""
+        for key in [key for key in self._unopened if key[0] == topic]:
+            del self._unopened[key]
+        has_table = False
+        for partition in self._replicas.led_of(topic):
+            if partition.topic_id == topic_id:
+                has_table = has_table or partition.log.config.has_table
+                self.end(partition)
+                self._delete_log(topic, partition.index)
+        changes = FetcherChanges()
+        for followed in tuple(self._replicas.followed.values()):
+            if followed.topic_id == topic_id:
+                self._unfollow(followed, changes)
+                self._delete_log(topic, followed.index)
+        for index in self._logs.damaged.partitions_of(topic, topic_id):
+            self._delete_log(topic, index)
+        self._tell_fetchers(changes)
+        if self._host.tier is not None and has_table:
+            self._host.tier.topic_deleted(topic, topic_id)
+
+    def _delete_log(self, topic: str, index: int) -> None:
+        # What was written down of it says nothing of a topic that is made anew under the name.
+        self._replicas.checkpointed.pop((topic, index), None)
+        try:
+            self._logs.delete(topic, index)
+        except OSError as error:
+            _LOGGER.error("%s-%d cannot be deleted: %s", topic, index, error)
+
+
+def _counted_end(log: Log, high_watermark: int) -> int:
+    """The log end that counts when a leader begins; records above wait for a flush."""
+    if log.unflushed_count < log.config.flush_messages:
+        return log.log_end_offset
+    return max(log.recovery_point, high_watermark)

@@ -1,0 +1,75 @@
+"""A broker's requests to the active controller, while controllers change."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.membership.channel import ControllerChannel
+from broker.metadata.events import Endpoint
+from broker.metadata.image import BrokerRegistration
+from tests.loops import in_loop
+
+
+class Around:
+    """Two brokers of which the first one decides, and does not run; the second one answers."""
+
+    is_active = False
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.answers = {1: asyncio.get_running_loop().create_future()}
+        self.image = SimpleNamespace(
+            controller_id=1,
+            controller_epoch=1,
+            brokers={
+                number: BrokerRegistration(
+                    broker_id=number,
+                    broker_epoch=number,
+                    incarnation_id=b"",
+                    endpoints=(Endpoint(listener="L", host="h", port=number),),
+                )
+                for number in (1, 2)
+            },
+        )
+        self._news = asyncio.Event()
+        self.channel = ControllerChannel(
+            cast(Any, self), cast(Any, self), listener="L", handle_locally=cast(Any, None)
+        )
+
+    async def changed(self, timeout_seconds: float) -> None:
+        await asyncio.wait([asyncio.ensure_future(self._news.wait())], timeout=timeout_seconds)
+
+    async def ask(self, broker_id: int, *_: object, **__: object) -> Any:
+        self.asked.append(broker_id)
+        if broker_id in self.answers:
+            return await self.answers[broker_id]
+        return SimpleNamespace(error_code=0, of=broker_id)
+
+    def deposed(self) -> None:
+        self.image.controller_id, self.image.controller_epoch = 2, 2
+        self._news.set()
+
+
+@pytest.mark.parametrize("answers", [False, True])
+@in_loop
+async def test_a_controller_that_does_not_run_is_waited_for_until_another_one_comes(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Producers would wait for their ids until the question is given up, though there is who could give them."""
+    seconds = 60 if answers else 0.01
+    monkeypatch.setattr("broker.membership.channel.LAST_WORD_SECONDS", seconds)
+    around = Around()
+    asking = asyncio.ensure_future(around.channel.ask(object(), timeout_ms=3_600_000))
+    while not around.asked:
+        await asyncio.sleep(0)
+    around.deposed()
+    if answers:
+        # What it decided before is told all the same.
+        await asyncio.sleep(0)
+        around.answers[1].set_result(SimpleNamespace(error_code=0, of=1))
+    async with asyncio.timeout(120):
+        assert (await asking).of == (1 if answers else 2)

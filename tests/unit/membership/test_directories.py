@@ -1,0 +1,109 @@
+"""What a broker tells the controller of where its replicas are."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker.controller.brokers import DirectoryAssignment
+from broker.membership.directories import DirectoryAssignments
+from broker.metadata.events import LOST_DIRECTORY
+from broker.metadata.partition_change import directory_of
+from kafka_ds.protocol.messages import AssignReplicasToDirsResponse
+from tests.loops import in_loop
+from tests.unit.controller.controller_desk import Desk
+
+ME = 1
+DIR_A = b"a" * 16
+
+
+class Around:
+    """The controller, and broker 1's log directory with a damaged log of partition 0."""
+
+    def __init__(self, *others: int) -> None:
+        self.desk = Desk(*others)
+        self.desk.register(ME, log_dirs=[DIR_A])
+        self.desk.beat(ME)
+        self.desk.create((ME, *others), (ME, *others))
+        self.damaged = {0}
+        self.assignments = DirectoryAssignments(
+            cast(Any, SimpleNamespace(image=self.desk.image)),
+            cast(Any, self),
+            node_id=ME,
+            broker_epoch=lambda: self.desk.epoch(ME),
+            request_timeout_ms=1,
+        )
+
+    async def ask(self, request: Any, *, timeout_ms: int) -> AssignReplicasToDirsResponse:
+        wanted = [
+            DirectoryAssignment(
+                directory=directory.id, topic_id=topic.topic_id, partition=each.partition_index
+            )
+            for directory in request.directories
+            for topic in directory.topics
+            for each in topic.partitions
+        ]
+        self.desk.take(self.desk.controller.assign_directories(ME, request.broker_epoch, wanted))
+        return AssignReplicasToDirsResponse(directories=[])
+
+    def is_damaged(self, topic: str, index: int, topic_id: bytes) -> bool:
+        return topic_id == self.desk.image.topics[topic].topic_id and index in self.damaged
+
+    async def tell(self) -> None:
+        self.assignments.begin(lambda topic, index: DIR_A, self.is_damaged)
+        running = asyncio.get_running_loop().create_task(self.assignments.run())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+    def directory(self, index: int) -> bytes:
+        return directory_of(self.desk.partition(index), ME)
+
+
+@in_loop
+async def test_a_damaged_replica_is_led_by_others_that_are_in_sync() -> None:
+    around = Around(2, 3)
+    assert around.desk.partition(0).leader == ME
+    await around.tell()
+    assert (around.desk.partition(0).leader, around.desk.partition(0).isr) == (2, (2, 3))
+    assert around.desk.partition(1).leader == ME
+    assert (around.directory(0), around.directory(1)) == (LOST_DIRECTORY, DIR_A)
+    around.damaged.clear()
+    await around.tell()
+    assert around.directory(0) == DIR_A, "mended: it follows, and is in sync again in time"
+    assert around.desk.partition(0).isr == (2, 3)
+
+
+@pytest.mark.parametrize("others", [(), (2,)])
+@in_loop
+async def test_a_damaged_replica_that_is_in_sync_alone_is_not_told_as_lost(
+    others: tuple[int, ...],
+) -> None:
+    around = Around(*others)
+    for other in others:
+        around.desk.fence(other)
+    before = around.desk.partition(0)
+    assert before.isr == (ME,)
+    await around.tell()
+    around.damaged.clear()
+    await around.tell()
+    now = around.desk.partition(0)
+    assert around.directory(0) == DIR_A
+    assert (now.leader, now.isr, now.leader_recovery_state) == (
+        ME, (ME,), before.leader_recovery_state
+    )  # fmt: skip
+
+
+@in_loop
+async def test_a_replica_that_was_told_as_lost_stays_so_when_nobody_is_in_sync_any_more() -> None:
+    around = Around(2)
+    await around.tell()
+    around.desk.fence(2)
+    await around.tell()
+    assert around.directory(0) == LOST_DIRECTORY
