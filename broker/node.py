@@ -49,14 +49,14 @@ from broker.metadata.log import MetadataLog
 from broker.metadata.publisher import take_effect
 from broker.metadata.topic_names import in_force
 from broker.node_metrics import node_samples
-from broker.node_replicas import known_home, moves_of, surroundings_of
+from broker.node_replicas import fetcher_context_of, known_home, moves_of
 from broker.parts import Parts
 from broker.registry import REGISTRY
 from broker.remote.manager import TierManager
 from broker.replica.leader.alter_partition import IsrProposals
 from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
-from broker.replica.serving.fetch_manager import Fetching
+from broker.replica.serving.fetch_manager import FetchManager
 from broker.seams import Clock, Disk, Network
 from broker.security.wiring import Security
 from broker.server.dispatch import Dispatcher
@@ -130,7 +130,7 @@ class Node(Parts):
         self._halt = halt
         self._notes: OffsetPublisher | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
-        self.fetching = Fetching(
+        self.fetching = FetchManager(
             lambda: self.config,
             random.randrange,
             unsent_bytes=lambda: self.server.connections.unsent_bytes,
@@ -361,7 +361,7 @@ class Node(Parts):
         self.replica_manager.proposer = self.isr_proposals
         self.log_manager.on_directory_failed = self.replica_manager.directory_failed
         self.replica_manager.decide_recovered = self.member.requests.recovered
-        self.replica_manager.follow_others(surroundings_of(self))
+        self.replica_manager.follow_others(fetcher_context_of(self))
         self.moves = moves_of(self)
 
     def _wire_coordinators(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from broker.byte_rate import ByteRate
 from broker.metadata.partition_change import directory_of
-from broker.replica.fetcher.context import THROTTLED_RATE, Surroundings
+from broker.replica.fetcher.context import THROTTLED_RATE, FetcherContext
 from broker.replica.fetcher.settings import replication_settings
 from broker.replica.moves import LogMoves, MovesAround
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
-def surroundings_of(node: Parts) -> Surroundings:
+def fetcher_context_of(node: Parts) -> FetcherContext:
     """What fetchers need."""
     config = node.config
-    return Surroundings(
+    return FetcherContext(
         network=node.network,
         clock=node.clock,
         image=node.metadata,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.replica.leader.batch_preparer import BatchPreparer
     from broker.replica.manager import ReplicaManager
     from broker.replica.moves import LogMoves
-    from broker.replica.serving.fetch_manager import Fetching
+    from broker.replica.serving.fetch_manager import FetchManager
     from broker.seams import Clock, Disk, Network
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.wiring import Security
@@ -39,7 +39,7 @@ class Parts:
     disk: Disk
     network: Network
     preparer: BatchPreparer
-    fetching: Fetching
+    fetching: FetchManager
     keys: ListenerKeys
     # Done when this broker cannot go on, with the reason; its owner then stops it.
     failed: asyncio.Future[BaseException] | None

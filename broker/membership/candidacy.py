@@ -25,7 +25,7 @@ from broker.config.settings import ConfigError
 from broker.membership.channel import endpoint_of
 from broker.membership.election import AskPeers, Claim, Election, Wait
 from broker.membership.lease import LEASE_PATH, Lease, decode_lease
-from broker.membership.stall_detector import Standstill
+from broker.membership.stall_detector import StallDetector
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLivenessResponse
@@ -93,7 +93,7 @@ class Candidacy:
         self._was_active = False
         # When the controller has last read and written the store.
         self._reached_ms = self._awake_ms
-        self._standstill = Standstill(settings.session_timeout_ms, self._awake_ms)
+        self._stall = StallDetector(settings.session_timeout_ms, self._awake_ms)
         # Counted for the metrics.
         self.store_errors = 0
         image = driver.image
@@ -186,7 +186,7 @@ class Candidacy:
 
     def _stands_still(self) -> bool:
         driver = self._driver
-        return self._standstill.looked(
+        return self._stall.looked(
             version=driver.image.version,
             failures=driver.log.failures,
             is_at_store=driver.is_at_store,

@@ -29,7 +29,7 @@ from broker.membership.lifecycle import (
     Lifecycle,
     LifecycleSettings,
 )
-from broker.membership.metadata_fetcher import Following
+from broker.membership.metadata_fetcher import MetadataFetcher
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.requests import ControllerRequests
 from broker.metadata.events import NO_BROKER_EPOCH, ClusterCreated
@@ -97,7 +97,7 @@ class ClusterMember:
             chance=random.random,
             decide_claim=self._decide_claim,
         )
-        self._following = Following(
+        self._following = MetadataFetcher(
             driver,
             self._new_peers(),
             node_id=config.node_id,

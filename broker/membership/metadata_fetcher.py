@@ -40,7 +40,7 @@ TABLE_SECONDS = 0.25
 IDLE_SECONDS = 1.0
 
 
-class Following:
+class MetadataFetcher:
     """One broker's view of the metadata, kept current while another one decides."""
 
     def __init__(

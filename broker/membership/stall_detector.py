@@ -9,7 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 
-class Standstill:
+class StallDetector:
     """What one controller's looks at itself have shown."""
 
     __slots__ = ("_failed_ms", "_failing_from_ms", "_failures", "_patience_ms", "_version")

@@ -31,14 +31,14 @@ from broker.metadata.events import (
 )
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import in_force
-from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
 from broker.replica.leader.hosted import HostedPartition, Proposer
 from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.replicas import Replicas
-from broker.replica.state_applier import Transitions
+from broker.replica.state_applier import ReplicaStateApplier
 from broker.replica.strays import set_strays_aside
 from broker.replica.topic_metrics import topic_metrics
 from broker.seams import Clock
@@ -92,7 +92,7 @@ class ReplicaManager:
         # Set by the controller's side: makes it durable that these partitions have met the lake.
         self.decide_recovered: DecideRecovered = _undecided
         self.fetchers: Fetchers | None = None
-        self._transitions = Transitions(
+        self._applier = ReplicaStateApplier(
             self,
             self._replicas,
             log_manager,
@@ -107,11 +107,11 @@ class ReplicaManager:
             self,
             tier=lambda: self.tier,
             decide_recovered=lambda known: self.decide_recovered(known),
-            elected=self._transitions.elected,
+            elected=self._applier.elected,
             write_recovery_points=log_manager.checkpoint_recovery_points,
         )
 
-    def follow_others(self, around: Surroundings) -> None:
+    def follow_others(self, around: FetcherContext) -> None:
         """Other brokers may lead: fetch from them. To be called before `start`."""
         around.write_recovery_points = self._log_manager.checkpoint_recovery_points
         around.end_of_lake = self._recovery.end_of_lake
@@ -143,9 +143,7 @@ class ReplicaManager:
         """Why this broker does not serve the partition."""
         if self._image.partition(topic, index) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._log_manager.is_offline(topic, index) or self._transitions.is_unopened(
-            topic, index
-        ):
+        if self._log_manager.is_offline(topic, index) or self._applier.is_unopened(topic, index):
             return ErrorCode.KAFKA_STORAGE_ERROR
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -168,8 +166,8 @@ class ReplicaManager:
         """Lead and follow what the image says, set aside the logs of others, begin to recover."""
         self._replicas.checkpointed = self._log_manager.high_watermark_checkpoints()
         set_strays_aside(self._log_manager, self._image, self._node_id)
-        self._transitions.is_starting = True
-        await self._transitions.take_all(
+        self._applier.is_starting = True
+        await self._applier.take_all(
             PartitionChanged(
                 topic=topic.name,
                 topic_id=topic.topic_id,
@@ -179,19 +177,19 @@ class ReplicaManager:
             for topic in tuple(self._image.topics.values())
             for index, registration in tuple(topic.partitions.items())
         )
-        self._transitions.is_starting = False
+        self._applier.is_starting = False
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask of this broker."""
         changed: dict[tuple[bytes, int], PartitionChanged] = {}
         for event in events:
             if isinstance(event, TopicDeleted):
-                self._transitions.delete(event.topic, event.topic_id)
+                self._applier.delete(event.topic, event.topic_id)
             elif isinstance(event, PartitionChanged):
                 changed[event.topic_id, event.partition] = event
             elif self._is_leaving(event) and self.fetchers is not None:
                 self.fetchers.stop()
-        await self._transitions.take_all(changed.values())
+        await self._applier.take_all(changed.values())
         for event in events:
             if isinstance(event, ConfigChanged) and event.resource_type == TOPIC_RESOURCE:
                 self._configure(event.resource_name)
@@ -208,7 +206,7 @@ class ReplicaManager:
 
     def directory_failed(self, _directory_id: bytes, partitions: Sequence[tuple[str, int]]) -> None:
         """Stop serving the logs of a directory (KIP-112)."""
-        self._transitions.directory_failed(partitions)
+        self._applier.directory_failed(partitions)
 
     # -- settings -----------------------------------------------------------------------------
 
@@ -233,7 +231,7 @@ class ReplicaManager:
             partition.log.update_config(config)
             partition.configured(config.min_insync_replicas)
             if before.lake_settings != config.lake_settings and not partition.leader.is_recovering:
-                self._transitions.tell_tier(partition)
+                self._applier.tell_tier(partition)
         for followed in self._replicas.followed.values():
             if followed.topic == topic and followed.log.config != config:
                 followed.log.update_config(config)
@@ -254,7 +252,7 @@ class ReplicaManager:
         now_ms = self._clock.monotonic_ms()
         if self._stopped:
             return
-        self._transitions.try_again()
+        self._applier.try_again()
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_interval_ms
             self._checkpoint()
@@ -285,7 +283,7 @@ class ReplicaManager:
             self.fetchers.stop()
         self._checkpoint()
         for partition in tuple(self):
-            self._transitions.end(partition)
+            self._applier.end(partition)
         for followed in self._replicas.followed.values():
             followed.lose()
         self._replicas.followed.clear()

@@ -72,7 +72,7 @@ class FetcherChanges:
         self.add: dict[tuple[str, int], FollowedPartition] = {}
 
 
-class Transitions:
+class ReplicaStateApplier:
     """Of one broker's replicas."""
 
     def __init__(

@@ -22,7 +22,7 @@ from broker.registry import RequestContext, serves
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
-from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, Fetching
+from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, FetchManager
 from broker.replica.serving.fetch_sessions import CachedPartition, FetchContext, IdlePartitions
 from broker.replica.session_epochs import FINAL_EPOCH
 from broker.replica.throttle import is_listed
@@ -137,7 +137,7 @@ class FetchProcessor:
         self._replica_id, self._broker_epoch = replica_of(request)
         self.is_follower = self._replica_id > CONSUMER
         self._is_first_lookup = True
-        fetching: Fetching = self._node.fetching
+        fetching: FetchManager = self._node.fetching
         self._fetching = fetching
         self._select_replica = fetching.select_replica if self._may_follow else None
         # Followers were asked for CLUSTER_ACTION, consumers are asked for each topic: a session may be older than ACLs.

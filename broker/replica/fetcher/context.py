@@ -42,7 +42,7 @@ async def _nothing_written(_: str) -> None:
 
 
 @dataclass(slots=True, kw_only=True)
-class Surroundings:
+class FetcherContext:
     """The machine, the metadata, the settings, and callbacks.
 
     `write_recovery_points` makes lowered recovery points durable in the directory of the log in this folder (OSError

@@ -22,12 +22,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from broker.replica.fetcher.context import Surroundings
-from broker.replica.fetcher.log_truncation import Placing
+from broker.replica.fetcher.context import FetcherContext
+from broker.replica.fetcher.log_truncation import LogTruncation
 from broker.replica.fetcher.rate import FetchRate
 from broker.replica.fetcher.requests import fetch_request
 from broker.replica.fetcher.session import FetchSessionClient, Key
-from broker.replica.fetcher.tier_state_machine import Rebuilding
+from broker.replica.fetcher.tier_state_machine import TierStateMachine
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question, State, Verdict
 from broker.replica.follower.truncation import EpochEnd
@@ -55,7 +55,7 @@ Asked = dict[Key, tuple[FollowedPartition, Question]]
 class Fetcher:
     """The partitions that this broker follows at one other, or its share of them."""
 
-    def __init__(self, source: int, fetcher_id: int, around: Surroundings) -> None:
+    def __init__(self, source: int, fetcher_id: int, around: FetcherContext) -> None:
         self.source = source
         self.fetcher_id = fetcher_id
         self.requests = 0
@@ -75,8 +75,8 @@ class Fetcher:
         self._is_waiting = False
         self._hurrying: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._placing = Placing(self, around)
-        self._rebuilding = Rebuilding(self, around)
+        self._placing = LogTruncation(self, around)
+        self._rebuilding = TierStateMachine(self, around)
 
     # -- what the manager says ----------------------------------------------------------------
 

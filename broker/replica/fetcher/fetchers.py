@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.java_hash import java_hash
-from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetcher import Fetcher
 from broker.replica.fetcher.tiered_ends import TieredEnds
 from broker.replica.follower.followed import FollowedPartition
@@ -32,7 +32,7 @@ def fetcher_id_of(topic: str, partition: int, fetchers: int) -> int:
 class Fetchers:
     """All fetchers of a broker."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: FetcherContext) -> None:
         self.around = around
         around.failed = self.failed
         self._fetchers: dict[tuple[int, int], Fetcher] = {}

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from broker.log.values import RemoteLogAuxState
-from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.requests import epoch_request, offset_request
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question
@@ -28,7 +28,7 @@ from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 _LOGGER = logging.getLogger(__name__)
 
 
-class Following(Protocol):
+class PartitionFetcher(Protocol):
     """The fetcher of the partitions."""
 
     source: int
@@ -44,10 +44,10 @@ class Following(Protocol):
         """Around what may go wrong with one partition."""
 
 
-class Placing:
+class LogTruncation:
     """The places of the partitions of one fetcher."""
 
-    def __init__(self, following: Following, around: Surroundings) -> None:
+    def __init__(self, following: PartitionFetcher, around: FetcherContext) -> None:
         self._following = following
         self._around = around
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Protocol
 
 from broker.log.values import RemoteLogAuxState
-from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import Question
 from broker.transport.peer import PeerUnreachable
@@ -54,10 +54,10 @@ class Source(Protocol):
         """Hold it back, or give it up; False where the connection was lost."""
 
 
-class Rebuilding:
+class TierStateMachine:
     """The partitions of one fetcher that are being rebuilt."""
 
-    def __init__(self, source: Source, around: Surroundings) -> None:
+    def __init__(self, source: Source, around: FetcherContext) -> None:
         self._source = source
         self._around = around
         self._tasks: dict[FollowedPartition, asyncio.Task[None]] = {}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import let_go
-from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.requests import offsets_request
 from broker.replica.follower.followed import FollowedPartition
 from broker.transport.peer import PeerUnreachable
@@ -35,7 +35,7 @@ class TieredEnds:
 
     def __init__(
         self,
-        around: Surroundings,
+        around: FetcherContext,
         followed: Callable[[], Iterable[FollowedPartition]],
     ) -> None:
         self._around = around

@@ -43,7 +43,7 @@ _EVICTIONS = meter(
 )
 
 
-class Fetching:
+class FetchManager:
     """Sessions, replica selector, leader's throttle, and answers' memory of one broker."""
 
     def __init__(

@@ -14,7 +14,7 @@ from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from broker.registry import RequestContext
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, Fetching
+from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, FetchManager
 from broker.replica.serving.fetch_sessions import FetchSession, FetchSessionCache
 from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -64,7 +64,7 @@ class Side:
             fetch_max_bytes=1 << 20,
         )
         self._drawn = 0
-        fetching = Fetching(cast(Any, lambda: config), self._draw, unsent_bytes=lambda: 0)
+        fetching = FetchManager(cast(Any, lambda: config), self._draw, unsent_bytes=lambda: 0)
         if not leaves_out_idle:
             fetching.sessions = Attentive(16, self._draw)
         self.sessions = fetching.sessions
@@ -150,7 +150,7 @@ class Side:
         self.led.pop(key).lose()
 
     def change(self, key: Key, registration: PartitionRegistration) -> None:
-        """As `Transitions` does when the metadata tell of a partition."""
+        """As `ReplicaStateApplier` does when the metadata tell of a partition."""
         topic, index = key
         self.image.topics[topic].partitions[index] = registration
         self.image.version += 1

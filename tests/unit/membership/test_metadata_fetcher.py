@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from broker.membership.metadata_fetcher import Following
+from broker.membership.metadata_fetcher import MetadataFetcher
 from broker.metadata.events import Event
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
@@ -106,9 +106,9 @@ async def test_who_hears_the_controller_follows_it_though_its_own_store_hangs(
         await stop(late, old)
 
 
-def following(broker: Broker, controller: Broker, *, node_id: int) -> Following:
+def following(broker: Broker, controller: Broker, *, node_id: int) -> MetadataFetcher:
     """How a broker follows this controller, which it finds by wire alone, and waits for no store."""
-    return Following(
+    return MetadataFetcher(
         broker.driver,
         cast(Any, OnlyNext(controller)),
         node_id=node_id,

@@ -12,7 +12,7 @@ from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.metadata.events import Endpoint
 from broker.metadata.image import BrokerRegistration, MetadataImage
-from broker.replica.fetcher.context import Surroundings
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.fetcher.settings import ReplicationSettings
 from broker.replica.follower.followed import FollowedPartition
@@ -244,7 +244,7 @@ class Follower:
         self.image = MetadataImage()
         self.register(address)
         self.written = 0
-        self.around = Surroundings(
+        self.around = FetcherContext(
             network=SystemNetwork(),
             clock=SystemClock(),
             image=self.image,
