@@ -51,9 +51,9 @@ from kafka_ds.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 LOGGER = logging.getLogger("kafka_ds.client")
-TopicPartition = tuple[str, int]
 Value = TypeVar("Value")
 
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
@@ -192,15 +192,15 @@ class Cluster:
     def _ask_leader(
         self, partition: TopicPartition, *, refresh: bool
     ) -> tuple[tuple[str, int], Leader]:
-        name, index = partition
+        name, number = partition
         if refresh or name not in self._topics:
             self._ask_topics([name])
-        leader = self.topic(name).partitions.get(index)
+        leader = self.topic(name).partitions.get(number)
         if leader is None:
-            raise TopicGone(f"topic {name} has no partition {index}")
+            raise TopicGone(f"topic {name} has no partition {number}")
         if leader.node_id not in self._brokers:
             self._topics.pop(name, None)
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{index}")
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{name}-{number}")
         return self._brokers[leader.node_id], leader
 
     def topic(self, name: str) -> Topic:
@@ -273,7 +273,9 @@ class Cluster:
                 ListOffsetsTopic(
                     name=name,
                     partitions=[
-                        ListOffsetsPartition(partition_index=i, timestamp=timestamp((name, i)))
+                        ListOffsetsPartition(
+                            partition_index=i, timestamp=timestamp(TopicPartition(name, i))
+                        )
                         for i in indexes
                     ],
                 )
@@ -285,10 +287,9 @@ class Cluster:
         found: dict[TopicPartition, OffsetAnswer] = {}
         for topic in answer.topics:
             for p in topic.partitions:
-                self._check(ErrorCode(p.error_code), (topic.name, p.partition_index))
-                found[topic.name, p.partition_index] = OffsetAnswer(
-                    offset=p.offset, leader_epoch=p.leader_epoch
-                )
+                tp = TopicPartition(topic.name, p.partition_index)
+                self._check(ErrorCode(p.error_code), tp)
+                found[tp] = OffsetAnswer(offset=p.offset, leader_epoch=p.leader_epoch)
         return found
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
@@ -315,7 +316,9 @@ class Cluster:
                 OffsetForLeaderTopic(
                     topic=name,
                     partitions=[
-                        OffsetForLeaderPartition(partition=i, leader_epoch=epochs[name, i])
+                        OffsetForLeaderPartition(
+                            partition=i, leader_epoch=epochs[TopicPartition(name, i)]
+                        )
                         for i in indexes
                     ],
                 )
@@ -326,10 +329,9 @@ class Cluster:
         found: dict[TopicPartition, EpochEnd] = {}
         for topic in answer.topics:
             for p in topic.partitions:
-                self._check(ErrorCode(p.error_code), (topic.topic, p.partition))
-                found[topic.topic, p.partition] = EpochEnd(
-                    epoch=p.leader_epoch, end_offset=p.end_offset
-                )
+                tp = TopicPartition(topic.topic, p.partition)
+                self._check(ErrorCode(p.error_code), tp)
+                found[tp] = EpochEnd(epoch=p.leader_epoch, end_offset=p.end_offset)
         return found
 
     # -- settings -------------------------------------------------------------------------------
@@ -508,6 +510,6 @@ def _is_brief(problem: ClientError | KafkaError) -> bool:
 
 def _grouped(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
-    for name, index in sorted(partitions):
-        groups.setdefault(name, []).append(index)
+    for topic, partition in sorted(partitions):
+        groups.setdefault(topic, []).append(partition)
     return groups

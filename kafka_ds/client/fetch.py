@@ -25,6 +25,7 @@ from kafka_ds.protocol.messages.data import (
     FetchTopic,
 )
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import MAX_I64, NO_UUID, same_topic
 from kafka_ds.records.batch import CODEC_MASK, BatchHeader, iterate_headers
 
@@ -62,6 +63,10 @@ class Range:
     start: int
     end: int
     leader_epoch: int = UNKNOWN_EPOCH
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} [{self.start}, {self.end})"
@@ -146,7 +151,7 @@ class _RangeReader:
             self._progress = time.monotonic()
 
     def _find_leader(self) -> Connection:
-        key = (self._wanted.topic, self._wanted.partition)
+        key = self._wanted.topic_partition
         connection, leader = self._cluster.leader(key, refresh=True)
         known = self._cluster.topic(self._wanted.topic).topic_id
         if not same_topic(known, self._wanted.topic_id):
@@ -160,7 +165,7 @@ class _RangeReader:
 
     def _check_lineage(self) -> None:
         """A new leader's log must hold what the plan's leader held, up to the end of the range."""
-        key = (self._wanted.topic, self._wanted.partition)
+        key = self._wanted.topic_partition
         end = self._cluster.epoch_ends({key: self._wanted.leader_epoch})[key]
         # An epoch unknown to the leader lies below its log's start: the Fetch will tell what is left.
         if end.epoch != UNKNOWN_EPOCH and end.end_offset < self._wanted.end:
@@ -264,7 +269,7 @@ class _RangeReader:
                 )
 
     def _gone(self) -> OffsetsGone:
-        key = (self._wanted.topic, self._wanted.partition)
+        key = self._wanted.topic_partition
         ask = self._cluster.offsets
         start = ask({key: EARLIEST}, read_committed=False)[key].offset
         end = ask({key: LATEST}, read_committed=self._read_committed)[key].offset

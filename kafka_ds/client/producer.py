@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from kafka_ds.client.cluster import Cluster, TopicPartition
+from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
 from kafka_ds.client.producer_settings import ProducerSettings
 from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, ClientError, NotDelivered
@@ -31,6 +31,7 @@ from kafka_ds.protocol.messages.data import (
     PartitionProduceResponse,
     TopicProduceData,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import NO_SEQUENCE, build_batch, read_header, read_records
 from kafka_ds.records.sequences import sequence_after
 
@@ -73,8 +74,8 @@ class Outgoing:
     attempts: int = 0
 
     @property
-    def key(self) -> TopicPartition:
-        return (self.topic, self.partition)
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,7 +152,7 @@ class Producer:
 
     def send(self, batch: Outgoing) -> None:
         """Hand over a batch; it is under way, waits, or (where too much waits) answers are waited for."""
-        lane = self._lanes.setdefault(batch.key, _Lane())
+        lane = self._lanes.setdefault(batch.topic_partition, _Lane())
         batch.number, lane.count = lane.count, lane.count + 1
         batch.deadline = time.monotonic() + self._settings.delivery_timeout_ms / 1_000
         lane.waiting.append(batch)
@@ -278,15 +279,15 @@ class Producer:
         except (BrokerUnreachable, BrokerTimeout) as problem:
             self._lost(address, problem)
             return
-        batches = {batch.key: batch for batch in link.requests.popleft()}
+        batches = {batch.topic_partition: batch for batch in link.requests.popleft()}
         for topic in response.responses:
             for answer in topic.partition_responses:
-                self._answered(batches.pop((topic.name, answer.index)), answer)
+                self._answered(batches.pop(TopicPartition(topic.name, answer.index)), answer)
         assert not batches, "an answer to each batch"
 
     def _answered(self, batch: Outgoing, answer: PartitionProduceResponse) -> None:
         code = ErrorCode(answer.error_code)
-        lane = self._lanes[batch.key]
+        lane = self._lanes[batch.topic_partition]
         if code in _DONE:
             if self._transactional_id is not None and answer.base_offset == NO_OFFSET:
                 # A duplicate of long ago. The decision about the attempt needs its offset.
@@ -316,12 +317,12 @@ class Producer:
         )
 
     def _took(self, batch: Outgoing, base_offset: int) -> None:
-        self._lanes[batch.key].under_way -= 1
+        self._lanes[batch.topic_partition].under_way -= 1
         self._waiting_bytes -= len(batch.data)
         last = base_offset + batch.record_count - 1 if base_offset != NO_OFFSET else NO_OFFSET
-        before = self.written.get(batch.key)
+        before = self.written.get(batch.topic_partition)
         if before is None:
-            self.written[batch.key] = Written(
+            self.written[batch.topic_partition] = Written(
                 first_offset=base_offset, last_offset=last, record_count=batch.record_count
             )
         else:
@@ -341,7 +342,7 @@ class Producer:
     def _came_back(self, batches: list[Outgoing], problem: Exception) -> None:
         settings = self._settings
         for batch in batches:
-            lane = self._lanes[batch.key]
+            lane = self._lanes[batch.topic_partition]
             lane.under_way -= 1
             late = time.monotonic() >= batch.deadline
             if late or batch.attempts > settings.retries:
@@ -358,7 +359,7 @@ class Producer:
 
     def _split(self, batch: Outgoing) -> None:
         """Have parts of it sent, in its place."""
-        lane, size_bytes = self._lanes[batch.key], len(batch.data)
+        lane, size_bytes = self._lanes[batch.topic_partition], len(batch.data)
         limit = min(self._bytes_max.get(batch.topic, size_bytes), size_bytes // 2)
         self._bytes_max[batch.topic] = limit
         lane.under_way -= 1

@@ -28,11 +28,11 @@ from kafka_ds.protocol.messages.data import (
     FetchPartitionData,
     FetchTopic,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import HEADER_BYTES, BatchHeader, iterate_headers, read_header
 from kafka_ds.records.compression import CorruptRecord
 
-TopicPartition = tuple[str, int]
 # Some batches, so that holes between them count; one comes in any case.
 SAMPLE_BYTES: Final = 16_384
 UNDER_WAY_MAX: Final = 16
@@ -116,7 +116,7 @@ def _look_at_existing(
         cluster.persist("Fetch", lambda: _look_at(cluster, places, found))
     except TopicGone:
         topics = cluster.topics({name for name, _ in places})
-        there = {(name, index) for name, topic in topics.items() for index in topic.partitions}
+        there = {TopicPartition(t, n) for t, topic in topics.items() for n in topic.partitions}
         rest = {tp: n for tp, n in places.items() if tp in there and tp not in found}
         if rest != places:
             found.update(_look_at_existing(cluster, rest))

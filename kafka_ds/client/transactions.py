@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kafka_ds.client.cluster import Cluster, TopicPartition
+from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
 from kafka_ds.errors import BrokerTimeout, BrokerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -29,6 +29,7 @@ from kafka_ds.protocol.messages import (
     ListTransactionsResponse,
 )
 from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 __all__ = ["Identity", "Transactions"]
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from kafka_ds.client.cluster import Cluster, TopicPartition
+from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.fetch import Chunk, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.transactions import Identity, Transactions
@@ -27,6 +27,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import (
     HEADER_BYTES,
@@ -92,7 +93,7 @@ class ExactlyOnceCommitter:
         self._cluster = cluster
         self._settings = options.producer
         self._prefix = options.prefix
-        self._place: TopicPartition = (options.decisions_topic, _PARTITION)
+        self._place: TopicPartition = TopicPartition(options.decisions_topic, _PARTITION)
         self._transactions = Transactions(cluster)
         self._lock: Identity | None = None
         self._sequences: dict[TopicPartition, int] = {}
@@ -307,9 +308,7 @@ class ExactlyOnceCommitter:
         """
         owner = (attempt.producer_id, attempt.epoch)
         try:
-            chunks = self._fetch(
-                (span.topic, span.partition), span.first_offset, span.last_offset + 1
-            )
+            chunks = self._fetch(span.topic_partition, span.first_offset, span.last_offset + 1)
             for chunk in chunks:
                 for _, header in iterate_headers(chunk.records):
                     its = (header.producer_id, header.producer_epoch)
@@ -326,7 +325,7 @@ class ExactlyOnceCommitter:
 
         owner = (attempt.producer_id, attempt.epoch)
         try:
-            for chunk in self._fetch((span.topic, span.partition), offset, offset + 1):
+            for chunk in self._fetch(span.topic_partition, offset, offset + 1):
                 if _is_of_another(chunk, offset, owner):
                     continue
                 for rows in decode_hot(
@@ -355,7 +354,7 @@ class ExactlyOnceCommitter:
 
     def _send_again(self, producer: Producer, attempt: Attempt, span: Span) -> None:
         assert self._lock is not None
-        place = (span.topic, span.partition)
+        place = span.topic_partition
         count = 0
         owner = (attempt.producer_id, attempt.epoch)
         chunks = self._fetch(place, span.first_offset, span.last_offset + 1, committed=False)

@@ -20,6 +20,7 @@ from kafka_ds.errors import (
     PrefixInUse,
     RunSuperseded,
 )
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 __all__ = [
     "NO_ATTEMPTS", "AbortAttempt", "Attempt", "BatchCommit", "CheckpointRolledBack", "CommitAttempt", "CommitsLost",
@@ -38,6 +39,10 @@ class Span:
     first_offset: int
     last_offset: int
     record_count: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from kafka_ds.errors import OptionError
-from kafka_ds.source.options.limits import TopicPartition
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.options.options import Options, parse_options
 from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import PartitionView
@@ -85,7 +85,7 @@ def scan(spark: SparkSession, topic: str | None = None, **options: object) -> Da
         for frame in _cold(spark, parsed, name, [v for v in pinned.views if v.topic == name], table)
     ]
     for ranges in hot_reads(pinned.views, parsed.where):
-        held = as_pinned([v for v in pinned.views if (v.topic, v.partition) in ranges], ranges)
+        held = as_pinned([v for v in pinned.views if v.topic_partition in ranges], ranges)
         frames.append(_hot(spark, given, ranges, held))
     if not frames:
         return spark.createDataFrame([], _schema(parsed))

@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kafka_ds.client.cluster import Topic
 from kafka_ds.errors import DataLoss, OptionError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.batch import read_config, slots_for
-from kafka_ds.source.options.limits import TopicPartition
 from kafka_ds.source.options.options import Options
 from kafka_ds.source.plan.input_partitions import Pack, packed
 from kafka_ds.source.plan.leader_epochs import Bounds
@@ -354,12 +354,12 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         own, and would come once more with the batch that goes over to that topic.
         """
         found: dict[TopicPartition, str] = {}
-        for topic, partition in until.positions:
-            bounds = self._bounds.get((topic, partition))
+        for tp in until.positions:
+            bounds = self._bounds.get(tp)
             if bounds is None:
-                found[topic, partition] = f"{topic}-{partition} is gone"
-            elif not same_topic(bounds.topic_id, until.topic_ids[topic]):
-                found[topic, partition] = f"topic {topic} was deleted and created again"
+                found[tp] = f"{tp} is gone"
+            elif not same_topic(bounds.topic_id, until.topic_ids[tp.topic]):
+                found[tp] = f"topic {tp.topic} was deleted and created again"
         return found
 
     def _diverged(
@@ -385,10 +385,10 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
             return []
         ends = self._reader.cluster.epoch_ends(asked)
         return [
-            f"{topic}-{partition}: the records of leader epoch {asked[topic, partition]} now end at "
-            f"{end.end_offset}, below {positions[topic, partition].offset}"
-            for (topic, partition), end in ends.items()
-            if 0 <= end.end_offset < positions[topic, partition].offset
+            f"{tp}: the records of leader epoch {asked[tp]} now end at {end.end_offset}, below "
+            f"{positions[tp].offset}"
+            for tp, end in ends.items()
+            if 0 <= end.end_offset < positions[tp].offset
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

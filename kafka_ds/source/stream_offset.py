@@ -17,9 +17,9 @@ from math import ceil, floor
 from typing import Any, Final
 
 from kafka_ds.errors import BadOffset
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID, same_topic, uuid_from_text, uuid_text
 
-TopicPartition = tuple[str, int]
 FORMAT: Final = 1
 UNKNOWN_EPOCH: Final = -1
 
@@ -91,7 +91,7 @@ class StreamOffset:
             for topic, entry in document["topics"].items():
                 ids[topic] = uuid_from_text(entry["id"])
                 for partition, position in entry["partitions"].items():
-                    positions[topic, int(partition)] = Position(
+                    positions[TopicPartition(topic, int(partition))] = Position(
                         offset=int(position["offset"]), epoch=int(position["epoch"])
                     )
         except (AttributeError, KeyError, TypeError, ValueError) as problem:
@@ -118,7 +118,7 @@ def _of_spark(document: Mapping[str, Any]) -> StreamOffset:
     return StreamOffset(
         topic_ids=dict.fromkeys(document, NO_UUID),
         positions={
-            (topic, int(number)): Position(offset=offset)
+            TopicPartition(topic, int(number)): Position(offset=offset)
             for topic, partitions in document.items()
             for number, offset in partitions.items()
         },

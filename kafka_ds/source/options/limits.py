@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kafka_ds.errors import OptionError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import MAX_I64
 
 # In options, as Spark's Kafka source writes them; the messages, which have the same, take a planner 25 ms to import.
 LATEST: Final = -1
 EARLIEST: Final = -2
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +157,7 @@ def parse_partition_numbers(
             whole = isinstance(number, int) and not isinstance(number, bool)
             if not partition.isdecimal() or not whole:
                 raise OptionError(shape)
-            found[topic, int(partition)] = number
+            found[TopicPartition(topic, int(partition))] = number
     return found
 
 

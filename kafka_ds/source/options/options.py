@@ -23,6 +23,7 @@ from kafka_ds.client.settings import (
     parse_settings,
 )
 from kafka_ds.errors import BadOffset, OptionError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import MAX_I64
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
@@ -34,7 +35,6 @@ from kafka_ds.source.options.limits import (
     AtTimestamp,
     AtTimestamps,
     Limit,
-    TopicPartition,
     check_batch,
     parse_limit,
 )
@@ -299,7 +299,7 @@ def _assigned(text: str) -> frozenset[TopicPartition]:
             isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in partitions
         ):
             raise OptionError(shape)
-        found.update((topic, n) for n in partitions)
+        found.update(TopicPartition(topic, n) for n in partitions)
     if not found:
         raise OptionError(shape)
     return frozenset(found)

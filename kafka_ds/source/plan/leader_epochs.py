@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from kafka_ds.client.cluster import Cluster, OffsetAnswer
 from kafka_ds.errors import OptionError, PlanDiverged, TopicGone
 from kafka_ds.protocol.messages.offsets import EARLIEST
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, NONE, Intervals
-from kafka_ds.source.options.limits import AtLeaderEpoch, TopicPartition, names
+from kafka_ds.source.options.limits import AtLeaderEpoch, names
 from kafka_ds.source.plan.scan_plan import LakeFile, LakeView, PartitionView
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def offsets_of_epochs(
     """The offsets that were written under the epochs asked for, where the leader knows them."""
     if wanted is None:
         return {}
-    epochs = {(v.topic, v.partition): v.leader_epoch for v in views if v.leader_epoch >= 0}
+    epochs = {v.topic_partition: v.leader_epoch for v in views if v.leader_epoch >= 0}
     known = _with_history(asked, epochs)
     found = dict.fromkeys(known, NONE)
     for low, high in wanted:
@@ -140,7 +141,7 @@ def _refuse_future(
     if not future or (limit.epochs is None and len(future) < len(wanted)):
         return
     listed = ", ".join(
-        f"{wanted[t, n]} of {t}-{n} (newest: {newest[t, n]})" for t, n in sorted(future)
+        f"{wanted[tp]} of {tp[0]}-{tp[1]} (newest: {newest[tp]})" for tp in sorted(future)
     )
     raise OptionError(f"option '{limit.option}' names epochs that there were not yet: {listed}")
 

@@ -28,6 +28,7 @@ from kafka_ds.errors import (
 )
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST
 from kafka_ds.source.filters.predicate import Predicate
@@ -38,7 +39,6 @@ from kafka_ds.source.options.limits import (
     AtTimestamps,
     Everywhere,
     Limit,
-    TopicPartition,
     names,
 )
 from kafka_ds.source.options.options import Options
@@ -118,11 +118,11 @@ class OffsetReader:
 
     def partitions(self, topics: Mapping[str, Topic]) -> list[TopicPartition]:
         """The topic partitions subscribed to, sorted."""
-        there = {(name, index) for name, topic in topics.items() for index in topic.partitions}
+        there = {TopicPartition(t, n) for t, topic in topics.items() for n in topic.partitions}
         assigned = self.options.subscription.assigned
         if not assigned:
             return sorted(there)
-        missing = {(name, index) for name, index in assigned - there if name in topics}
+        missing = {tp for tp in assigned - there if tp.topic in topics}
         if missing:
             self._missing(f"option 'assign' names partitions that do not exist: {names(missing)}")
         return sorted(assigned & there)
@@ -160,13 +160,15 @@ class OffsetReader:
 
         ends, starts = self._retried(ask)
         return {
-            (name, index): Bounds(
-                topic_id=topics[name].topic_id,
-                start=starts[name, index].offset,
-                end=max(ends[name, index].offset, starts[name, index].offset),
-                leader_epoch=_epoch_of_end(ends[name, index], topics[name].partitions[index].epoch),
+            tp: Bounds(
+                topic_id=topics[tp.topic].topic_id,
+                start=starts[tp].offset,
+                end=max(ends[tp].offset, starts[tp].offset),
+                leader_epoch=_epoch_of_end(
+                    ends[tp], topics[tp.topic].partitions[tp.partition].epoch
+                ),
             )
-            for name, index in sorted(left)
+            for tp in sorted(left)
         }
 
     def _check_ids(self, topics: Mapping[str, Topic], wanted: Collection[str]) -> None:
@@ -214,7 +216,11 @@ class OffsetReader:
     @property
     def lakes(self) -> dict[TopicPartition, LakeView]:
         """What the tables that `open_tables` pinned hold of each partition."""
-        return {(name, n): view for name, views in self._lakes.items() for n, view in views.items()}
+        return {
+            TopicPartition(name, n): view
+            for name, views in self._lakes.items()
+            for n, view in views.items()
+        }
 
     def _bounds_of_tables(
         self, topics: Mapping[str, Topic], partitions: Collection[TopicPartition]
@@ -222,9 +228,9 @@ class OffsetReader:
         found: dict[TopicPartition, Bounds] = {}
         for name, topic in topics.items():
             views = self._lakes.get(name, {})
-            for index in (i for n, i in partitions if n == name):
-                view = views.get(index, LakeView(version=-1, start=0, end=0))
-                found[name, index] = Bounds(
+            for tp in (each for each in partitions if each.topic == name):
+                view = views.get(tp.partition, LakeView(version=-1, start=0, end=0))
+                found[tp] = Bounds(
                     topic_id=topic.topic_id,
                     start=view.start,
                     end=view.end,
@@ -362,14 +368,13 @@ class OffsetReader:
     ) -> list[PartitionView]:
         """Everything that the plan of these ranges needs, for the partitions that the predicate selects."""
         chosen = {
-            (name, index): span
-            for (name, index), span in ranges.items()
-            if span[0] < span[1] and predicate.selects_partition(name, index)
+            tp: span
+            for tp, span in ranges.items()
+            if span[0] < span[1] and predicate.selects_partition(*tp)
         }
         found: list[PartitionView] = []
-        for name, index in sorted(chosen):
-            tp = (name, index)
-            lake = self._lakes.get(name, {}).get(index)
+        for tp in sorted(chosen):
+            lake = self._lakes.get(tp[0], {}).get(tp[1])
             found.append(self._view(tp, chosen[tp], bounds[tp], lake))
         return self._narrowed(found, predicate)
 
@@ -404,7 +409,7 @@ class OffsetReader:
         if self.options.tiers == "remote":
             return views
         hot = [view for view in views if view.lake is None or view.lake.end < view.end]
-        keys = [(view.topic, view.partition) for view in hot]
+        keys = [view.topic_partition for view in hot]
         floors: dict[TopicPartition, int] = {}
         if predicate.timestamp is not None and predicate.timestamp and hot:
             # The first record that is young enough: no earlier one can be, whatever comes after it.
@@ -416,8 +421,8 @@ class OffsetReader:
         return [
             replace(
                 view,
-                floor=floors.get((view.topic, view.partition), 0),
-                epochs=epochs.get((view.topic, view.partition), ALL),
+                floor=floors.get(view.topic_partition, 0),
+                epochs=epochs.get(view.topic_partition, ALL),
             )
             for view in views
         ]

@@ -13,15 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kafka_ds.errors import BrokerTimeout, BrokerUnreachable, NoSuchHost, OptionError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.limits import (
-    AtLeaderEpoch,
-    AtOffsets,
-    Everywhere,
-    Limit,
-    TopicPartition,
-    names,
-)
+from kafka_ds.source.options.limits import AtLeaderEpoch, AtOffsets, Everywhere, Limit, names
 from kafka_ds.source.options.options import Options
 from kafka_ds.source.plan.leader_epochs import Bounds, held_to
 from kafka_ds.source.plan.offset_reader import OffsetReader

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import TYPE_CHECKING, Final
 
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.filters.intervals import ALL, NONE, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 
@@ -94,6 +95,10 @@ class PartitionView:
     epoch_max: int | None = None
     reads_table: bool = False
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlice:
@@ -133,6 +138,10 @@ class Task:
     partition: int
     topic_id: bytes
     pieces: tuple[ColdPiece | HotPiece, ...]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

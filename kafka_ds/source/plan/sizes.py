@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.plan.scan_plan import LakeView, bytes_within
-from kafka_ds.source.stream_offset import StreamOffset, TopicPartition, limited, waiting
+from kafka_ds.source.stream_offset import StreamOffset, limited, waiting
 
 # The limit is found to a part of so many: closer than sizes are known.
 PRECISION: Final = 64

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.options.limits import TopicPartition
 from kafka_ds.source.plan.scan_plan import LostRange, PartitionView, taken_out
 from kafka_ds.source.schema import MILLISECONDS_MAX
 from kafka_ds.source.stream_offset import Position, StreamOffset
@@ -97,7 +97,7 @@ def hot_reads(
         for number, span in enumerate(hot(view, predicate)):
             if number == len(reads):
                 reads.append({})
-            reads[number][view.topic, view.partition] = span
+            reads[number][view.topic_partition] = span
     return list(reads)
 
 
@@ -116,8 +116,8 @@ def as_pinned(
     return StreamOffset(
         topic_ids={view.topic: view.topic_id for view in views},
         positions={
-            (view.topic, view.partition): Position(
-                offset=ranges[view.topic, view.partition][1], epoch=view.leader_epoch
+            view.topic_partition: Position(
+                offset=ranges[view.topic_partition][1], epoch=view.leader_epoch
             )
             for view in views
         },

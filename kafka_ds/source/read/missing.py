@@ -18,6 +18,7 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import ClientError, PlanGone, TopicGone
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, LATEST_TIERED
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, LOWEST
 
@@ -27,15 +28,14 @@ ALL_LOST: Final = HIGHEST
 NONE_KNOWN: Final = LOWEST
 
 
-def lost_below(client: ClientSettings, topic: str, partition: int, topic_id: bytes) -> int:
+def lost_below(client: ClientSettings, tp: TopicPartition, topic_id: bytes) -> int:
     """Below which offset a partition's rows are lost, as far as brokers tell."""
     try:
         with pooled_cluster(client) as cluster:
-            known = cluster.topics([topic]).get(topic)
+            known = cluster.topics([tp.topic]).get(tp.topic)
             if known is None or not same_topic(known.topic_id, topic_id):
                 return ALL_LOST
-            key = (topic, partition)
-            return cluster.offsets({key: EARLIEST}, read_committed=False)[key].offset
+            return cluster.offsets({tp: EARLIEST}, read_committed=False)[tp].offset
     except TopicGone:
         return ALL_LOST
     except (ClientError, KafkaError):
@@ -48,10 +48,10 @@ def refuse_compacted(cluster: Cluster, span: Range, gap: int) -> None:
     Raises:
         PlanGone: compaction has taken records of the range since it was planned.
     """
-    key = (span.topic, span.partition)
+    tp = span.topic_partition
 
     def ask(question: int) -> int:
-        return cluster.offsets({key: question}, read_committed=False)[key].offset
+        return cluster.offsets({tp: question}, read_committed=False)[tp].offset
 
     if gap < span.end and ask(EARLIEST_LOCAL) <= gap <= ask(LATEST_TIERED):
         raise PlanGone(

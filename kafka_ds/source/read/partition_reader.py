@@ -319,10 +319,10 @@ def _read_cold(
 
 def _counts_as_lost(task: Task, offsets: Intervals, config: ReadConfig) -> bool:
     """Whether the rows of a file that is gone are nowhere, and the query goes on without them; a warning says which."""
-    place = (task.topic, task.partition)
-    if config.fail_on_data_loss or lost_below(config.client, *place, task.topic_id) < offsets.end:
+    tp = task.topic_partition
+    if config.fail_on_data_loss or lost_below(config.client, tp, task.topic_id) < offsets.end:
         return False
-    lost = [LostRange(topic=place[0], partition=place[1], start=a, end=b) for a, b in offsets]
+    lost = [LostRange(topic=tp.topic, partition=tp.partition, start=a, end=b) for a, b in offsets]
     report_loss(lost, fail=False)
     return True
 

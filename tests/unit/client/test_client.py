@@ -138,11 +138,15 @@ def test_a_time_out_names_the_broker_and_the_option() -> None:
 def test_a_listener_of_another_protocol_names_the_option() -> None:
     hint = r"\(option 'kafka\.security\.protocol' is PLAINTEXT: is it this listener's\?\)$"
     with scripted(lambda _: CLOSE) as broker:
-        connection = Connection("127.0.0.1", broker.port, settings(broker))
+        connection = Connection(
+            "127.0.0.1", broker.port, settings(broker, request_timeout_ms=30_000)
+        )
         with pytest.raises(BrokerUnreachable, match=hint):
             connection.call(MetadataRequest(topics=None), MetadataResponse)
     with scripted(in_turn(CLOSE)) as broker:
-        connection = Connection("127.0.0.1", broker.port, settings(broker))
+        connection = Connection(
+            "127.0.0.1", broker.port, settings(broker, request_timeout_ms=30_000)
+        )
         connection.call(MetadataRequest(topics=None), MetadataResponse)
         with pytest.raises(BrokerUnreachable) as ended:
             connection.call(ListOffsetsRequest(replica_id=-1, topics=[]), ListOffsetsResponse)
