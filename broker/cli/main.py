@@ -14,6 +14,7 @@ import click
 
 from broker.cli.cluster import cluster
 from broker.cli.config import config
+from broker.cli.demo import demo
 from broker.cli.group import group
 from broker.cli.options import Target, cluster_options, plain
 from broker.cli.produce import produce
@@ -118,6 +119,7 @@ for command in (
     restore,
     adopt,
     config,
+    demo,
 ):
     program.add_command(command)
 

@@ -75,7 +75,7 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return f"{value:.12g}"
     if isinstance(value, list | tuple | set | frozenset):
         return ",".join(map(str, value)) or NOTHING
     if isinstance(value, bytes):

@@ -1,0 +1,192 @@
+"""Shell: `kafka-ds demo`: a broker of its own, orders in, SQL out; each step is a command that one can type.
+
+The broker is a process that keeps its data in a folder which is removed at the end; it listens on a free port of this
+machine. Nothing but the installed package is needed, and no network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from broker.cli.options import ENVIRONMENT_SERVER, Mistake
+from broker.cli.output import note, progress
+
+RECORDS = 100_000
+LAG_MS = 1_000
+# A broker starts in half a second, and a lake has the records a second after they are produced: on a slow machine, too.
+START_SECONDS = 60.0
+TIERED_SECONDS = 120.0
+CITIES = ("Bergen", "Lima", "Oslo", "Porto", "Quito")
+
+
+@click.command()
+@click.option("--records", default=RECORDS, show_default=True, metavar="N", help="Orders to make.")
+@click.option("--folder", metavar="DIR", help="Keep the data there. Default: removed at the end.")
+@click.option("--keep", is_flag=True, help="Leave the broker running until Ctrl-C.")
+def demo(records: int, folder: str | None, keep: bool) -> None:
+    """Show a record's whole way: a broker, a topic, a consumer's lag, the Delta table, SQL.
+
+    \b
+    Examples:
+      kafka-ds demo
+      kafka-ds demo --folder demo-data --keep
+    """
+    made = None if folder else tempfile.mkdtemp(prefix="kafka-ds-demo-")
+    root = Path(folder or str(made)).absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        with _broker(root) as address:
+            Demonstration(address, root / "lake", records).run()
+            if keep:
+                note(f"the broker listens on {address} until Ctrl-C; its lake is {root / 'lake'}")
+                while True:
+                    time.sleep(3_600)
+    except KeyboardInterrupt:
+        note("stopped")
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def _broker(root: Path) -> Iterator[str]:
+    """A broker on a free port; its address."""
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": root / "log",
+        "lake.uri": root / "lake",
+        "lake.max.lag.ms": LAG_MS,
+        "lake.offsets.interval.ms": LAG_MS,
+    }
+    words = [sys.executable, "-m", "broker"]
+    for name, value in settings.items():
+        words += ["--override", f"{name}={value}"]
+    shown = " ".join(f"--override {name}={value}" for name, value in settings.items())
+    _say(f"kafka-ds broker {shown} &")
+    with (root / "broker.log").open("w") as log:
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline().strip()
+        if not line.startswith("ready "):
+            tail = (root / "broker.log").read_text().strip().splitlines()[-1:]
+            raise Mistake(f"the broker did not start: {''.join(tail)}")
+        click.echo(line)
+        yield line.removeprefix("ready ")
+    finally:
+        process.terminate()
+        process.wait(START_SECONDS)
+
+
+class Demonstration:
+    """The steps, each a command that is shown and run."""
+
+    def __init__(self, address: str, lake: Path, records: int) -> None:
+        self._environment = {**os.environ, ENVIRONMENT_SERVER: address}
+        self._lake = lake
+        self._records = records
+
+    def run(self) -> None:
+        """All of them. Raises Mistake where one fails."""
+        self._step("topic", "create", "orders", "--partitions", "3")
+        self._produce()
+        self._step("topic", "describe", "orders")
+        self._step("tail", "orders", "--from", "beginning", "--max-messages", "3")
+        few = str(self._records // 4)
+        _say(f"kafka-ds consume orders --group billing --max-messages {few} > /dev/null")
+        self._output("consume", "orders", "--group", "billing", "--max-messages", few)
+        self._step("group", "describe", "billing")
+        self._wait_for_lake()
+        self._step("tier", "status")
+        lake = ("--lake", str(self._lake))
+        self._step("sql", *lake, "SELECT count(*) AS orders, max(timestamp) AS newest FROM orders")
+        self._step(
+            "sql",
+            *lake,
+            "SELECT decode(value)->>'city' AS city, count(*) AS orders, "
+            "round(sum(CAST(decode(value)->>'total' AS DOUBLE)), 2) AS total FROM orders GROUP BY city ORDER BY city",
+        )
+        self._step("table", "show", "orders", *lake, "--history", "3")
+
+    def _step(self, *words: str) -> None:
+        _say(" ".join(["kafka-ds", *map(_quoted, words)]))
+        click.echo(self._output(*words), nl=False)
+
+    def _output(self, *words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "broker.cli", *words],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise Mistake(f"{words[0]}: {done.stderr.strip() or done.returncode}")
+        return done.stdout
+
+    def _produce(self) -> None:
+        """Orders by customer, the same in each run."""
+        words = ("produce", "orders", "--key-separator", ":", "--compression", "zstd")
+        _say(f"... | {shlex.join(['kafka-ds', *words])}")
+        chosen = random.Random(1)  # noqa: S311 - examples, no secrets
+        with (
+            progress("producing", self._records) as advance,
+            subprocess.Popen(
+                [sys.executable, "-m", "broker.cli", *words],
+                env=self._environment,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process,
+        ):
+            assert process.stdin is not None
+            assert process.stderr is not None
+            for number in range(self._records):
+                customer = chosen.randrange(1_000)
+                order = {
+                    "order": number,
+                    "city": CITIES[customer % len(CITIES)],
+                    "total": round(chosen.uniform(1, 100), 2),
+                }
+                process.stdin.write(f"{customer}:{json.dumps(order)}\n")
+                advance(1)
+            process.stdin.close()
+            told = process.stderr.read().strip()
+            if process.wait() != 0:
+                raise Mistake(told)
+        click.echo(told)
+
+    def _wait_for_lake(self) -> None:
+        """Until the table has every record."""
+        deadline = time.monotonic() + TIERED_SECONDS
+        done = 0
+        with progress("moving to the lake", self._records) as advance:
+            while done < self._records:
+                if time.monotonic() > deadline:
+                    raise Mistake("the lake does not have the records yet: see broker.log")
+                (row,) = json.loads(self._output("tier", "status", "--json"))
+                advance((row["lake_rows"] or 0) - done)
+                done = row["lake_rows"] or 0
+
+
+def _quoted(word: str) -> str:
+    """A word as one would type it."""
+    return f'"{word}"' if "'" in word and '"' not in word else shlex.quote(word)
+
+
+def _say(command: str) -> None:
+    click.secho(f"\n$ {command}", fg="green", bold=True)
