@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from broker.config.settings import ConfigError
 from kafka_ds.delta.store.store import Store, StoreNotExclusive, UnsupportedStore
-from kafka_ds.delta.store.uri import open_store, probe
+from kafka_ds.delta.store.uri import probe
+from kafka_ds.topic.lake import open_lake
 
 
 def open_exclusive(uri: str) -> Store:
     """The store, once it has shown that of several writers one wins."""
-    store = open_store(uri)
+    store = open_lake(uri, is_there=False)
     root = store.local_path("")
     if root is not None and os.path.isfile(root):
         raise UnsupportedStore(f"lake.uri={uri} is a file: name a folder or an s3:// address")

@@ -15,6 +15,7 @@ from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.store.store import Entry, Store
 from kafka_ds.topic.events import residue_of_segments
+from kafka_ds.topic.missing import missing_files_of
 from kafka_ds.topic.names import RESIDUE, TOPICS, start_of_residue
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,13 @@ class Orphans:
                 },
             )
         table = DeltaLog(self._store, folder, clock=self._clock)
-        return vacuum(table, now_ms=now_ms, older_than_ms=ORPHAN_AGE_MS, lost_residue=lost)
+        return vacuum(
+            table,
+            now_ms=now_ms,
+            older_than_ms=ORPHAN_AGE_MS,
+            lost=lost,
+            kept=lambda snapshot: missing_files_of(folder, snapshot.txns),
+        )
 
 
 def lost_residue(

@@ -30,10 +30,11 @@ from broker.worker.spi import CommitLost, StorageError
 from broker.worker.sweeper import Place, Sweeper
 from kafka_ds.delta.commit import CommitError, Conflict
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
-from kafka_ds.delta.store.uri import open_store, probe
+from kafka_ds.delta.store.uri import probe
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.expiration import Retention
-from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
+from kafka_ds.topic.lake import open_lake
+from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
 from kafka_ds.topic.offsets import OffsetsTable, present
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Service:
     ) -> None:
         """`memory` is shared with the broker."""
         self._memory = memory
-        self._store = open_store(settings.lake_uri, mark=CLUSTER_MARK)
+        self._store = open_lake(settings.lake_uri, is_there=True)
         self._checked = False
         self._touched: dict[str, None] = {}
         self._complaints_told = 0

@@ -19,12 +19,12 @@ MIN_READER_VERSION = 1
 MIN_WRITER_VERSION = 2
 ENGINE = f"kafka-ds/{VERSION}"
 OURS = "kafkaDs"
-# Keys of ours in a table's configuration.
+# What kind of table of ours a table is, in its configuration.
 KIND_KEY = "kafkaDs.kind"
-TOPIC_ID_KEY = "kafkaDs.topicId"
 DAY_MS = 86_400_000
-# The last second of the year 9999. With `delta.setTransactionRetentionDuration` an engine's checkpoint forgets each
-# number whose time is longer ago than that says, or that has none: ours must outlive any retention.
+# With this property an engine's checkpoint forgets each number whose time is longer ago than that says, or that has
+# none: ours must outlive any retention. The last second of the year 9999.
+TXN_RETENTION_KEY = "delta.setTransactionRetentionDuration"
 NEVER_EXPIRES_MS = 253_402_300_799_000
 LOG_RETENTION_MS_MIN = 7 * DAY_MS
 

@@ -17,15 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from kafka_ds.delta.actions import TOPIC_ID_KEY
 from kafka_ds.delta.deletion_vector import DeletionVector, vector_of
 from kafka_ds.delta.file_columns import FileColumns
-from kafka_ds.delta.file_entry import UNKNOWN, FileEntry
-from kafka_ds.delta.names import resolve_path
+from kafka_ds.delta.file_entry import FileEntry
 from kafka_ds.delta.statistics import PARTITION, entry_of_add, partition_of
 from kafka_ds.delta.store.store import Store
-from kafka_ds.protocol.types import uuid_from_text
-from kafka_ds.topic.names import DATA_FILE_PATTERN, AppIdKind, app_id, is_data_file, quarantine_mark
 
 _ADD_COLUMNS = (
     "add.path",
@@ -59,8 +55,8 @@ class CheckpointState:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     txns: Mapping[str, int] = field(default_factory=dict)
     files: FileColumns = field(default_factory=lambda: FileColumns.of_entries("", ()))
-    gone: frozenset[str] = frozenset()
-    """Files of other engines that went out, in the same way, as long as tombstones are kept."""
+    removed: tuple[pa.ChunkedArray, ...] = ()
+    """The paths of files that went out, as the log spells them, as long as tombstones are kept."""
 
 
 def read_checkpoint(
@@ -75,7 +71,7 @@ def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointSt
     metadata: Mapping[str, Any] = {}
     txns: dict[str, int] = {}
     files: list[FileColumns | list[FileEntry]] = []
-    gone: set[str] = set()
+    removed: list[pa.ChunkedArray] = []
     for body in bodies:
         part = pq.ParquetFile(pa.BufferReader(body))
         names = part.schema_arrow.names
@@ -94,51 +90,17 @@ def _state_of(table: str, version: int, bodies: Iterable[bytes]) -> CheckpointSt
         if "add" in names:
             files.append(_files(table, part))
         if "remove" in names:
-            gone.update(_removed_by_others(table, part))
+            removed.extend(_removed(part))
     if not protocol or not metadata:
         raise ValueError(f"{table}: checkpoint {version} holds no protocol or no metadata")
-    state = CheckpointState(
+    return CheckpointState(
         version=version,
         protocol=protocol,
         metadata=metadata,
         txns=txns,
         files=_one(table, [each for each in files if len(each)]),
-        gone=frozenset(gone),
+        removed=tuple(removed),
     )
-    _check_numbers(table, state)
-    return state
-
-
-def _check_numbers(table: str, state: CheckpointState) -> None:
-    """Raise ValueError where a topic's rows are there and the numbers that came with them are not.
-
-    An engine that was told to forget `txn` actions leaves them out of its checkpoints. The tiered end is then never
-    taken to be lower than the files of the table show.
-    """
-    topic_id = state.metadata["configuration"].get(TOPIC_ID_KEY)
-    if not topic_id:
-        return
-    partitions, places = np.unique(state.files.partitions, return_inverse=True)
-    ends = np.full(len(partitions), UNKNOWN, np.int64)
-    np.maximum.at(ends, places, state.files.ends)
-    for partition, greatest in zip(partitions.tolist(), ends.tolist(), strict=True):
-        end = state.txns.get(app_id(uuid_from_text(topic_id), partition, AppIdKind.TIERED_END))
-        if end is not None and greatest <= end:
-            continue
-        of_it = (each for each in state.files if each.partition == partition)
-        if any(_counts(each, end, state.txns) for each in of_it):
-            raise ValueError(
-                f"the checkpoint of version {state.version} has rows of partition {partition} up to offset {greatest}, "
-                f"but not the numbers that were committed with them (the tiered end is {end}): an engine forgot them "
-                "(delta.setTransactionRetentionDuration), see docs/table.md, Forgotten numbers"
-            )
-
-
-def _counts(file: FileEntry, end: int | None, txns: Mapping[str, int]) -> bool:
-    """Whether a file shows that a number is missing: others may have put rows in that are no records."""
-    if quarantine_mark(file.action_path) in txns:
-        return False
-    return end is None or (file.max_offset > end and is_data_file(file.action_path))
 
 
 def _one(table: str, parts: Sequence[FileColumns | list[FileEntry]]) -> FileColumns:
@@ -203,14 +165,9 @@ def _files(table: str, part: pq.ParquetFile) -> FileColumns | list[FileEntry]:
     )
 
 
-def _removed_by_others(table: str, part: pq.ParquetFile) -> list[str]:
-    """The paths of tombstones, but for those of files that are written here, which their names tell."""
+def _removed(part: pq.ParquetFile) -> list[pa.ChunkedArray]:
     removes = part.read(columns=["remove.path"], use_threads=False).column("remove").drop_null()
-    if len(removes) == 0:
-        return []
-    paths = pc.struct_field(removes, ["path"])
-    of_others = paths.filter(pc.invert(pc.match_substring_regex(paths, DATA_FILE_PATTERN)))
-    return [resolve_path(table, path) for path in of_others.to_pylist()]
+    return [pc.struct_field(removes, ["path"])] if len(removes) else []
 
 
 def _partitions(values: pa.ChunkedArray) -> pa.Array:

@@ -1,26 +1,28 @@
 """Shell: the upkeep of a table: checkpoints, the log's clean-up, the removal of orphans.
 
 Rules of this file:
-- Nothing is unlinked before its replacement was made durable, read again and compared.
-- The log is cleaned oldest first, and only below a checkpoint that is itself older than the retention. So every state
-  since then can still be read, and no writer of ours can sleep that long unnoticed (see `log`).
-- A vacuum is announced by a commit before any file goes. Whoever commits after it has read the announcement, and gives
-  up files that are old enough to be among the orphans (see `attempt`).
-- How old a file is the store's own times say: a file that was written last has the store's "now". This machine's clock
-  may be days ahead (of a shared folder's, say), so by itself it makes nothing old.
-- Folders whose names begin with an underscore are touched only as far as the caller says.
+- Nothing is unlinked before its replacement was made durable, read again and compared, whoever wrote it.
+- The log is cleaned oldest first, only below a checkpoint that is itself older than the retention (see `log`).
+- A vacuum is announced by a commit before any file goes; who commits after it gives up files that are old (`commit`).
+- The store's own times say how old a file is: this machine's clock may be days ahead, so it makes nothing old.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from kafka_ds.delta.actions import DAY_MS, LOG_RETENTION_MS_MIN, decode_actions, interval_ms
-from kafka_ds.delta.checkpoint import CheckpointState, is_torn, read_checkpoint
+from kafka_ds.delta.actions import (
+    DAY_MS,
+    LOG_RETENTION_MS_MIN,
+    CorruptLog,
+    decode_actions,
+    interval_ms,
+)
+from kafka_ds.delta.checkpoint import CheckpointState, FilesElsewhere, is_torn, read_checkpoint
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.deletion_vector import vector_of
 from kafka_ds.delta.features import unsupported
@@ -33,9 +35,8 @@ from kafka_ds.delta.names import (
     resolve_path,
     version_of_commit,
 )
-from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.snapshot import NoSuchVersion, TableSnapshot
 from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Entry
-from kafka_ds.topic.names import RESIDUE, missing_range
 
 CHECKPOINT_INTERVAL = 100
 # Attempts give up files after an hour once a vacuum was announced: the horizon is far beyond that.
@@ -73,13 +74,37 @@ def maintain(
 
 
 def _write_where_one_may_be_torn(log: DeltaLog) -> int:
-    """Take away first what would keep a checkpoint from being written or proven: one that is torn or forgot numbers."""
+    """Take away first what would keep a checkpoint from being written or proven: one that is torn or not true."""
+    for version in sorted(log.listing().checkpoints, reverse=True):
+        if not is_disproved(log, version):
+            break
+        _drop_checkpoint(log, version)
     try:
         return write_checkpoint(log)
     except (BadCheckpoint, DeltaError, OSError, ValueError):
         if not drop_torn_checkpoints(log):
             raise
     return write_checkpoint(log)
+
+
+def is_disproved(log: DeltaLog, version: int) -> bool:
+    """Whether the log before a checkpoint of any engine says otherwise than it does, as far as that is there.
+
+    An engine may have left out numbers (`txn` actions), as it was told to forget them.
+    """
+    expected = TableSnapshot(log, reads_vectors=True, base_before=version)
+    try:
+        expected.read(version)
+    except (CorruptLog, NoSuchVersion):
+        return False
+    paths = log.listing(start=version).checkpoints.get(version, [])
+    try:
+        found = read_checkpoint(log.store, log.table, version, paths)
+    except FilesElsewhere:
+        return False
+    except (ValueError, KeyError):
+        return True
+    return not _says(found, expected)
 
 
 def write_checkpoint(log: DeltaLog) -> int:
@@ -94,9 +119,7 @@ def write_checkpoint(log: DeltaLog) -> int:
         log.store.make_durable(path)
     _drop_checksums(log, [*paths, log.path(last_checkpoint_file())])
     if not paths or not _holds(log, version, paths, expected):
-        log.store.delete(log.path(last_checkpoint_file()))
-        for path in paths:
-            log.store.delete(path)
+        _drop_checkpoint(log, version)
         raise BadCheckpoint(f"{log.store.uri(log.table)}: the checkpoint of version {version}")
     log.store.make_durable(log.path(last_checkpoint_file()))
     return version
@@ -116,16 +139,31 @@ def _drop_checksums(log: DeltaLog, paths: Iterable[str]) -> None:
 def _holds(log: DeltaLog, version: int, paths: list[str], expected: TableSnapshot) -> bool:
     try:
         found = read_checkpoint(log.store, log.table, version, paths)
-    except ValueError:  # It lacks numbers.
+    except ValueError:
         return False
+    return (
+        _says(found, expected)
+        and found.metadata["schemaString"] == expected.metadata["schemaString"]
+        and found.metadata["configuration"] == expected.metadata["configuration"]
+    )
+
+
+def _says(found: CheckpointState, expected: TableSnapshot) -> bool:
+    """Whether files, their deletion vectors and all numbers are as the log says."""
     return (
         found.files.sizes() == expected.files.sizes()
         and {found.files[at].path: each for at, each in found.files.vectors.items()}
         == expected.vectors()
         and dict(found.txns) == expected.txns
-        and found.metadata["schemaString"] == expected.metadata["schemaString"]
-        and found.metadata["configuration"] == expected.metadata["configuration"]
     )
+
+
+def _drop_checkpoint(log: DeltaLog, version: int) -> None:
+    """Take a checkpoint away, and first what names it."""
+    if log.last_checkpoint() == version:
+        log.store.delete(log.path(last_checkpoint_file()))
+    for path in log.listing(start=version).checkpoints.get(version, ()):
+        log.store.delete(path)
 
 
 def clean_log(
@@ -167,6 +205,9 @@ def clean_log(
     if not boundary:
         return 0
     cutoff = now_ms - kept_ms
+    if is_disproved(log, boundary):
+        _drop_checkpoint(log, boundary)
+        raise BadCheckpoint(f"{log.store.uri(log.table)}: the checkpoint of version {boundary}")
     read_checkpoint(log.store, log.table, boundary, checkpoints[boundary])
     doomed = [
         entry
@@ -199,13 +240,15 @@ def vacuum(
     *,
     now_ms: int,
     older_than_ms: int = ORPHAN_AGE_MS,
-    lost_residue: Collection[str] = (),
+    lost: Collection[str] = (),
+    kept: Callable[[TableSnapshot], Iterable[str]] = lambda snapshot: (),
     dry_run: bool = False,
 ) -> list[str]:
     """Delete the files that no version since the horizon refers to; gives their paths.
 
     A table that keeps its history, or the files it no longer needs, for longer than `older_than_ms` keeps them so long.
-    `lost_residue` are the residue files that may go, which no version says: all others are left.
+    `lost` are files in folders that begin with an underscore, of which no version says that they may go; `kept` gives
+    those that stay though no version refers to them.
     """
     if older_than_ms < ORPHAN_AGE_MS_MIN:
         raise ValueError(f"older_than_ms={older_than_ms}: orphans live a day at least")
@@ -214,14 +257,14 @@ def vacuum(
     if unsupported(snapshot.protocol, snapshot.metadata):
         return []  # What a feature keeps beside the files is not known here (vacuumProtocolCheck asks for this).
     older_than_ms = max([older_than_ms, *_kept_ms(snapshot)])
-    found = _orphans(log, now_ms - older_than_ms, lost_residue)
+    found = _orphans(log, now_ms - older_than_ms, lost, kept)
     if dry_run or not found:
         return found
     announcement = PlainChange("VACUUM START", info={"olderThanMs": older_than_ms})
     version = log.commit(log.begin(announcement), read_version=snapshot.version)
     now_ms = min(now_ms, _modified_ms(log, version))
     # Once more: what was committed before the announcement is no orphan.
-    found = _orphans(log, now_ms - older_than_ms, lost_residue)
+    found = _orphans(log, now_ms - older_than_ms, lost, kept)
     for path in found:
         log.store.delete(path)
     return found
@@ -240,14 +283,17 @@ def _kept_ms(snapshot: TableSnapshot) -> list[int]:
     return [interval_ms(text) or 0 for text in texts]
 
 
-def _orphans(log: DeltaLog, horizon_ms: int, lost_residue: Collection[str]) -> list[str]:
+def _orphans(
+    log: DeltaLog,
+    horizon_ms: int,
+    lost: Collection[str],
+    kept: Callable[[TableSnapshot], Iterable[str]],
+) -> list[str]:
     snapshot = TableSnapshot(log, reads_vectors=True)
     snapshot.read()
     alive = set(snapshot.files) | _removed_since(log, horizon_ms)
     alive |= {each.path for each in snapshot.vectors().values() if each.path}
-    # What a RESTORE took out may be wanted back: somebody decides.
-    missing = [missing_range(text) for text, version in snapshot.txns.items() if version >= 0]
-    alive |= {resolve_path(log.table, each.action_path) for each in missing if each is not None}
+    alive |= set(kept(snapshot))
     # An absolute path may name a file of this very folder in more than one way.
     names = {path.rpartition("/")[2] for path in alive if not path.startswith(f"{log.table}/")}
     return [
@@ -256,16 +302,14 @@ def _orphans(log: DeltaLog, horizon_ms: int, lost_residue: Collection[str]) -> l
         if entry.modified_ms < horizon_ms
         and entry.path not in alive
         and entry.path.rpartition("/")[2] not in names
-        and _may_go(entry.path.removeprefix(f"{log.table}/"), entry.path, lost_residue)
+        and _may_go(entry.path.removeprefix(f"{log.table}/"), entry.path, lost)
     ]
 
 
-def _may_go(name: str, path: str, lost_residue: Collection[str]) -> bool:
-    folder, _, last = name.rpartition("/")
-    if last.startswith(".") and last.endswith(TEMPORARY_SUFFIX):
+def _may_go(name: str, path: str, lost: Collection[str]) -> bool:
+    last = name.rpartition("/")[2]
+    if path in lost or (last.startswith(".") and last.endswith(TEMPORARY_SUFFIX)):
         return True
-    if folder.split("/")[0] == RESIDUE:
-        return path in lost_residue
     # Files of deletion vectors are named by the files that have them, which is not looked into here.
     return not (last.endswith(".bin") or any(p.startswith(("_", ".")) for p in name.split("/")))
 
@@ -305,10 +349,7 @@ def drop_torn_checkpoints(log: DeltaLog) -> list[int]:
         elif _continuous(listing.commits, good + 1, version):
             dropped.append(version)
     for version in dropped:
-        if log.last_checkpoint() == version:
-            log.store.delete(log.path(last_checkpoint_file()))
-        for path in listing.checkpoints[version]:
-            log.store.delete(path)
+        _drop_checkpoint(log, version)
     return dropped
 
 

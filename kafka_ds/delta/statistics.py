@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kafka_ds.delta.deletion_vector import vector_of
+from kafka_ds.delta.file_entry import UNKNOWN, FileEntry
 from kafka_ds.delta.names import resolve_path
-from kafka_ds.topic.index import UNKNOWN, FileEntry
 
 PARTITION = "partition"
 

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 from kafka_ds.delta.actions import (
     LOG_RETENTION_MS_MIN,
-    TOPIC_ID_KEY,
+    TXN_RETENTION_KEY,
     Action,
     interval_ms,
     txn_action,
@@ -34,7 +34,7 @@ from kafka_ds.delta.deletion_vector import vector_of
 from kafka_ds.delta.features import active, unset, unsupported
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.names import AppIdKind, app_id, parse_app_id, undecodable_mark
+from kafka_ds.topic.names import TOPIC_ID_KEY, AppIdKind, app_id, parse_app_id, undecodable_mark
 from kafka_ds.topic.schemas import TOPIC_PARTITION_COLUMNS, TOPIC_SCHEMA
 
 # Columns that every row of ours has a value for.
@@ -346,9 +346,8 @@ def objection(
 
 def _property_objection(metadata: Mapping[str, Any]) -> str | None:
     configuration = metadata.get("configuration", {})
-    name = "delta.setTransactionRetentionDuration"
-    if name in configuration:
-        return f"{name} would forget what is tiered: {unset(name)}"
+    if TXN_RETENTION_KEY in configuration:
+        return f"{TXN_RETENTION_KEY} would forget what is tiered: {unset(TXN_RETENTION_KEY)}"
     name = "delta.logRetentionDuration"
     retention = configuration.get(name)
     if retention is not None and (interval_ms(retention) or 0) < LOG_RETENTION_MS_MIN:

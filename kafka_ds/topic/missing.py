@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kafka_ds.delta.file_entry import UNKNOWN, FileEntry
-from kafka_ds.topic.names import MissingRange
+from kafka_ds.delta.names import resolve_path
+from kafka_ds.topic.names import MissingRange, missing_range
 
 RESTORE = "RESTORE"
 
@@ -69,3 +70,10 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         else:
             found.append((start, end))
     return found
+
+
+def missing_files_of(table: str, txns: Mapping[str, int]) -> Iterator[str]:
+    """The files that a RESTORE took out, as the table's marks say: they may be wanted back, somebody decides."""
+    for each in (missing_range(text) for text, version in txns.items() if version >= 0):
+        if each is not None:
+            yield resolve_path(table, each.action_path)

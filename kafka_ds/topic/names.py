@@ -8,13 +8,17 @@ characters). They may contain dashes, so names are parsed by length.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
 from kafka_ds.delta.names import LOG_FOLDER
-from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.protocol.types import NO_UUID, uuid_from_text, uuid_text
 
 TOPICS = "topics"
+# A key of a table's configuration.
+TOPIC_ID_KEY = "kafkaDs.topicId"
 REMOTE_LOG_METADATA = "__remote_log_metadata"
 CLUSTER_METADATA = "__cluster_metadata"
 OFFSETS = "__offsets"
@@ -39,6 +43,14 @@ _DELETED = re.compile(rf"[A-Za-z0-9_-]{{{ID_CHARACTERS}}}-deleted")
 def topic_table(topic: str) -> str:
     """The folder of a topic's table."""
     return f"{TOPICS}/{topic}"
+
+
+def topic_id_of(configuration: Mapping[str, str]) -> bytes | None:
+    """The incarnation of the topic that a table's rows are of; None where it was deleted, and of other tables."""
+    with suppress(ValueError):
+        found = uuid_from_text(configuration.get(TOPIC_ID_KEY, ""))
+        return None if found == NO_UUID else found
+    return None
 
 
 def data_file(partition: int, start_offset: int, attempt: str, *, is_light: bool = False) -> str:

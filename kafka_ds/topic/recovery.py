@@ -21,7 +21,6 @@ from kafka_ds.delta.commit import Conflict, vacuumed_age_ms
 from kafka_ds.delta.deletion_vector import DeletionVector, vector_of
 from kafka_ds.delta.file_entry import FileEntry
 from kafka_ds.delta.names import resolve_path
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent, TopicChange, fields_of
@@ -29,6 +28,7 @@ from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile
 from kafka_ds.topic.files.rewrite import write_anew
 from kafka_ds.topic.missing import MissingFile
 from kafka_ds.topic.names import missing_mark
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,6 @@ from typing import Any
 
 from kafka_ds.delta.actions import (
     KIND_KEY,
-    TOPIC_ID_KEY,
     Action,
     CorruptLog,
     interval_ms,
@@ -33,19 +32,20 @@ from kafka_ds.delta.commit import (
 from kafka_ds.delta.deletion_vector import action_of
 from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.delta.schema import delta_schema_json
-from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot, TopicSnapshot
+from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicChange, TopicIdChanged, objection
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
-from kafka_ds.topic.names import deleted_mark, topic_table
+from kafka_ds.topic.names import TOPIC_ID_KEY, deleted_mark, topic_id_of, topic_table
 from kafka_ds.topic.schemas import (
     LOG_RETENTION_MS,
     TOPIC_PARTITION_COLUMNS,
     TOPIC_SCHEMA,
     topic_table_properties,
 )
+from kafka_ds.topic.snapshot import TopicSnapshot
 
 TOPIC_KIND = "topic"
 CREATE = "CREATE TOPIC"
@@ -214,13 +214,12 @@ class TopicTable:
                 there = self._unopened()
             except NoSuchTable:
                 return False
-            if there.topic_id is None:
+            owner = topic_id_of(there.configuration)
+            if owner is None:
                 self._begin_anew()
                 return False
-            if there.topic_id != topic_id:
-                raise TopicIdChanged(
-                    f"{self._where()} belongs to topic id {uuid_text(there.topic_id)}"
-                )
+            if owner != topic_id:
+                raise TopicIdChanged(f"{self._where()} belongs to topic id {uuid_text(owner)}")
             mark = txn_action(deleted_mark(topic_id), 1)
             if self._change_metadata(there, RETIRE, NO_UUID, [*self._removals(there), mark]):
                 self._begin_anew()

@@ -252,8 +252,9 @@ def _hot(bench: Bench) -> None:
 
 
 def _lake_holds(side: OurSide, topic: str, count: int) -> bool:
-    from kafka_ds.delta.snapshot import NoSuchTable, TopicSnapshot
+    from kafka_ds.delta.snapshot import NoSuchTable
     from kafka_ds.delta.store.local import LocalStore
+    from kafka_ds.topic.snapshot import TopicSnapshot
 
     try:
         snapshot = TopicSnapshot.load(LocalStore(str(side.broker.lake)), topic)

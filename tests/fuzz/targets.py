@@ -23,7 +23,6 @@ from broker.log.validation import prepare
 from broker.registry import REGISTRY
 from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.delta.log import DeltaLog, ForeignTable
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.codec import decode, encode
 from kafka_ds.protocol.errors import KafkaError, MalformedFrame
@@ -48,6 +47,7 @@ from kafka_ds.topic.batches.residue import ResidueBatch
 from kafka_ds.topic.files.pages import Chunk, Part, Unusual, binaries, numbers
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.lake_store import MemoryStore
 
 NOW_MS = 1_700_000_000_000

@@ -22,13 +22,13 @@ from broker.worker.delta.storage import DeltaStorage
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from broker.worker.sweeper import Place, Sweeper
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.files import rewrite as relaying
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.topic.files.rewrite import is_well_laid
 from kafka_ds.topic.names import is_light_file
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,

@@ -16,11 +16,11 @@ from broker.worker.rpc import CONFLICT, FINISHED
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.schemas import DAY_MS
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment

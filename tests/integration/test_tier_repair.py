@@ -14,9 +14,9 @@ from broker.worker.spi import StorageError
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.files.parquet import FileReader, write_rows
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
 from tests.integration.test_tier_recovery import Died, DiesAt, die_copying, optimize_and_vacuum

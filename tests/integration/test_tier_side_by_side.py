@@ -15,8 +15,8 @@ from broker.worker.delta.storage import DeltaStorage
 from broker.worker.rpc import FAILED, FINISHED, CopyAnswer, CopyRequest, CopyTopic
 from broker.worker.settings import TierSettings
 from broker.worker.turns import Turns
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import copy_range, segment

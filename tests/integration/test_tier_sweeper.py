@@ -15,11 +15,11 @@ from broker.worker.settings import TierSettings
 from broker.worker.spi import OffsetOutOfRange, StorageError
 from broker.worker.sweeper import Place, Survey, Sweeper
 from kafka_ds.delta.actions import ours_of
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     BASE_MS,

@@ -8,8 +8,8 @@ from deltalake import DeltaTable
 
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.topic.files.parquet import read_files
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.duck import connect
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of

@@ -6,10 +6,10 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from kafka_ds.delta.maintenance import write_checkpoint
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.topic.commit_rules import TableChanged
 from kafka_ds.topic.files.parquet import read_files
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
 

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kafka_ds.delta.actions import commit_info, ours_of
-from kafka_ds.delta.snapshot import TopicSnapshot
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID
 from tests.fakes.lake_store import new_log

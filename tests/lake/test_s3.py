@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store import s3 as store_s3
 from kafka_ds.delta.store.store import Store, UnsupportedStore
 from kafka_ds.delta.store.uri import open_store, probe
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.plan.lake_tables import LakeTables
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.integration.test_restore import restore
 from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first

@@ -8,9 +8,9 @@ import pytest
 from kafka_ds.delta.actions import add_action, txn_action
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.maintenance import write_checkpoint
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.names import AppIdKind, app_id, data_file
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 
@@ -53,8 +53,11 @@ def table_of(store, count):
     table = TopicTable(store, "orders")
     table.open(TOPIC_ID)
     end = count // PARTITIONS * ROWS - 1
+    numbers = ((AppIdKind.TIERED_END, end), (AppIdKind.LEADER_EPOCH, 0))
     ends = [
-        txn_action(app_id(TOPIC_ID, each, AppIdKind.TIERED_END), end) for each in range(PARTITIONS)
+        txn_action(app_id(TOPIC_ID, each, kind), number)
+        for each in range(PARTITIONS)
+        for kind, number in numbers
     ]
     change = PlainChange("COPY", actions=[*adds(count), *ends])
     table.log.commit(table.log.begin(change), read_version=0)

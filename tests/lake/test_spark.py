@@ -16,11 +16,11 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import LOG_FOLDER, commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.commit_rules import PartitionIntent, TableChanged
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CHECKPOINT_INTERVAL
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from spark_conf import jars
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.processes import running_broker, wait_until
 from tests.s3_faults import bad_weather, faulty_way
 from tests.s3_server import BUCKET, S3Server

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from kafka_ds.delta.actions import OURS, TOPIC_ID_KEY
+from kafka_ds.delta.actions import OURS
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Entry
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.names import AppIdKind, parse_app_id
+from kafka_ds.topic.names import TOPIC_ID_KEY, AppIdKind, parse_app_id
 from tests.sim.fibers import pause
 from tests.sim.model import COLUMNS, LogModel, Row, rows_of
 from tests.sim.world import SimLake, World

@@ -22,10 +22,10 @@ from broker.worker.sweeper import Sweeper
 from kafka_ds.delta import commit as attempt
 from kafka_ds.delta import snapshot
 from kafka_ds.delta.commit import FILES_AGE_MS_MAX, Attempt, vacuumed_age_ms
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.topic import expiration
 from kafka_ds.topic.commit_rules import TopicChange
 from kafka_ds.topic.names import AppIdKind
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.sim.mutations import Mutation
 
 MUTATIONS: dict[str, Mutation] = {}

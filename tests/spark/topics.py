@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from kafka_ds.delta.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.processes import BrokerProcess, wait_until
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from broker.worker.delta.tables import tiered_end
 from broker.worker.spi import Front
 from kafka_ds.delta.actions import Action, remove_action
 from kafka_ds.delta.deletion_vector import action_of
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.store import Entry, Store
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue
 from kafka_ds.topic.expiration import Residue as ResidueFacts
 from kafka_ds.topic.expiration import horizon, residue_to_drop
 from kafka_ds.topic.names import RESIDUE, start_of_residue
+from kafka_ds.topic.snapshot import TopicSnapshot
 
 log = logging.getLogger(__name__)
 

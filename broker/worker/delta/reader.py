@@ -41,10 +41,10 @@ from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.delta.times import TimesReader
 from broker.worker.settings import TierSettings
 from broker.worker.spi import ColdRead, OffsetOutOfRange, StorageError
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry
+from kafka_ds.topic.snapshot import TopicSnapshot
 
 if TYPE_CHECKING:
     from kafka_ds.topic.batches.records import Rows

@@ -45,7 +45,6 @@ from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown, V
 from kafka_ds.delta.log import ForeignTable, LogClock, SystemLogClock
 from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import (
     FilesRemoved,
@@ -57,7 +56,8 @@ from kafka_ds.topic.commit_rules import (
     objection,
 )
 from kafka_ds.topic.files.parquet import FileReader
-from kafka_ds.topic.names import CLUSTER_MARK, deleted_mark
+from kafka_ds.topic.lake import open_lake
+from kafka_ds.topic.names import deleted_mark
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
@@ -139,7 +139,7 @@ class DeltaStorage:
     @classmethod
     def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
         """The storage that the settings name."""
-        return cls(open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points)
+        return cls(open_lake(settings.lake_uri, is_there=True), settings, crash_points)
 
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
         return self.states(topic, topic_id, [partition])[0]

@@ -13,12 +13,13 @@ from contextlib import contextmanager, suppress
 from broker.worker.spi import FateUnknownError, StorageError, TableBlocked
 from kafka_ds.delta.commit import CommitError, Conflict, FateUnknown
 from kafka_ds.delta.log import ForeignTable, LogClock
-from kafka_ds.delta.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.commit_rules import TableChanged, TopicIdChanged
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.names import AppIdKind, app_id
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import ContendedTable, TopicTable
 
 log = logging.getLogger(__name__)

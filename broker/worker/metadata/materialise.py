@@ -35,9 +35,9 @@ from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown, P
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
-from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA, ID_CHARACTERS
+from kafka_ds.topic.lake import open_lake
+from kafka_ds.topic.names import CLUSTER_METADATA, ID_CHARACTERS
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Materialiser:
     ) -> Self:
         """The table under the lake that the settings name."""
         return cls(
-            open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points, delete_topic
+            open_lake(settings.lake_uri, is_there=True), settings, crash_points, delete_topic
         )
 
     def materialise(self, version: int) -> int:

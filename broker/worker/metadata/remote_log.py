@@ -22,10 +22,9 @@ from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown
 from kafka_ds.delta.log import ForeignTable, LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
-from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
-from kafka_ds.topic.names import CLUSTER_MARK
+from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.remote_log_segment import (
     RemoteLogSegment,
     RemoteLogSegmentState,
@@ -81,7 +80,7 @@ class DeltaMetadata:
     @classmethod
     def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
         """The metadata under the lake that the settings name."""
-        return cls(open_store(settings.lake_uri, mark=CLUSTER_MARK), settings, crash_points)
+        return cls(open_lake(settings.lake_uri, is_there=True), settings, crash_points)
 
     # -- writing ----------------------------------------------------------------------------
 

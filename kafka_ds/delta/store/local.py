@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from typing import IO
 
 from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Entry, NotWritten
-from kafka_ds.topic.names import CLUSTER_MARK, CREDENTIALS
 
 # Of so many folders it is known that they were made, and need not be looked for at each write.
 KNOWN_FOLDERS_MAX = 4_096
@@ -37,9 +36,21 @@ _LATER_COMMIT = re.compile(r"(?:.*/)?_delta_log/(?!0{20}\.)(\d{20})\.json")
 class LocalStore:
     """A folder. Exclusive by link(2), durable by fsync of the file and of each folder made."""
 
-    def __init__(self, root: str, *, mark: str | None = None) -> None:
-        """`mark`: a folder that is in the lake already. None: the first write makes the root where there is none."""
+    def __init__(
+        self,
+        root: str,
+        *,
+        mark: str | None = None,
+        later_mark: str | None = None,
+        private_folder: str | None = None,
+    ) -> None:
+        """`mark`: a folder that is in the lake already. None: the first write makes the root where there is none.
+
+        `later_mark`: the same, once anything was read from it. What lies in `private_folder` only its writer may read.
+        """
         self.root = os.path.abspath(root)
+        self._later_mark = later_mark
+        self._private_folder = private_folder
         self._mark = mark
         self._known_folders: set[str] = set()
         self._unsynced: set[str] = set()
@@ -90,7 +101,7 @@ class LocalStore:
         self._make_folders(os.path.dirname(target))
         temporary = _temporary_name(target)
         try:
-            opener = _open_private if path.startswith(f"{CREDENTIALS}/") else None
+            opener = _open_private if path.split("/")[0] == self._private_folder else None
             with open(temporary, "xb", opener=opener) as file:
                 yield file
                 file.flush()
@@ -105,8 +116,8 @@ class LocalStore:
     def read(self, path: str) -> bytes:
         with self._in_lake(), open(self._full(path), "rb") as file:
             data = file.read()
-        if path.startswith(CLUSTER_MARK):
-            self._mark = CLUSTER_MARK
+        if self._later_mark is not None and path.startswith(self._later_mark):
+            self._mark = self._later_mark
         return data
 
     def read_range(self, path: str, start: int, length: int) -> bytes:

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from kafka_ds.delta.store.local import LocalStore
@@ -27,26 +28,35 @@ PROBE_ROUNDS_MORE = 7
 PROBE_PATIENCE_SECONDS = 15.0
 
 
-def open_store(uri: str, *, mark: str | None = None) -> Store:
+def open_store(
+    uri: str,
+    *,
+    mark: str | None = None,
+    later_mark: str | None = None,
+    private_folder: str | None = None,
+) -> Store:
     """The store behind `lake.uri`: a path, a `file:` address, or `s3://<bucket>/<prefix>`.
 
     A folder that is not there is made by the first write. With `mark`, a folder in it, it is there already: where
-    that is missing all requests for what is not there fail with OSError.
+    that is missing all requests for what is not there fail with OSError. The others are `LocalStore`'s.
     """
+    open_folder = partial(
+        LocalStore, mark=mark, later_mark=later_mark, private_folder=private_folder
+    )
     parts = urlsplit(uri)
     if parts.scheme in OBJECT_SCHEMES:
         from kafka_ds.delta.store.s3 import ObjectStore
 
         return ObjectStore(parts.netloc, parts.path.strip("/"))
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return LocalStore(unquote(parts.path), mark=mark)
+        return open_folder(unquote(parts.path))
     if "://" in uri or parts.scheme == "file":
         raise UnsupportedStore(
             f"lake.uri={uri}: folders and s3:// are served, not {parts.scheme}://"
         )
     if not uri:
         raise UnsupportedStore("lake.uri is empty: name a folder or an s3:// address")
-    return LocalStore(uri, mark=mark)
+    return open_folder(uri)
 
 
 def probe(

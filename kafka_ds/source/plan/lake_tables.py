@@ -24,8 +24,8 @@ from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
 from kafka_ds.source.plan.table_scan import TableVersion
 
 if TYPE_CHECKING:
-    from kafka_ds.delta.snapshot import TopicSnapshot
     from kafka_ds.topic.index import FileEntry, PartitionFiles
+    from kafka_ds.topic.snapshot import TopicSnapshot
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -162,9 +162,10 @@ class LakeTables:
 
     def _snapshot(self, topic: str) -> TopicSnapshot | None:
         from kafka_ds.delta.actions import CorruptLog
-        from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TopicSnapshot
+        from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion
         from kafka_ds.delta.statistics import UnsupportedFile
         from kafka_ds.topic.files.parquet import UnreadableFile
+        from kafka_ds.topic.snapshot import TopicSnapshot
 
         assert self._store is not None
         known = self._snapshots.get(topic)

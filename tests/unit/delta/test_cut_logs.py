@@ -6,8 +6,8 @@ from kafka_ds.delta.commit import FateUnknown, PlainChange, VersionsGone
 from kafka_ds.delta.log import SEEN_MS, DeltaLog
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.fakes.lake_store import FakeLogClock, raise_timeout, times

@@ -29,9 +29,9 @@ from kafka_ds.delta.maintenance import (
 )
 from kafka_ds.delta.maintenance import Upkeep as Upkept
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Entry
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
 from tests.fakes.lake_rows import batch_of as rows
@@ -366,7 +366,7 @@ def test_what_a_slow_writer_commits_before_the_announcement_is_no_orphan(littere
 
 def test_residue_goes_where_it_is_known_to_be_dead(littered):
     lost = {"topics/orders/_residue/partition=0/dead.residue"}
-    found = vacuum(littered.log, now_ms=now_ms(), lost_residue=lost)
+    found = vacuum(littered.log, now_ms=now_ms(), lost=lost)
     assert names(found) == sorted([*ORPHANS, "_residue/partition=0/dead.residue"])
     assert littered.log.store.size("topics/orders/_other/x") == 1
 

@@ -279,7 +279,8 @@ def test_of_a_lake_that_is_gone_nothing_is_said_not_to_be_there(tmp_path, is_mou
 def test_who_has_read_the_cluster_s_log_makes_no_lease_in_an_empty_mount_point(tmp_path):
     """Nor does it say that there is none: a broker would claim the place of the controller."""
     lake, lease = tmp_path / "lake", f"{CLUSTER_METADATA}/_lease"
-    store, commit = LocalStore(str(lake)), f"{CLUSTER_MARK}/{0:020d}.json"
+    store = LocalStore(str(lake), later_mark=CLUSTER_MARK)
+    commit = f"{CLUSTER_MARK}/{0:020d}.json"
     assert store.put_if_absent(commit, b"1")
     assert store.read(commit) == b"1"
     lake.rename(tmp_path / "elsewhere")

@@ -12,11 +12,11 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.names import topic_table
 from kafka_ds.topic.schemas import LOG_RETENTION_MS
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 

@@ -20,13 +20,13 @@ from kafka_ds.delta.deletion_vector import (
     vector_of,
 )
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.topic.files.rewrite import write_anew
 from kafka_ds.topic.recovery import add_back
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.deletion_vectors import bitmap, inline, stored
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of

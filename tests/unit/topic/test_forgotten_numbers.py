@@ -1,11 +1,13 @@
 """Numbers of a topic's table that another engine's checkpoint forgot (`delta.setTransactionRetentionDuration`)."""
 
+import os
 import time
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
 from broker.crash_points import CrashPoints
+from broker.worker.delta.front import removals
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.maintenance import Upkeep
 from broker.worker.settings import TierSettings
@@ -13,12 +15,12 @@ from broker.worker.spi import StorageError
 from kafka_ds.delta import actions
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
-from kafka_ds.delta.maintenance import BadCheckpoint, maintain
+from kafka_ds.delta.maintenance import BadCheckpoint, clean_log, maintain
 from kafka_ds.delta.names import commit_file
-from kafka_ds.delta.snapshot import TopicSnapshot
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.commit_rules import PartitionIntent, RangeTaken, TableChanged
 from kafka_ds.topic.names import AppIdKind, app_id
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
 
@@ -209,3 +211,88 @@ def test_rows_that_others_put_in_are_no_numbers_that_are_missing(store):
     assert table.snapshot.tiered_end(5) is None
     table.mark_complaints()
     maintain(table.log, now_ms=SystemLogClock().wall_ms(), interval=0)
+
+
+def empty(table, partition=1):
+    """All rows of a partition expired; what is left of it are its numbers."""
+    end = table.read().tiered_end(partition)
+    commit(table, PartitionIntent(partition=partition, leader_epoch=7, log_start_offset=end + 1))
+    gone = removals(table.snapshot, TOPIC_ID, partition, end + 1, now_ms=1)
+    assert gone
+    commit(table, PartitionIntent(partition=partition, leader_epoch=7, removes=gone))
+
+
+OF_EMPTY = (9, 7, 10)
+
+
+def test_numbers_of_a_partition_without_rows_are_not_lost_with_a_checkpoint(store, dated):
+    """Nothing in the checkpoint shows that they are lacking: who was told to forget is not believed."""
+    table = fill(store)
+    empty(table)
+    set_retention(table)
+    engine(table).create_checkpoint()
+    assert numbers(TopicSnapshot.load(store, "orders")) == [KNOWN[0], OF_EMPTY]
+
+
+def test_nothing_is_cut_below_a_checkpoint_that_forgot_a_partition_without_rows(
+    store, dated, tmp_path
+):
+    """An engine that was told to forget has its state from its own checkpoint, and makes the next one of that."""
+    table = fill(store)
+    empty(table)
+    set_retention(table)
+    forgetful = engine(table)
+    forgetful.create_checkpoint()
+    unset_retention(table)
+    engine(table).create_checkpoint()
+    forgetful_too = table.log.latest_version()
+    assert max(table.log.listing().checkpoints) == forgetful_too
+    old = time.time() - 40 * 86_400
+    for path in (tmp_path / table.folder / "_delta_log").iterdir():
+        os.utime(path, (old, old))
+    commit(table, PartitionIntent(partition=0, leader_epoch=7))
+    with pytest.raises(BadCheckpoint):
+        clean_log(table.log, now_ms=SystemLogClock().wall_ms())
+    assert table.log.read_version(0) is not None
+    maintain(table.log, now_ms=SystemLogClock().wall_ms(), interval=0)
+    assert numbers(TopicSnapshot.load(store, "orders")) == [KNOWN[0], OF_EMPTY]
+
+
+def test_the_upkeep_replaces_a_checkpoint_that_forgot_a_partition_without_rows(store, dated):
+    table = fill(store)
+    empty(table)
+    set_retention(table)
+    engine(table).create_checkpoint()
+    unset_retention(table)
+    engine(table).create_checkpoint()
+    maintain(table.log, now_ms=SystemLogClock().wall_ms(), interval=0)
+    cut(table)
+    assert numbers(TopicSnapshot.load(store, "orders")) == [KNOWN[0], OF_EMPTY]
+
+
+def test_a_leader_epoch_that_is_forgotten_alone_is_missed(store, dated):
+    """Else a leader that slept might write again."""
+    table = forget(store)
+    cut(table)
+    told = [
+        Transaction(app_id(TOPIC_ID, partition, AppIdKind.TIERED_END), number)
+        for partition, (number, _, _) in enumerate(KNOWN)
+    ]
+    engine(table).alter.set_table_properties(
+        {PROPERTY: "interval 100000 days"},
+        raise_if_not_exists=False,
+        commit_properties=CommitProperties(app_transactions=told),
+    )
+    engine(table).create_checkpoint()
+    with pytest.raises(
+        ForeignTable, match="version .: it has a number of partition 0, but not its leader epoch"
+    ):
+        TopicTable(store, "orders").open(TOPIC_ID)
+
+
+def test_a_topic_whose_numbers_are_forgotten_can_be_deleted(store, dated):
+    table = forget(store)
+    cut(table)
+    fresh = TopicTable(store, "orders")
+    assert fresh.retire(TOPIC_ID)
+    assert len(engine(fresh).file_uris()) == 0

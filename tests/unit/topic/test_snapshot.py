@@ -13,23 +13,22 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import commit_file, encode_path
-from kafka_ds.delta.snapshot import (
-    NoSuchTable,
-    NoSuchVersion,
-    TableSnapshot,
-    TopicSnapshot,
-)
+from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot
 from kafka_ds.delta.statistics import UnsupportedFile, milliseconds
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.files.parquet import UnreadableFile, write_rows
 from kafka_ds.topic.names import AppIdKind, app_id
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.deletion_vectors import inline
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
 from tests.fakes.lake_store import FakeLogClock
 
 # What comes with rows in each commit of ours.
-TIERED = txn_action(app_id(TOPIC_ID, 0, AppIdKind.TIERED_END), 99)
+TIERED = [
+    txn_action(app_id(TOPIC_ID, 0, AppIdKind.TIERED_END), 99),
+    txn_action(app_id(TOPIC_ID, 0, AppIdKind.LEADER_EPOCH), 0),
+]
 
 
 @pytest.fixture
@@ -213,7 +212,7 @@ def test_files_of_other_engines(store, table, tmp_path):
         }
         for path, stat in zip(paths, stats, strict=True)
     ]
-    foreign_commit(store, *adds, TIERED, more={"kafkaDs": {}})  # Else they are quarantined.
+    foreign_commit(store, *adds, *TIERED, more={"kafkaDs": {}})  # Else they are quarantined.
     for _ in range(2):
         snapshot = TopicSnapshot.load(store, "orders")
         assert ranges(snapshot) == [(0, 4), (5, 9), (10, 14), (15, 19)]
@@ -361,7 +360,7 @@ def test_statistics_are_read_alike_from_commits_and_checkpoints(store, table):
         for n, each in enumerate(stats)
     ]
     table.log.commit(
-        table.log.begin(PlainChange("TEST", actions=[*adds, TIERED])),
+        table.log.begin(PlainChange("TEST", actions=[*adds, *TIERED])),
         read_version=table.snapshot.version,
     )
     by_commits = TopicSnapshot.load(store, "orders").files

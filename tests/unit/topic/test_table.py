@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from kafka_ds.delta.actions import TOPIC_ID_KEY, commit_info, protocol_action
+from kafka_ds.delta.actions import commit_info, protocol_action
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, ForeignTable
-from kafka_ds.delta.snapshot import NoSuchTable, TopicSnapshot
+from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.commit_rules import (
     FilesRemoved,
@@ -20,6 +20,8 @@ from kafka_ds.topic.commit_rules import (
     TableChanged,
     TopicIdChanged,
 )
+from kafka_ds.topic.names import TOPIC_ID_KEY
+from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
