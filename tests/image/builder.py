@@ -24,6 +24,15 @@ MAKE_ALIKE = "; ".join(
         "rm -rf /var/lib/apt/lists/*",
     )
 )
+# What this machine trusts, one file a certificate, is what Debian makes Java's trust store of as well.
+TRUST = """
+import pathlib, subprocess
+end = "-----END CERTIFICATE-----"
+*found, _ = pathlib.Path("/machine.crt").read_text().split(end)
+for number, text in enumerate(found):
+    pathlib.Path(f"/usr/local/share/ca-certificates/m{number}.crt").write_text(text.strip() + "\\n" + end + "\\n")
+subprocess.run(["update-ca-certificates"], check=True)
+"""
 
 
 def missing_tools() -> list[str]:
@@ -72,7 +81,8 @@ class Builder:
         )
         container = self.run("from", "scratch")
         self.run("add", container, str(archive), "/")
-        self.run("copy", container, str(CERTIFICATES), str(CERTIFICATES))
+        self.run("copy", container, str(CERTIFICATES), "/machine.crt")
+        self.run("run", container, "--", "python3", "-c", TRUST)
         self.run("run", container, "--", "sh", "-c", MAKE_ALIKE)
         self.run("commit", container, BASE)
         self.run("rm", container)
