@@ -237,7 +237,7 @@ class Bank:
         wait_until("commits", are_there, timeout_s=TIMEOUT_S)
 
     def _look_after_tellers(self) -> None:
-        """Replace those that wait for a coordinator which is dead (librdkafka 5511: docs/FINDINGS.md)."""
+        """Replace those that wait for a coordinator which is dead (librdkafka 5511: docs/limitations.md)."""
         size, now_s = self.journal.stat().st_size, time.monotonic()
         if self._stuck_after_s is None or size != self._noted[0]:
             self._noted = (size, now_s)

@@ -113,7 +113,7 @@ def run_with_three(folder: Path, seed: int, rounds: int, *, only: int | None = N
     three = Three(folder, seed)
 
     # Others take orders and coordinate meanwhile. That a teller commits before the dead broker is back cannot be asked
-    # for: librdkafka may wait for the coordinator that it remembers (docs/FINDINGS.md).
+    # for: librdkafka may wait for the coordinator that it remembers (docs/limitations.md).
     def kill_a_coordinator(bank: Bank) -> None:
         three.kill()
         bank.order()

@@ -71,7 +71,7 @@ def test_clustering_that_unsorts(table):
 
 
 def test_two_packings_at_once_double_rows_for_sql_alone(table):
-    """delta-rs lets both win (docs/FINDINGS.md); nobody reads a record twice through the index."""
+    """delta-rs lets both win (docs/limitations.md); nobody reads a record twice through the index."""
     slow = delta(table)
     delta(table).optimize.compact()
     slow.optimize.compact()

@@ -19,7 +19,7 @@ from kafka_ds.source.options.options import OPTIONS, parse_options
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-FINDING_CHARACTERS_MAX = 1_000
+LIMITATION_CHARACTERS_MAX = 1_000
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 CODE = [
     path
@@ -88,15 +88,31 @@ def test_each_package_that_we_depend_on_has_its_reason() -> None:
     assert named == needed
 
 
-def test_each_finding_is_dated_and_can_be_read() -> None:
+def test_each_limitation_can_be_read() -> None:
     """Figures belong into benchmarks.md, long stories into proof.md."""
-    lines = (DOCS / "FINDINGS.md").read_text().splitlines()
     rows = [
-        line for line in lines if line.startswith("|") and not line.startswith(("| since", "| ---"))
+        line for line in (DOCS / "limitations.md").read_text().splitlines() if line.startswith("| ")
     ]
+    assert len(rows) > 50
     for row in rows:
-        assert re.match(r"\| \d{4}-\d\d-\d\d \| ", row), row
-        assert len(row) <= FINDING_CHARACTERS_MAX, row
+        assert len(row) <= LIMITATION_CHARACTERS_MAX, row
+
+
+# Spark's own.
+OTHERS_MESSAGES = {"Failed to find data source: kafka_ds", "Python worker failed to connect back"}
+
+
+def test_the_messages_that_troubleshooting_quotes_are_printed() -> None:
+    """Between two … each part is in the code, as it is printed there."""
+    code = "".join(path.read_text() for path in CODE if "tests" not in path.parts)
+    printed = re.sub(r'"\s*\n\s*f?"', "", code)
+    quoted = re.findall(r"^\| `([^`]+)`", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(quoted) > 30
+    for message in quoted:
+        for part in message.split("…"):
+            told = part.strip(" :;,?")
+            known = told in printed or told in OTHERS_MESSAGES
+            assert known, f"{told!r} of {message!r}"
 
 
 def test_the_pages_that_the_code_names_exist() -> None:
