@@ -297,7 +297,7 @@ class Node(Parts):
         self._wire_coordinators()
         config = self.config
         self.cleaner = LogCleaner(
-            CleanerSettings.of(config.values_in_force()),
+            CleanerSettings.of(config.values()),
             self.log_manager,
             clock=self.clock,
             disk=self.disk,
@@ -307,7 +307,7 @@ class Node(Parts):
             self.tier = TierManager(
                 TierSettings.of(config.values()),
                 self.clock,
-                lambda name: self.config.in_force(name),
+                lambda name: self.config.value_of(name),
             )
             self.replica_manager.tier = self.tier
             self.controller.on_commit = self._committed
@@ -388,7 +388,7 @@ class Node(Parts):
     def _new_controller(self, image: MetadataImage) -> Controller:
         config = self.config
         # What was changed since is in the image, which also knows when it is taken back.
-        of_file = config.started_topic or config.topic
+        of_file = (config.started or config).topic
         return Controller(
             image,
             defaults=Defaults(
@@ -424,7 +424,7 @@ class Node(Parts):
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
             self.config = with_committed(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
-            self.cleaner.configure(CleanerSettings.of(self.config.values_in_force()))
+            self.cleaner.configure(CleanerSettings.of(self.config.values()))
             await self.server.configure(self.config)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:

@@ -5,19 +5,16 @@ Rules of this file: it only passes on; rates are those in force at the moment of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from broker.byte_rate import ByteRate
 from broker.metadata.partition_change import directory_of
-from broker.replica.fetcher.context import THROTTLED_RATE, FetcherContext
-from broker.replica.fetcher.settings import replication_settings
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.moves import LogMoves, MovesAround
 
 if TYPE_CHECKING:
     from broker.metadata.image import MetadataImage
     from broker.parts import Parts
-
-MOVES_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 def fetcher_context_of(node: Parts) -> FetcherContext:
@@ -29,9 +26,9 @@ def fetcher_context_of(node: Parts) -> FetcherContext:
         image=node.metadata,
         node_id=config.node_id,
         listener=config.inter_broker_listener,
-        settings=replication_settings(config),
+        config=lambda: node.config,
         throttle=ByteRate(
-            lambda: cast(int, node.config.in_force(THROTTLED_RATE)),
+            lambda: node.config.follower_replication_throttled_rate,
             samples_max=config.replication_quota_window_num,
             sample_ms=config.replication_quota_window_size_seconds * 1_000,
         ),
@@ -44,7 +41,7 @@ def moves_of(node: Parts) -> LogMoves:
     around = MovesAround(
         clock=node.clock,
         throttle=ByteRate(
-            lambda: cast(int, node.config.in_force(MOVES_RATE)),
+            lambda: node.config.replica_alter_log_dirs_io_max_bytes_per_second,
             samples_max=config.alter_log_dirs_replication_quota_window_num,
             sample_ms=config.alter_log_dirs_replication_quota_window_size_seconds * 1_000,
         ),

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from broker.config.endpoints import Endpoint, parse_endpoints, protocols_of
 from broker.config.listeners import (
-    CHANGEABLE_KEYS,
-    CHANGEABLE_LIMITS,
     ListenerConfig,
-    listener_key,
     names_of,
 )
 from broker.config.settings import (
     MAX_LONG,
+    Setting,
     Value,
     attribute_of,
     boolean,
@@ -36,25 +35,6 @@ from broker.config.topic import DAY_MS, TopicConfig
 _MIB = 1 << 20
 # The name of the resource that stands for all brokers.
 ALL_BROKERS = ""
-# The settings of its own that a broker lets one change while it runs: looked up where they hold (`in_force`).
-CHANGEABLE = (
-    "follower.replication.throttled.rate",
-    "leader.replication.throttled.rate",
-    "log.cleaner.backoff.ms",
-    "log.cleaner.dedupe.buffer.size",
-    "log.cleaner.io.buffer.load.factor",
-    "log.cleaner.io.buffer.size",
-    "log.cleaner.io.max.bytes.per.second",
-    "log.cleaner.threads",
-    "producer.id.expiration.ms",
-    "replica.alter.log.dirs.io.max.bytes.per.second",
-    "remote.fetch.max.wait.ms",
-    "remote.list.offsets.request.timeout.ms",
-    "remote.log.manager.copy.max.bytes.per.second",
-    "remote.log.manager.fetch.max.bytes.per.second",
-    *CHANGEABLE_KEYS,
-    *CHANGEABLE_LIMITS,
-)
 # Kafka's names of its own choices for replica.selector.class (KIP-392).
 LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -66,8 +46,8 @@ class BrokerConfig(ListenerConfig):
 
     `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
     `listener_values` are the settings of single listeners, by their full names (`broker.config.listeners`).
-    `changes` are those made while it runs, by resource name (`broker.config.dynamic`), `started_topic` is what
-    `topic` was before them.
+    `changes` are those made while it runs, by resource name (`broker.config.dynamic`), `started` is what it was
+    before them.
     """
 
     # -- who it is ----------------------------------------------------------------------------------
@@ -112,10 +92,10 @@ class BrokerConfig(ListenerConfig):
         600_000, "How long a connection may be idle before it is closed; -1 means for ever."
     )
     max_connections: int = i32(
-        2**31 - 1, "The most connections that the broker holds at a time.", low=0
+        2**31 - 1, "The most connections that the broker holds at a time.", low=0, changeable=True
     )
     max_connections_per_ip: int = i32(
-        2**31 - 1, "The most connections from one address at a time.", low=0
+        2**31 - 1, "The most connections from one address at a time.", low=0, changeable=True
     )
     socket_listen_backlog_size: int = i32(
         50, "How many new connections may wait to be accepted.", low=1
@@ -183,12 +163,16 @@ class BrokerConfig(ListenerConfig):
 
     # -- log ----------------------------------------------------------------------------------------
     log_cleaner_backoff_ms: int = i64(
-        15_000, "How long a log cleaner waits if there is nothing to compact.", low=0
+        15_000,
+        "How long a log cleaner waits if there is nothing to compact.",
+        low=0,
+        changeable=True,
     )
     log_cleaner_dedupe_buffer_size: int = i64(
         128 * _MIB,
         "The memory for the keys of logs being compacted, shared by all cleaners; more than 1 MiB for each.",
         low=0,
+        changeable=True,
     )
     log_cleaner_enable: bool = boolean(True, "Whether logs of compacted topics are compacted.")
     log_cleaner_io_buffer_load_factor: float = double(
@@ -196,15 +180,22 @@ class BrokerConfig(ListenerConfig):
         "How full the memory for keys may get: the fuller, the more keys fit in a run, and the slower it is.",
         low=0,
         high=1,
+        changeable=True,
     )
     log_cleaner_io_buffer_size: int = i32(
-        512 << 10, "The memory for reading and writing, shared by all cleaners.", low=0
+        512 << 10,
+        "The memory for reading and writing, shared by all cleaners.",
+        low=0,
+        changeable=True,
     )
     log_cleaner_io_max_bytes_per_second: float = double(
         1.7976931348623157e308,
         "The most bytes per second that all cleaners together read and write.",
+        changeable=True,
     )
-    log_cleaner_threads: int = i32(1, "How many logs are compacted at a time.", low=1)
+    log_cleaner_threads: int = i32(
+        1, "How many logs are compacted at a time.", low=1, changeable=True
+    )
     log_dir: str | None = string(None, "The log directory, if log.dirs is not set.")
     log_dirs: tuple[str, ...] = strings(
         ("data/log",), "The log directories, separated by commas.", ours=True
@@ -219,10 +210,16 @@ class BrokerConfig(ListenerConfig):
         300_000, "How often logs are checked for segments to delete.", low=1
     )
     num_recovery_threads_per_data_dir: int = i32(
-        2, "How many logs of each directory are opened at a time when the broker starts.", low=1
+        2,
+        "How many logs of each directory are opened at a time when the broker starts.",
+        low=1,
+        fixed="logs are opened once, before the broker is in the cluster",
     )
     producer_id_expiration_ms: int = i32(
-        DAY_MS, "How long the state of an idempotent producer is kept after its last batch.", low=1
+        DAY_MS,
+        "How long the state of an idempotent producer is kept after its last batch.",
+        low=1,
+        changeable=True,
     )
     replica_high_watermark_checkpoint_interval_ms: int = i64(
         5_000, "How often the high watermarks are written to disk."
@@ -236,11 +233,13 @@ class BrokerConfig(ListenerConfig):
         1,
         "How many fetchers, each with one request in flight, this broker runs per leader that it follows.",
         low=1,
+        changeable=True,
     )
     follower_fetch_last_tiered_offset_enable: bool = boolean(
         False,
         "Whether a follower with an empty log, or one that needs records that only the lake has, continues at the "
         "end of the lake rather than at the start of its leader's local log.",
+        changeable=True,
     )
     replica_fetch_backoff_ms: int = i32(
         1_000,
@@ -278,9 +277,13 @@ class BrokerConfig(ListenerConfig):
         MAX_LONG,
         "The most bytes per second that this broker fetches for throttled replicas.",
         low=0,
+        changeable=True,
     )
     leader_replication_throttled_rate: int = i64(
-        MAX_LONG, "The most bytes per second that this broker sends to throttled replicas.", low=0
+        MAX_LONG,
+        "The most bytes per second that this broker sends to throttled replicas.",
+        low=0,
+        changeable=True,
     )
     replica_lag_time_max_ms: int = i64(
         30_000,
@@ -306,7 +309,10 @@ class BrokerConfig(ListenerConfig):
         low=1,
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = i64(
-        MAX_LONG, "The most bytes per second that are copied between log directories.", low=0
+        MAX_LONG,
+        "The most bytes per second that are copied between log directories.",
+        low=0,
+        changeable=True,
     )
     alter_log_dirs_replication_quota_window_num: int = i32(
         11, "The number of samples over which that rate is measured.", low=1
@@ -441,7 +447,7 @@ class BrokerConfig(ListenerConfig):
     topic: TopicConfig = TopicConfig()
     origins: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    started_topic: TopicConfig | None = None
+    started: BrokerConfig | None = None
     listener_values: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -473,29 +479,27 @@ class BrokerConfig(ListenerConfig):
     def of_listener(self, listener: str, base: str, mechanism: str | None = None) -> Value:
         """The value of a setting at a listener, or for a SASL mechanism there."""
         for name in names_of(listener, base, mechanism):
-            for resource in (str(self.node_id), ALL_BROKERS):
-                text = self.changes.get(resource, {}).get(name)
-                if text is not None:
-                    key = listener_key(name)
-                    assert key is not None
-                    return key.setting.parse(text)
             if name in self.listener_values:
                 return self.listener_values[name]
-        return self.in_force(base) if base in settings_of(BrokerConfig) else None
+        return self.value_of(base) if base in settings_of(BrokerConfig) else None
 
-    def in_force(self, name: str) -> Value:
-        """The value of a setting that only a broker has, with what was changed while it runs."""
-        for resource in (str(self.node_id), ALL_BROKERS):
-            text = self.changes.get(resource, {}).get(name)
-            if text is not None:
-                return settings_of(BrokerConfig)[name].parse(text)
+    def value_of(self, name: str) -> Value:
+        """The value of a setting that only a broker has."""
         value: Value = getattr(self, attribute_of(name))
         return value
 
-    def values_in_force(self) -> Mapping[str, Value]:
-        """All broker-wide settings, with what was changed while it runs."""
-        return {name: self.in_force(name) for name in settings_of(BrokerConfig)}
-
     def values(self) -> Mapping[str, Value]:
         """All broker-wide settings by Kafka's name."""
-        return {name: getattr(self, attribute_of(name)) for name in settings_of(BrokerConfig)}
+        return {name: self.value_of(name) for name in settings_of(BrokerConfig)}
+
+
+@cache
+def changeable() -> Mapping[str, Setting]:
+    """What may change while a broker runs, by the broker-wide name; a topic's settings are among it."""
+    of_topics = {
+        setting.synonyms[0][0]: setting
+        for setting in settings_of(TopicConfig).values()
+        if setting.synonyms
+    }
+    own = settings_of(BrokerConfig).items()
+    return of_topics | {name: setting for name, setting in own if setting.changeable}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from broker.config.broker import ALL_BROKERS, CHANGEABLE
+from broker.config.broker import ALL_BROKERS, changeable
 from broker.config.group import group_settings, inherited
 from broker.config.listeners import listener_key
 from broker.config.settings import Kind, Setting, attribute_of, settings_of
@@ -59,7 +59,7 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
     """All settings of the broker, those that give topics their defaults among them."""
     described = []
     for name, setting in settings_of(type(config)).items():
-        value = setting.text(config.in_force(name))
+        value = setting.text(config.value_of(name))
         described.append(_of_broker(config, setting, name, value))
     for name, setting in settings_of(type(config.topic)).items():
         value = setting.text(getattr(config.topic, attribute_of(name)))
@@ -72,13 +72,14 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
 def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
     """What listeners have of their own: only what was given, as in Kafka."""
     changed = {name for own in config.changes.values() for name in own}
-    for name in {*config.listener_values, *changed}:
+    given = (config.started or config).listener_values
+    for name in {*given, *changed}:
         key = listener_key(name)
         if key is None:
             continue
         synonyms = _changes(config, key.setting, name)
-        if name in config.listener_values:
-            value = key.setting.text(config.listener_values[name])
+        if name in given:
+            value = key.setting.text(given[name])
             synonyms.append(Synonym(name=name, value=value, source=Source.STATIC_BROKER))
         if synonyms:
             yield _described(
@@ -86,27 +87,21 @@ def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
                 name,
                 synonyms[0].value,
                 tuple(synonyms),
-                is_read_only=not key.is_changeable,
+                is_read_only=not key.setting.changeable,
             )
 
 
 def _of_broker(config: BrokerConfig, setting: Setting, name: str, value: str | None) -> Described:
     synonyms = _broker_synonyms(config, setting, name, value)
-    changeable = (*(synonym for synonym, _ in setting.synonyms[:1]), *CHANGEABLE)
-    return _described(setting, name, value, synonyms, is_read_only=name not in changeable)
+    is_changeable = setting.changeable or bool(setting.synonyms)
+    return _described(setting, name, value, synonyms, is_read_only=not is_changeable)
 
 
 def describe_all_brokers(config: BrokerConfig) -> list[Described]:
     """What was changed for all brokers at once, and nothing else, as Kafka answers it."""
     changed = config.changes.get(ALL_BROKERS, {})
     described = []
-    own = settings_of(type(config))
-    changeable = {
-        setting.synonyms[0][0]: setting
-        for setting in settings_of(type(config.topic)).values()
-        if setting.synonyms
-    } | {name: own[name] for name in CHANGEABLE}
-    for name, setting in changeable.items():
+    for name, setting in changeable().items():
         if name in changed:
             value = setting.text(setting.parse(changed[name]))
             synonyms = (Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER),)
@@ -158,8 +153,9 @@ def _broker_synonyms(
     names = [synonym for synonym, _ in setting.synonyms] or [name]
     found = _changes(config, setting, names[0])
     if found:
-        started = config.started_topic if setting.synonyms else config
-        value = setting.text(getattr(started, attribute_of(setting.name)))
+        started = config.started or config
+        holder = started.topic if setting.synonyms else started
+        value = setting.text(getattr(holder, attribute_of(setting.name)))
     for synonym in names:
         if synonym in config.origins:
             found.append(Synonym(name=synonym, value=value, source=Source.STATIC_BROKER))

@@ -22,7 +22,8 @@ Start a broker with `python -m broker [server.properties] [--override key=value]
 Java's properties. An override wins over the file, and the file over the defaults. If a key is unknown, has the
 wrong type, is out of bounds or has a value that is not supported, the broker does not start, and a line names
 each such key. Names, types and bounds are Apache Kafka's. **ours** marks a setting or a default that Kafka does not
-have.
+have, **dynamic** one that changes while brokers run (`kafka-configs.sh --entity-type brokers`, KIP-226); so do the
+brokers' settings that give topics their defaults.
 
 """
 _TOPIC_HEAD = """
@@ -92,7 +93,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _row(setting: Setting) -> list[str]:
-    says = f"{setting.says} **ours**" if setting.ours else setting.says
+    says = setting.says
+    if setting.fixed:
+        says += f" Dynamic in Kafka, not here: {setting.fixed}."
+    marks = {"ours": setting.ours, "dynamic": setting.changeable}
+    says += "".join(f" **{mark}**" for mark, is_set in marks.items() if is_set)
     return [
         f"`{setting.name}`",
         setting.kind.name.lower(),

@@ -1,11 +1,8 @@
 """Shell: settings of a broker that change while it runs (KIP-226).
 
 Rules of this file:
-- Three kinds of settings can be changed. Those that give topics their defaults, under the first of their names: open
-  logs are given them at once. Those of `CHANGEABLE`, rates above all, which are looked up where they hold
-  (`BrokerConfig.in_force`). And what a listener has of its own of the latter (`broker.config.listeners`).
-- All others are read once, at the start, and are refused by name: an answer that says "changed" while nothing changes
-  would be a lie.
+- What may change says so where it is declared; so may what gives topics their defaults, under the first of its names.
+  Everything else is refused by name: an answer that says "changed" while nothing changes would be a lie.
 - A secret is not changed this way: what is changed stands in the metadata's table, which SQL reads.
 - The broker's own changes win over those for all brokers, which win over its configuration, as in Kafka.
 """
@@ -15,10 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from broker.config.broker import ALL_BROKERS, CHANGEABLE
+from broker.config.broker import ALL_BROKERS, changeable
 from broker.config.listeners import check_listener_value, listener_key
 from broker.config.loading import (
     broker_settings,
@@ -26,9 +22,8 @@ from broker.config.loading import (
     known_names,
     no_setting,
     topic_config,
-    topic_settings,
 )
-from broker.config.settings import ConfigError, Setting, attribute_of, broker_synonyms
+from broker.config.settings import ConfigError, attribute_of, broker_synonyms
 from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_setting
 
@@ -38,39 +33,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@cache
-def changeable() -> Mapping[str, Setting]:
-    """What a running broker lets one change, by the broker-wide name; all but `CHANGEABLE` are a topic's settings."""
-    of_topics = {
-        setting.synonyms[0][0]: setting for setting in topic_settings().values() if setting.synonyms
-    }
-    return of_topics | {name: broker_settings()[name] for name in CHANGEABLE}
-
-
 def with_changes(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]]) -> BrokerConfig:
     """The configuration with these changes, by resource name; ConfigError names the one that is wrong.
 
     `config` may have been changed before: it is always what the broker was started with that is changed.
     """
-    started = (
-        config if config.started_topic is None else replace(config, topic=config.started_topic)
-    )
-    given: dict[str, str] = {}
+    started = config.started or config
+    given: dict[str, Any] = {}
     for name in (ALL_BROKERS, str(config.node_id)):
-        own = changes.get(name, {})
-        for key, text in own.items():
-            _parse(key, text)
-            given[key] = text
-    typed: dict[str, Any] = {
-        attribute_of(changeable()[key].name): _parse(key, text)
-        for key, text in given.items()
-        if key not in CHANGEABLE and listener_key(key) is None
-    }
+        given |= {key: _parse(key, text) for key, text in changes.get(name, {}).items()}
+    of_listeners = {key: given.pop(key) for key in list(given) if listener_key(key) is not None}
+    own = {key: given.pop(key) for key in list(given) if key in broker_settings()}
+    topic = {attribute_of(changeable()[key].name): value for key, value in given.items()}
     changed = replace(
         started,
-        topic=replace(started.topic, **typed),
-        started_topic=started.topic,
-        changes={name: dict(own) for name, own in changes.items() if own},
+        **{attribute_of(key): value for key, value in own.items()},
+        topic=replace(started.topic, **topic),
+        listener_values={**started.listener_values, **of_listeners},
+        started=started,
+        changes={name: dict(each) for name, each in changes.items() if each},
     )
     check_cleaner(changed)
     topic_config(changed, {})
@@ -92,12 +73,12 @@ def with_committed(config: BrokerConfig, changes: Mapping[str, Mapping[str, str]
 def is_changeable(key: str) -> bool:
     """Whether this release lets a running broker be changed by this setting."""
     of_listener = listener_key(key)
-    return key in changeable() or (of_listener is not None and of_listener.is_changeable)
+    return key in changeable() or (of_listener is not None and of_listener.setting.changeable)
 
 
 def _parse(key: str, text: str) -> Any:
     of_listener = listener_key(key)
-    if of_listener is not None and of_listener.is_changeable:
+    if of_listener is not None and of_listener.setting.changeable:
         return of_listener.setting.parse(text)
     if key not in changeable():
         setting = of_listener.setting if of_listener else broker_settings().get(key)
@@ -106,11 +87,12 @@ def _parse(key: str, text: str) -> Any:
                 f"{key} is a secret: what changes while brokers run is kept in the lake, so it stays in the file"
             )
         if key in known_names() or key in broker_settings():
-            raise ConfigError(f"{key} cannot be changed while the broker runs")
+            why = f": {setting.fixed}" if setting is not None and setting.fixed else ""
+            raise ConfigError(f"{key} cannot be changed while the broker runs{why}")
         if unserved_setting(key) is not None:
             raise ConfigError(f"{key} is not honoured by this broker")
         raise no_setting(key)
-    if key in CHANGEABLE:
+    if key in broker_settings():
         value = broker_settings()[key].parse(text)
         check_listener_value(key, value)
         return value

@@ -146,11 +146,13 @@ class LakeConfig:
         500,
         "How long a Fetch waits for records from the lake before it is answered without them.",
         low=1,
+        changeable=True,
     )
     remote_list_offsets_request_timeout_ms: int = i64(
         30_000,
         "How long ListOffsets waits for the lake if the request has no timeout of its own.",
         low=1,
+        changeable=True,
     )
     remote_log_index_file_cache_total_size_bytes: int = i64(
         1 << 30,
@@ -158,6 +160,7 @@ class LakeConfig:
         "once; 0 turns it off.",
         low=0,
         ours=True,
+        fixed="the worker process opens the cache when it starts",
     )
     remote_log_index_file_cache_ttl_ms: int = i64(
         900_000,
@@ -168,6 +171,7 @@ class LakeConfig:
         MAX_LONG,
         "The most bytes of log per second that are copied into the lake; copies beyond this rate wait.",
         low=1,
+        changeable=True,
     )
     remote_log_manager_copy_quota_window_num: int = i32(
         11, "The number of samples over which that rate is measured.", low=1
@@ -180,6 +184,7 @@ class LakeConfig:
         "The most bytes per second that consumers read from the lake; beyond this rate a Fetch is answered without "
         "the records that only the lake has.",
         low=1,
+        changeable=True,
     )
     remote_log_manager_fetch_quota_window_num: int = i32(
         11, "The number of samples over which that rate is measured.", low=1
@@ -212,7 +217,11 @@ class LakeConfig:
         low=1,
     )
     remote_log_reader_threads: int = i32(
-        2, "How many reads of old offsets run at a time.", low=1, ours=True
+        2,
+        "How many reads of old offsets run at a time.",
+        low=1,
+        ours=True,
+        fixed="the worker process starts its threads once",
     )
     remote_log_storage_system_enable: bool = boolean(
         True,

@@ -36,19 +36,6 @@ from kafka_ds.security.secret import Secret
 
 LISTENER_PREFIX = "listener.name."
 JAAS = "sasl.jaas.config"
-# Settings that a running broker lets one change, for all listeners or for one: new connections have them.
-CHANGEABLE_KEYS = (
-    "ssl.keystore.location",
-    "ssl.keystore.type",
-    "ssl.truststore.location",
-    "ssl.truststore.type",
-)
-CHANGEABLE_LIMITS = (
-    "max.connection.creation.rate",
-    "max.connections",
-    "max.connections.per.ip",
-    "max.connections.per.ip.overrides",
-)
 _CLIENT_AUTH = ("none", "requested", "required")
 
 
@@ -58,10 +45,12 @@ class ListenerConfig(AccessConfig):
 
     # -- TLS ----------------------------------------------------------------------------------------
     ssl_keystore_type: str = string(
-        "JKS", "The format of the broker's key store: PEM or PKCS12. JKS reads PKCS12 as well."
+        "JKS",
+        "The format of the broker's key store: PEM or PKCS12. JKS reads PKCS12 as well.",
+        changeable=True,
     )
     ssl_keystore_location: str | None = string(
-        None, "The file with the broker's private key and its certificates."
+        None, "The file with the broker's private key and its certificates.", changeable=True
     )
     ssl_keystore_password: Secret | None = password("The password of a PKCS12 key store.")
     ssl_keystore_key: Secret | None = password("The private key itself, as PEM, instead of a file.")
@@ -70,12 +59,15 @@ class ListenerConfig(AccessConfig):
     )
     ssl_key_password: Secret | None = password("The password of an encrypted private key in PEM.")
     ssl_truststore_type: str = string(
-        "JKS", "The format of the trust store: PEM or PKCS12. JKS reads PKCS12 as well."
+        "JKS",
+        "The format of the trust store: PEM or PKCS12. JKS reads PKCS12 as well.",
+        changeable=True,
     )
     ssl_truststore_location: str | None = string(
         None,
         "The file of trusted certificates. If neither this nor ssl.truststore.certificates is set, the system's are "
         "trusted.",
+        changeable=True,
     )
     ssl_truststore_password: Secret | None = password("The password of a PKCS12 trust store.")
     ssl_truststore_certificates: Secret | None = password(
@@ -168,9 +160,10 @@ class ListenerConfig(AccessConfig):
     max_connections_per_ip_overrides: str = string(
         "",
         "Values of max.connections.per.ip for single addresses or hosts: `10.0.0.7:200,gateway:1000`.",
+        changeable=True,
     )
     max_connection_creation_rate: int = i32(
-        MAX_INT, "The most new connections per second; more have to wait.", low=1
+        MAX_INT, "The most new connections per second; more have to wait.", low=1, changeable=True
     )
     queued_max_request_bytes: int = i64(
         -1,
@@ -205,16 +198,13 @@ class ListenerKey:
     base: str
     setting: Setting
 
-    @property
-    def is_changeable(self) -> bool:
-        """Whether it may change while the broker runs."""
-        return self.base in CHANGEABLE_KEYS or self.base == "max.connections"
-
 
 @cache
 def _declared() -> Mapping[str, Setting]:
     jaas = Setting(name=JAAS, kind=Kind.PASSWORD, default=None, says="", nullable=True)
-    limit = Setting(name="max.connections", kind=Kind.INT, default=MAX_INT, says="", low=0)
+    limit = Setting(
+        name="max.connections", kind=Kind.INT, default=MAX_INT, says="", low=0, changeable=True
+    )
     return {**settings_of(ListenerConfig), JAAS: jaas, "max.connections": limit}
 
 

@@ -296,7 +296,7 @@ def _check_cluster(config: BrokerConfig) -> None:
 def check_cleaner(config: BrokerConfig) -> None:
     """As Kafka does."""
     size, threads = (
-        int(str(config.in_force(name)))
+        int(str(config.value_of(name)))
         for name in ("log.cleaner.dedupe.buffer.size", "log.cleaner.threads")
     )
     if size // threads <= 1 << 20:
@@ -419,7 +419,7 @@ def log_config(config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogC
         if hasattr(topic, declared.name):
             taken[declared.name] = getattr(topic, declared.name)
     taken["cleanup_policy"] = frozenset(topic.cleanup_policy)
-    taken["producer_id_expiration_ms"] = config.in_force("producer.id.expiration.ms")
+    taken["producer_id_expiration_ms"] = config.producer_id_expiration_ms
     return LogConfig(**taken)
 
 

@@ -59,7 +59,8 @@ class Setting:
 
     `synonyms` are the broker-wide settings that give a topic's setting its value, the strongest first, each with
     the factor that its unit needs. `honours` lists the only values that this broker acts on, None meaning all.
-    `ours` marks a default or a name that Apache Kafka does not have.
+    `ours` marks a default or a name that Apache Kafka does not have. `changeable` ones may change while the broker
+    runs; of those that may in Kafka alone, `fixed` says why not here.
     """
 
     name: str
@@ -73,6 +74,8 @@ class Setting:
     honours: tuple[str, ...] | None = None
     synonyms: tuple[tuple[str, int], ...] = ()
     ours: bool = False
+    changeable: bool = False
+    fixed: str = ""
 
     @property
     def sensitive(self) -> bool:

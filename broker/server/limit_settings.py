@@ -27,8 +27,8 @@ RESOLVE_SECONDS_MAX = 5.0
 async def limits_in_force(config: BrokerConfig) -> LimitSettings:
     """The limits that are in force, with those of hosts that have names; ConfigError says what is wrong."""
     found = limit_settings(config)
-    text = str(config.in_force(OVERRIDES))
-    named = {host: count for host, count in overrides_of(text).items() if _address(host) is None}
+    overrides = overrides_of(config.max_connections_per_ip_overrides)
+    named = {host: count for host, count in overrides.items() if _address(host) is None}
     addresses = await asyncio.gather(*map(_addresses_of, named))
     of_names = {
         address: count
@@ -43,14 +43,14 @@ def limit_settings(config: BrokerConfig) -> LimitSettings:
     listeners = tuple(config.protocols)
     between = config.inter_broker_listener
     return LimitSettings(
-        connections_max=cast(int, config.in_force("max.connections")),
-        per_host_max=cast(int, config.in_force("max.connections.per.ip")),
-        per_second_max=cast(int, config.in_force("max.connection.creation.rate")),
+        connections_max=config.max_connections,
+        per_host_max=config.max_connections_per_ip,
+        per_second_max=config.max_connection_creation_rate,
         of_listener=_own(config, "max.connections"),
         listener_per_second_max=_own(config, "max.connection.creation.rate"),
         of_host={
             address: count
-            for host, count in overrides_of(str(config.in_force(OVERRIDES))).items()
+            for host, count in overrides_of(config.max_connections_per_ip_overrides).items()
             if (address := _address(host)) is not None
         },
         protected_listener=between if len(listeners) > 1 else None,
@@ -60,7 +60,7 @@ def limit_settings(config: BrokerConfig) -> LimitSettings:
 def _own(config: BrokerConfig, base: str) -> dict[str, int]:
     """The limits that listeners have of their own."""
     found = {}
-    general = config.in_force(base)
+    general = config.value_of(base)
     for listener in config.protocols:
         value = config.of_listener(listener, base)
         if value != general:

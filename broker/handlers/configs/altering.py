@@ -12,7 +12,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from broker.config.dynamic import changeable, with_changes
+from broker.config.broker import changeable
+from broker.config.dynamic import with_changes
 from broker.config.group import check_group_config
 from broker.config.loading import BrokerConfig, topic_config, topic_settings
 from broker.config.settings import ConfigError, Kind, attribute_of

@@ -63,12 +63,12 @@ def check_settings(config: BrokerConfig, changes: Changes, image: MetadataImage)
 
 def _check_threads(config: BrokerConfig, changed: BrokerConfig) -> None:
     """As in Kafka, no step is larger than to the half or the double."""
-    name = "log.cleaner.threads"
-    before, after = (int(str(each.in_force(name))) for each in (config, changed))
-    if after < before // 2:
-        raise ConfigError(f"{name}={after} is less than half of the present value, {before}")
-    if after > before * 2:
-        raise ConfigError(f"{name}={after} is more than double the present value, {before}")
+    for name in ("log.cleaner.threads", "num.replica.fetchers"):
+        before, after = (int(str(each.value_of(name))) for each in (config, changed))
+        if after < before // 2:
+            raise ConfigError(f"{name}={after} is less than half of the present value, {before}")
+        if after > before * 2:
+            raise ConfigError(f"{name}={after} is more than double the present value, {before}")
 
 
 async def why_not(node: Parts, changes: Changes) -> str | None:

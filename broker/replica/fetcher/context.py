@@ -13,16 +13,15 @@ from broker.byte_rate import ByteRate
 from broker.config.settings import MAX_LONG
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.image import MetadataImage
-from broker.replica.fetcher.settings import ReplicationSettings
 from broker.replica.throttle import is_listed
 from broker.seams import Clock, Network
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from broker.config.broker import BrokerConfig
     from broker.replica.follower.followed import FollowedPartition
 
 
-THROTTLED_RATE = "follower.replication.throttled.rate"
 THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
 
 
@@ -57,7 +56,8 @@ class FetcherContext:
     node_id: int
     listener: str
     """The inter-broker listener's name."""
-    settings: ReplicationSettings
+    config: Callable[[], BrokerConfig]
+    """The settings that are in force."""
     write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
     failed: Callable[[FollowedPartition], None] = lambda _: None
     end_of_lake: Callable[
@@ -65,6 +65,11 @@ class FetcherContext:
     ] = _no_lake
     count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
     throttle: ByteRate = field(default_factory=lambda: ByteRate(_no_limit))
+
+    @property
+    def settings(self) -> BrokerConfig:
+        """The settings that are in force."""
+        return self.config()
 
     def _is_throttled(self, partition: FollowedPartition) -> bool:
         topic = self.image.topics.get(partition.topic)

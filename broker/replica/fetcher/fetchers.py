@@ -39,6 +39,7 @@ class Fetchers:
         self._homes: dict[FollowedPartition, Fetcher] = {}
         self._failed: set[tuple[str, int]] = set()
         self._is_stopped = False
+        self._spread = around.settings.num_replica_fetchers
         self._tiered_ends = TieredEnds(around, lambda: tuple(self._homes))
 
     def update(
@@ -50,12 +51,11 @@ class Fetchers:
         if self._is_stopped:
             return
         new: dict[tuple[int, int], list[FollowedPartition]] = {}
-        fetchers = self.around.settings.num_replica_fetchers
         for partition in add:
             self._remove(partition)
             if partition.is_lost:
                 continue  # Later metadata were quicker.
-            fetcher_id = fetcher_id_of(partition.topic, partition.index, fetchers)
+            fetcher_id = fetcher_id_of(partition.topic, partition.index, self._spread)
             new.setdefault((partition.follower.leader, fetcher_id), []).append(partition)
         for key, partitions in new.items():
             fetcher = self._fetchers.get(key)
@@ -67,6 +67,12 @@ class Fetchers:
                 self.configured(partition)
             fetcher.add(partitions)
         self._end_idle()
+
+    def configure(self) -> None:
+        """The broker's settings may have changed: partitions are spread over as many fetchers as there are to be."""
+        if self._spread != self.around.settings.num_replica_fetchers:
+            self._spread = self.around.settings.num_replica_fetchers
+            self.update(add=tuple(self._homes))
 
     def configured(self, partition: FollowedPartition) -> None:
         """What its topic is set to may have changed."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from broker.replica.fetcher.session import SessionRequest
-from broker.replica.fetcher.settings import ReplicationSettings
 from kafka_ds.protocol.messages import (
     FetchRequest,
     ListOffsetsRequest,
@@ -31,13 +30,14 @@ from kafka_ds.protocol.messages.offsets import (
 )
 
 if TYPE_CHECKING:
+    from broker.config.broker import BrokerConfig
     from broker.replica.follower.followed import FollowedPartition
 
 
 def fetch_request(
     session: SessionRequest,
     names: Mapping[bytes, str],
-    settings: ReplicationSettings,
+    settings: BrokerConfig,
     *,
     replica_id: int,
     broker_epoch: int,

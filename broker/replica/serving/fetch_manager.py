@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 # How much of answers may wait for slow consumers before those to others become smaller, and how small.
 WAITING_BYTES_MAX = 256 << 20
 ANSWER_BYTES_MIN = 1 << 20
-LEADER_THROTTLED_RATE = "leader.replication.throttled.rate"
 LEADER_THROTTLED_REPLICAS = "leader.replication.throttled.replicas"
 
 _SESSIONS_BEAN = "kafka.server:type=FetchSessionCache,name="
@@ -59,7 +58,7 @@ class FetchManager:
         self.sessions = FetchSessionCache(given.max_incremental_fetch_session_cache_slots, draw)
         self.select_replica = SELECTORS[given.replica_selector_class]
         self.throttle = ByteRate(
-            lambda: _rate(config()),
+            lambda: config().leader_replication_throttled_rate,
             samples_max=given.replication_quota_window_num,
             sample_ms=given.replication_quota_window_size_seconds * 1000,
         )
@@ -74,9 +73,3 @@ class FetchManager:
         yield _SESSIONS, (), len(self.sessions)
         yield _PARTITIONS, (), self.sessions.partition_count
         yield _EVICTIONS, (), self.sessions.evictions
-
-
-def _rate(config: BrokerConfig) -> int:
-    value = config.in_force(LEADER_THROTTLED_RATE)
-    assert isinstance(value, int)
-    return value

@@ -43,6 +43,11 @@ def message(*overrides: str) -> str:
         ("num.io.threads", "num.io.threads is not honoured by this broker"),
         ("node.id", "node.id cannot be changed while the broker runs"),
         (
+            "remote.log.reader.threads",
+            "remote.log.reader.threads cannot be changed while the broker runs: the worker process starts its threads "
+            "once",
+        ),
+        (
             "max.conections",
             "max.conections is no setting of this broker: did you mean max.connections or max.connections.per.ip?",
         ),

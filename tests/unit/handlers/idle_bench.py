@@ -49,7 +49,6 @@ class Side:
         self.clock = ManualClock()
         self.disk = MemoryDisk()
         self.image = MetadataImage()
-        self.rates = {"rate": 1 << 40}
         self.proposals = Proposals()
         self.led: dict[Key, HostedPartition] = {}
         self.logs: dict[Key, Log] = {}
@@ -60,7 +59,7 @@ class Side:
             replica_selector_class=None,
             replication_quota_window_num=11,
             replication_quota_window_size_seconds=1,
-            in_force=lambda _: self.rates["rate"],
+            leader_replication_throttled_rate=1 << 40,
             fetch_max_bytes=1 << 20,
         )
         self._drawn = 0
@@ -117,7 +116,7 @@ class Side:
 
     def throttle(self, topic: str, listed: str, rate: int) -> None:
         self.image.topics[topic].configs[LEADER_THROTTLED_REPLICAS] = listed
-        self.rates["rate"] = rate
+        self.node.config.leader_replication_throttled_rate = rate
         self.image.version += 1
 
     def lead(self, key: Key) -> None:

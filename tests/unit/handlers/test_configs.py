@@ -278,7 +278,7 @@ async def test_throttles_are_set_while_it_runs(memory_path: Path) -> None:
         assert (await described(broker, BROKER, "1", key)).value == str(MAX_LONG)
         for name, rate in (("", "2000000"), ("1", "1000000")):
             assert not (await change(broker, BROKER, name, (key, SET, rate))).error_code
-            assert broker.node.config.in_force(key) == int(rate)
+            assert broker.node.config.value_of(key) == int(rate)
         told = await described(broker, BROKER, "1", key)
         assert (told.value, told.config_source, told.read_only) == (
             "1000000",
@@ -296,10 +296,10 @@ async def test_throttles_are_set_while_it_runs(memory_path: Path) -> None:
             for replicas in ("0:1,12:3", "*", ""):
                 assert not (await change(broker, TOPIC, "t", (name, SET, replicas))).error_code
     async with in_process(memory_path) as broker:
-        assert broker.node.config.in_force(key) == 1_000_000
+        assert broker.node.config.value_of(key) == 1_000_000
         await change(broker, BROKER, "1", (key, DELETE, None))
         await change(broker, BROKER, "", (key, DELETE, None))
-        assert broker.node.config.in_force(key) == MAX_LONG
+        assert broker.node.config.value_of(key) == MAX_LONG
 
 
 @in_loop
@@ -421,6 +421,7 @@ async def test_the_cleaner_is_set_while_it_runs(memory_path: Path) -> None:
         for name, text, says in (
             (threads, "0", "below the least"),
             (threads, "5", "more than double the present value, 2"),
+            ("num.replica.fetchers", "3", "more than double the present value, 1"),
             (backoff, "-1", "below the least"),
             (size, str(2 << 20), "more than 1 MiB for each"),
             ("log.cleaner.io.buffer.load.factor", "nan", "load.factor"),

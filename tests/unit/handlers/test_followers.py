@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
-from broker.replica.serving.fetch_manager import LEADER_THROTTLED_RATE, LEADER_THROTTLED_REPLICAS
+from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteRecordsRequest, FetchRequest, ListOffsetsRequest
@@ -249,7 +249,7 @@ async def test_one_that_has_caught_up_is_proposed(memory_path: Path) -> None:
 async def throttled(leader: Desk, listed: str, rate: str = "1") -> None:
     node = leader.broker.node
     node.metadata.topics["t"].configs[LEADER_THROTTLED_REPLICAS] = listed
-    node.config = replace(node.config, changes={"": {LEADER_THROTTLED_RATE: rate}})
+    node.config = replace(node.config, leader_replication_throttled_rate=int(rate))
 
 
 @pytest.mark.parametrize(

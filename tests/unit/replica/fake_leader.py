@@ -8,13 +8,13 @@ import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
+from broker.config.broker import BrokerConfig
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.metadata.events import Endpoint
 from broker.metadata.image import BrokerRegistration, MetadataImage
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
-from broker.replica.fetcher.settings import ReplicationSettings
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
 from broker.seams import Background
@@ -49,7 +49,7 @@ from tests.fakes.memory_disk import ManualClock, MemoryDisk
 from tests.unit.replica.followed_logs import SMALL, answer, append, open_log
 
 LEADER = 2
-SETTINGS = ReplicationSettings(
+SETTINGS = BrokerConfig(
     replica_fetch_backoff_ms=1, replica_fetch_wait_max_ms=5, replica_socket_timeout_ms=30_000
 )
 REQUESTS = {
@@ -240,17 +240,18 @@ class FakeLeader:
 class Follower:
     """The fetchers of a broker that follows the fake leader, and what it has registered."""
 
-    def __init__(self, address: tuple[str, int], settings: ReplicationSettings) -> None:
+    def __init__(self, address: tuple[str, int], settings: BrokerConfig) -> None:
         self.image = MetadataImage()
         self.register(address)
         self.written = 0
+        self.settings = settings
         self.around = FetcherContext(
             network=SystemNetwork(),
             clock=SystemClock(),
             image=self.image,
             node_id=1,
             listener="PLAINTEXT",
-            settings=settings,
+            config=lambda: self.settings,
             write_recovery_points=self._write,
         )
         self.fetchers = Fetchers(self.around)
@@ -278,7 +279,7 @@ class Follower:
 
 @contextlib.asynccontextmanager
 async def following(
-    leader: FakeLeader, settings: ReplicationSettings = SETTINGS
+    leader: FakeLeader, settings: BrokerConfig = SETTINGS
 ) -> AsyncIterator[Follower]:
     """A served leader and a broker that follows it."""
     server = await asyncio.start_server(leader.serve, "127.0.0.1", 0)

@@ -188,6 +188,26 @@ async def test_partitions_are_spread_over_num_replica_fetchers() -> None:
 
 
 @in_loop
+async def test_partitions_are_spread_anew_when_num_replica_fetchers_changes() -> None:
+    leader = FakeLeader()
+    logs = [log_of("t", index) for index in range(8)]
+    for log in logs:
+        leader.lead(log, 1)
+        append(log, "x", 1)
+    leader.keeps_sessions = False
+    async with following(leader) as broker:
+        partitions = [broker.follow(log_of("t", index), 1) for index in range(8)]
+        await until(lambda: all(map(has_all, partitions, logs)))
+        for count, spread in ((4, [2, 2, 2, 2]), (2, [4, 4])):
+            broker.settings = replace(SETTINGS, num_replica_fetchers=count)
+            broker.fetchers.configure()
+            assert sorted(len(fetcher) for fetcher in broker.fetchers) == spread
+            for log in logs:
+                append(log, "y", 1)
+            await until(lambda: all(map(has_all, partitions, logs)))
+
+
+@in_loop
 async def test_what_is_to_be_seen_of_fetchers() -> None:
     leader = FakeLeader()
     logs = [log_of("t", index) for index in range(2)]

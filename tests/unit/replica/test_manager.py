@@ -61,6 +61,8 @@ class Recorder:
     def wake(self, broker_id: int) -> None:
         self.woken.append(broker_id)
 
+    def configure(self) -> None: ...
+
     def configured(self, partition: FollowedPartition) -> None:
         self.set_anew.append(partition)
 

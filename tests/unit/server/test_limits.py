@@ -115,9 +115,9 @@ def test_overrides_are_read() -> None:
 def test_names_of_listeners_settings() -> None:
     key = listener_key("listener.name.a.b.scram-sha-512.sasl.jaas.config")
     assert key is not None and (key.listener, key.mechanism) == ("a.b", "SCRAM-SHA-512")
-    assert key.setting.sensitive and not key.is_changeable
+    assert key.setting.sensitive and not key.setting.changeable
     key = listener_key("listener.name.out.ssl.keystore.location")
-    assert key is not None and key.is_changeable and key.mechanism is None
+    assert key is not None and key.setting.changeable and key.mechanism is None
     for name in (
         "listener.name.OUT.ssl.keystore.location",
         "listener.name.out.sasl.jaas.config",
