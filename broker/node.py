@@ -28,7 +28,7 @@ from broker.config.settings import ConfigError
 from broker.controller.controller import Controller, Defaults
 from broker.controller.driver import ClusterDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
-from broker.coordinator.group.lake.noting import OffsetPublisher
+from broker.coordinator.group.offset_publisher import OffsetPublisher
 from broker.coordinator.group.settings import group_settings
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.settings import transaction_settings

@@ -22,8 +22,8 @@ from typing import Any
 from broker.config.loading import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.controller.elections import ElectionType
-from broker.coordinator.group.lake.restored import RestoredGroups, restored_groups
 from broker.coordinator.group.records import encode_record
+from broker.coordinator.group.restored_groups import RestoredGroups, restored_groups
 from broker.coordinator.group.values import CoordinatorRecord
 from broker.coordinator.placement import TOPIC
 from broker.lake_store import reason, store_of

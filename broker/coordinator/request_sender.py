@@ -1,12 +1,8 @@
 """Shell: requests of coordinators to other brokers: one queue per broker, sent in batches.
 
-Rules of this file:
-- One request is in flight to a broker at a time; what comes meanwhile goes with the next one. So many questions cost
-  few requests, and none overtakes an earlier one to the same broker.
-- Each question gets an answer in any case, as an ErrorCode: for a broker that cannot be reached or is unknown it is
-  NETWORK_EXCEPTION. Nothing is retried here: the caller knows whether it still needs the answer, and from which broker.
-- A fenced broker will not answer: its callers are told at once, and not after a time-out. That holds for all who wait
-  for their turn, too: the next request would only wait for the same broker.
+- One request is in flight to a broker at a time; what comes meanwhile goes with the next one, in order.
+- Each question gets an answer in any case, as an ErrorCode: for a broker that cannot be reached, is fenced or unknown
+  it is NETWORK_EXCEPTION. Nothing is retried here: the caller knows whether it still needs the answer, and from whom.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 import broker.handlers  # noqa: F401 - registers what is served
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard
-from broker.coordinator.group.values import GroupSettings
 from broker.coordinator.result import Instant
-from broker.coordinator.transaction.records import decode_record
+from broker.coordinator.transaction.transaction_metadata import decode_record
 from broker.log.config import LogConfig
 from broker.log.validation import prepare
 from broker.registry import REGISTRY

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.markers import MarkerWriter
+from broker.coordinator.transaction.marker_channel_manager import MarkerWriter
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     CreateTopicsRequest,

@@ -14,8 +14,8 @@ import pytest
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.coordinator.group.offsets import OffsetAndMetadata
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard
-from broker.coordinator.group.values import GroupSettings
 from broker.coordinator.result import Instant
 from broker.registry import REGISTRY
 from kafka_ds.protocol.messages import (

@@ -13,7 +13,7 @@ import pytest
 
 from broker.controller import brokers
 from broker.controller import isr as cluster_isr
-from broker.coordinator.group.committing import OffsetMetadataManager
+from broker.coordinator.group.offset_metadata_manager import OffsetMetadataManager
 from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
-from broker.coordinator.group.consumer.topology import PublishedMetadataImage
+from broker.coordinator.group.metadata_image import PublishedMetadataImage
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard, Request, TopicsDeleted
-from broker.coordinator.group.state import Count
-from broker.coordinator.group.values import Client, GroupSettings
+from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from broker.coordinator.group.classic.states import ClassicGroupState
-from broker.coordinator.group.consumer.group import ConsumerGroupState
+from broker.coordinator.group.classic_group import ClassicGroupState
+from broker.coordinator.group.consumer_group import ConsumerGroupState
 from broker.coordinator.group.shard import GroupCoordinatorShard
-from broker.coordinator.group.state import Count
+from broker.coordinator.group.values import Count
 from broker.coordinator.loads import LoadMetrics
 from broker.metrics.names import Sample, attribute, gauge
 

@@ -1,9 +1,7 @@
 """Pure: the committed offsets of groups, as the records of one partition of `__consumer_offsets` tell them.
 
-Rules of this file:
-- `replay` and `replay_end_of_transaction` are the only things that change them.
-- What was committed in a transaction is pending under its producer id until the transaction ends. A transaction that
-  commits does not go back behind a plain commit that was written after it: the log's order decides (KIP-98).
+What was committed in a transaction is pending under its producer id until the transaction ends. A transaction that
+commits does not go back behind a plain commit that was written after it: the log's order decides (KIP-98).
 """
 
 from __future__ import annotations

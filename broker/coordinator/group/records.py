@@ -1,15 +1,21 @@
-"""Pure: the records that groups write, and how they lie in a batch.
+"""Pure: the records of groups as Kafka 4.3 writes them, so that its tools, or its brokers, could go on from here.
 
-Rules of this file: the versions of the values are those that Kafka 4.3 writes: 3 for groups, 4 for offsets (which
-carries the topic's id), and 1 for offsets whose committer said how long they are to be kept (OffsetCommit 2-4). All
-records of groups of the consumer protocol are of version 0; what came later stands in tagged fields.
+Values are of version 3 for classic groups, 4 for offsets (which carries the topic's id), 1 for offsets whose committer
+said how long they are to be kept (OffsetCommit 2-4), 0 for all of the consumer protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from broker.coordinator.group.classic.group import ClassicGroup
+from broker.coordinator.group.classic_group import ClassicGroup
+from broker.coordinator.group.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupMember,
+    Owned,
+    Partitions,
+    by_topic,
+)
 from broker.coordinator.group.offsets import NO_TIMESTAMP
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, CoordinatorRecord
 from kafka_ds.protocol.messages.persisted import (
@@ -20,6 +26,25 @@ from kafka_ds.protocol.messages.persisted import (
     OffsetCommitValue,
     encode_key,
     encode_value,
+)
+from kafka_ds.protocol.messages.persisted_consumer_groups import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
+    ConsumerGroupMemberMetadataValue,
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+    ConsumerGroupPartitionMetadataKey,
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMemberKey,
+    ConsumerGroupTargetAssignmentMemberValue,
+    ConsumerGroupTargetAssignmentMetadataKey,
+    ConsumerGroupTargetAssignmentMetadataValue,
+    CurrentTopicPartitions,
+    TargetTopicPartition,
 )
 
 GROUP_METADATA_VERSION = 3
@@ -80,3 +105,128 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         expires = value.expire_timestamp != NO_TIMESTAMP
         version = OFFSET_COMMIT_VERSION_WITH_EXPIRY if expires else OFFSET_COMMIT_VERSION
     return encode_key(record.key), encode_value(value, version)
+
+
+def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
+    """The group has another epoch."""
+    return CoordinatorRecord(
+        ConsumerGroupMetadataKey(group_id=group_id),
+        ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash),
+    )
+
+
+def member_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    """The member's identity and subscription."""
+    classic = member.classic
+    value = ConsumerGroupMemberMetadataValue(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_regex=member.regex,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        server_assignor=member.server_assignor,
+        classic_member_metadata=None
+        if classic is None
+        else ClassicMemberMetadata(
+            session_timeout_ms=classic.session_timeout_ms,
+            supported_protocols=[
+                ClassicProtocol(name=name, metadata=data) for name, data in classic.protocols
+            ],
+        ),
+    )
+    key = ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member.member_id)
+    return CoordinatorRecord(key, value)
+
+
+def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
+    """The target belongs to this epoch of the group."""
+    return CoordinatorRecord(
+        ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id),
+        ConsumerGroupTargetAssignmentMetadataValue(
+            assignment_epoch=epoch, assignment_timestamp=now_ms
+        ),
+    )
+
+
+def target_record(group_id: str, member_id: str, target: Partitions) -> CoordinatorRecord:
+    """What the member is to have."""
+    topics = [
+        TargetTopicPartition(topic_id=topic_id, partitions=partitions)
+        for topic_id, partitions in by_topic(target).items()
+    ]
+    return CoordinatorRecord(
+        ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
+        ConsumerGroupTargetAssignmentMemberValue(topic_partitions=topics),
+    )
+
+
+def current_record(group_id: str, member: ConsumerGroupMember) -> CoordinatorRecord:
+    """What the member has."""
+    return CoordinatorRecord(
+        ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member.member_id),
+        ConsumerGroupCurrentMemberAssignmentValue(
+            member_epoch=member.epoch,
+            previous_member_epoch=member.previous_epoch,
+            state=member.state,
+            assigned_partitions=_owned_topics(member.assigned),
+            partitions_pending_revocation=_owned_topics(member.revoking),
+        ),
+    )
+
+
+def _owned_topics(owned: Owned) -> list[CurrentTopicPartitions]:
+    return [
+        CurrentTopicPartitions(
+            topic_id=topic_id,
+            partitions=partitions,
+            assignment_epochs=[owned[topic_id, index] for index in partitions],
+        )
+        for topic_id, partitions in by_topic(owned).items()
+    ]
+
+
+def regex_record(
+    group_id: str, regex: str, topics: Iterable[str], version: int, now_ms: int
+) -> CoordinatorRecord:
+    """The topics that an expression matches."""
+    return CoordinatorRecord(
+        ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex),
+        ConsumerGroupRegularExpressionValue(
+            topics=sorted(topics), version=version, timestamp=now_ms
+        ),
+    )
+
+
+def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
+    """Nobody uses the expression any more."""
+    key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex)
+    return CoordinatorRecord(key, None)
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
+    """The member is gone; what it had first, so that nothing is left that nobody owns."""
+    return [
+        CoordinatorRecord(key(group_id=group_id, member_id=member_id), None)
+        for key in (
+            ConsumerGroupCurrentMemberAssignmentKey,
+            ConsumerGroupTargetAssignmentMemberKey,
+            ConsumerGroupMemberMetadataKey,
+        )
+    ]
+
+
+def consumer_group_tombstones(group: ConsumerGroup) -> list[CoordinatorRecord]:
+    """The group is gone; the record that makes it a group goes last."""
+    group_id = group.group_id
+    records = [r for member_id in group.members for r in member_tombstones(group_id, member_id)]
+    records += [regex_tombstone(group_id, regex) for regex in group.regexes]
+    key = ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id)
+    records.append(CoordinatorRecord(key, None))
+    if group.has_old_metadata:
+        records.append(
+            CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
+        )
+    records.append(CoordinatorRecord(ConsumerGroupMetadataKey(group_id=group_id), None))
+    return records

@@ -1,14 +1,10 @@
 """Pure: the coordinator of all groups in one partition of `__consumer_offsets`.
 
-Rules of this file:
 - There is one event at a time, from `handle` (or `tick`) to the end of `stored` or `not_stored`: the caller appends the
-  result's records together, replays each, and reports. Only the wait until they are committed may overlap with other
-  events, and no answer goes out before it is over.
-- Replicated state (`metadata`, `offsets`) is what a restart would find, and changes only in `replay`. So a record that
-  could not be written has changed none of it.
-- Other state (who waits, whose session ends when) changes with events. If an event writes something that members will
-  act upon, the change waits for `stored`; `not_stored` takes back what cannot stay.
-- Clock and chance (`new_id`) come from the caller.
+  result's records together, replays each, and reports. Only the wait until they are committed overlaps with others.
+- Replicated state is what a restart would find, and changes only in `replay`: a record that could not be written has
+  changed none of it. Other state (who waits, whose session ends when) changes with events; what members will act upon
+  waits for `stored`, and `not_stored` takes back what cannot stay.
 """
 
 from __future__ import annotations
@@ -18,25 +14,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
-from broker.coordinator.group.classic.group import ClassicGroup
-from broker.coordinator.group.classic.joining import Joining
-from broker.coordinator.group.classic.membership import Membership
-from broker.coordinator.group.classic.rebalance import Rebalancing, refused_join
-from broker.coordinator.group.classic.states import ClassicGroupState
-from broker.coordinator.group.committing import OffsetMetadataManager
-from broker.coordinator.group.consumer.consumers import ConsumerGroups
-from broker.coordinator.group.consumer.group import ConsumerGroupState
-from broker.coordinator.group.consumer.topology import CoordinatorMetadataImage
-from broker.coordinator.group.listing import GroupAdmin
+from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
+from broker.coordinator.group.classic_protocol import Joining, Membership, Rebalancing, refused_join
+from broker.coordinator.group.consumer_group import ConsumerGroupState
+from broker.coordinator.group.consumer_protocol import ConsumerGroups
+from broker.coordinator.group.group_admin import GroupAdmin
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
+from broker.coordinator.group.offset_metadata_manager import OffsetMetadataManager
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.state import Count, GroupMetadataManager
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import (
     NO_PRODUCER_ID,
     Client,
     CoordinatorRecord,
+    Count,
     Downgrading,
-    GroupSettings,
     JoiningClassic,
     RemovingGroups,
     ReplacingStatic,

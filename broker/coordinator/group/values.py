@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from broker.coordinator.result import CoordinatorResult, Reply, Ticket, TransactionalProducer
@@ -35,6 +36,16 @@ class Client(NamedTuple):
     host: str
     api_version: int
     sees: Callable[[str], bool] = sees_all
+
+
+class Count(Enum):
+    """Counters for the metrics, by Kafka's names."""
+
+    OFFSET_COMMITS = "offset_commit_count"
+    OFFSET_DELETIONS = "offset_deletion_count"
+    OFFSET_EXPIRATIONS = "offset_expiration_count"
+    COMPLETED_REBALANCES = "group_completed_rebalance_count"
+    CONSUMER_REBALANCES = "consumer_group_rebalance_count"
 
 
 class CoordinatorRecord(NamedTuple):
@@ -151,36 +162,3 @@ def _info(storing: Storing | None) -> tuple[str, dict[str, object]] | None:
             return f"Converted group {group_id} to the classic protocol", {"group": group_id}
         case _:
             return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
-    """The settings of all groups, under Kafka's names, with its defaults."""
-
-    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    group_consumer_heartbeat_interval_ms: int = 5_000
-    group_consumer_max_heartbeat_interval_ms: int = 15_000
-    group_consumer_max_session_timeout_ms: int = 60_000
-    group_consumer_min_heartbeat_interval_ms: int = 5_000
-    group_consumer_min_session_timeout_ms: int = 45_000
-    group_consumer_max_size: int = 2**31 - 1
-    group_consumer_migration_policy: str = "bidirectional"
-    group_consumer_session_timeout_ms: int = 45_000
-    group_initial_rebalance_delay_ms: int = 3_000
-    group_max_session_timeout_ms: int = 1_800_000
-    group_max_size: int = 2**31 - 1
-    group_min_session_timeout_ms: int = 6_000
-    offset_metadata_max_bytes: int = 4096
-    offsets_commit_timeout_ms: int = 5_000
-    offsets_load_buffer_size: int = 5 * 1024 * 1024
-    offsets_retention_check_interval_ms: int = 600_000
-    offsets_retention_minutes: int = 7 * 24 * 60
-    offsets_topic_num_partitions: int = 50
-    offsets_topic_replication_factor: int = 3
-    offsets_topic_segment_bytes: int = 100 * 1024 * 1024
-    is_replication_factor_set: bool = False
-
-    @property
-    def offsets_retention_ms(self) -> int:
-        """How long offsets of a group without members are kept."""
-        return self.offsets_retention_minutes * 60_000

@@ -16,22 +16,22 @@ from typing import Any
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.request_sender import RequestSender
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
-from broker.coordinator.transaction.joining import (
+from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     AddPartitionsToTxnRequests,
 )
-from broker.coordinator.transaction.marker_channel import TransactionMarkerChannelManager
-from broker.coordinator.transaction.markers import (
+from broker.coordinator.transaction.marker_channel_manager import (
     MarkerSender,
     MarkerWriter,
     OffsetsMarked,
+    TransactionMarkerChannelManager,
     WriteTxnMarkersRequests,
 )
+from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
-from broker.coordinator.transaction.values import (
+from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
     TransactionMetadata,
-    TransactionSettings,
 )
 from broker.crash_points import TRANSACTION_POINTS, armed_from_environment
 from broker.membership.internal_topics import CreateTopics, InternalTopicSettings

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from broker.coordinator.loads import LoadMetrics
-from broker.coordinator.transaction.states import TransactionState
+from broker.coordinator.transaction.transaction_metadata import TransactionState
 from broker.metrics.names import Sample, gauge
 
 if TYPE_CHECKING:

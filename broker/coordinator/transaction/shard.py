@@ -1,19 +1,11 @@
-"""Pure: the machine of transactions: decisions of one partition of `__transaction_state` (KIP-98, KIP-360, KIP-890).
+"""Pure: the transactions of one partition of `__transaction_state`: all decisions (KIP-98, KIP-360, KIP-890).
 
-Rules of this file:
-- `handle`-like methods change nothing. They return the record that would change something, the answer for when the
-  record is committed, and what must be done then. Only `replay` changes state, at load and at run time.
-- A decision (PrepareCommit, PrepareAbort) is final. Until each of its markers is written the transactional id accepts
-  nothing else: CONCURRENT_TRANSACTIONS, and clients ask again.
-- A new instance fences the previous one: first the open transaction is aborted under a raised epoch, and the new
-  instance asks again. The state PrepareEpochFence is passed in one step, as an append here fails or is done at once.
-- No answer is given from memory alone: what was decided or added before is written again before it is confirmed again.
-  A coordinator that has lost its leadership without knowing cannot write, so it confirms nothing that another one has
-  changed since.
-- Unlike in Kafka, a producer that names its id and epoch (KIP-360) is fenced if the epoch is old, even while a
-  transaction is open: otherwise an instance that was fenced long ago could abort its successor's transaction.
-- Time comes from the caller, and so do producer ids: if one is needed, `NeedsProducerId` is raised and the caller asks
-  again with one.
+- Requests change nothing: they return a record, the answer for when it is committed, and what follows. Only `replay`
+  changes state. A decision is final; until its markers are written the id gets CONCURRENT_TRANSACTIONS.
+- Nothing is granted from memory alone: what was decided or added before is written again before it is confirmed again,
+  so that a coordinator that was deposed without knowing confirms nothing.
+- Unlike in Kafka a producer that names an old epoch (KIP-360) is fenced even while a transaction is open: an instance
+  that was fenced long ago could abort its successor's transaction. Producer ids and time come from the caller.
 """
 
 from __future__ import annotations
@@ -23,9 +15,8 @@ from dataclasses import replace
 from itertools import chain
 
 from broker.coordinator.result import CoordinatorResult, Instant, Ticket
-from broker.coordinator.transaction.records import decode_record, encode_record
-from broker.coordinator.transaction.states import TransactionState
-from broker.coordinator.transaction.values import (
+from broker.coordinator.transaction.settings import TransactionSettings
+from broker.coordinator.transaction.transaction_metadata import (
     EPOCH_MAX,
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -35,8 +26,10 @@ from broker.coordinator.transaction.values import (
     ProducerIdAndEpoch,
     TransactionMetadata,
     TransactionRecord,
-    TransactionSettings,
+    TransactionState,
     WriteMarkers,
+    decode_record,
+    encode_record,
     is_epoch_exhausted,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -11,7 +11,7 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.coordinator.group.consumer.describing import refused
+from broker.coordinator.group.group_admin import refused
 from broker.handlers.answers import settled
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of

@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.coordinator.placement import TOPIC
-from broker.coordinator.transaction.joining import PendingVerification, support_of
-from broker.coordinator.transaction.values import ProducerIdAndEpoch
+from broker.coordinator.transaction.add_partitions_to_txn_manager import (
+    PendingVerification,
+    support_of,
+)
+from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.answers import answered
 from broker.handlers.groups.common import client_of
 from broker.handlers.groups.known_partitions import merge, take_out_unknown

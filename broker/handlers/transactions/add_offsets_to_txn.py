@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.coordinator.placement import TOPIC
-from broker.coordinator.transaction.values import ProducerIdAndEpoch
+from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves

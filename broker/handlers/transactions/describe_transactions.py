@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from broker.coordinator.transaction.records import by_topic
+from broker.coordinator.transaction.transaction_metadata import by_topic
 from broker.registry import RequestContext, serves
 from broker.security.authorization.asking import sees
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

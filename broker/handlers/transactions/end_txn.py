@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.coordinator.transaction.values import (
+from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_0,
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,

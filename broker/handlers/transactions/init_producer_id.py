@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.coordinator.transaction.values import ProducerIdAndEpoch
+from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.answers import answered
 from broker.handlers.transactions.common import told
 from broker.membership.producer_ids import ProducerIds

@@ -11,7 +11,7 @@ Versions: 1 the duration (KIP-994); 2 the expression (KIP-1152), in RE2's syntax
 
 from __future__ import annotations
 
-from broker.coordinator.transaction.states import BY_NAME
+from broker.coordinator.transaction.transaction_metadata import BY_NAME
 from broker.patterns import matcher
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from broker.coordinator.transaction.markers import TxnMarkerEntry
+from broker.coordinator.transaction.marker_channel_manager import TxnMarkerEntry
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse

@@ -208,7 +208,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "SyncGroup": _MEMBER,
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
-    # Expressions are looked up with the member's rights (broker.coordinator.group.consumer.changing).
+    # Expressions are looked up with the member's rights (broker.coordinator.group.consumer_group_reconciler).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(Operation.DESCRIBE, _subscribed_topics)),
     "OffsetCommit": (*_MEMBER, Parts(Operation.READ, "topics", _topic)),
     "OffsetFetch": (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.joining import TransactionalWriter
+from broker.coordinator.transaction.add_partitions_to_txn_manager import TransactionalWriter
 from broker.log.packing import PACKED_AT_ONCE_BYTES_MAX
 from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, WALKED_AT_ONCE_BYTES_MAX
 from broker.replica.leader import batch_preparer as preparing

@@ -10,8 +10,8 @@ from typing import Any
 import polars
 import pytest
 
-from broker.coordinator.group.lake import noting
-from broker.coordinator.group.lake.noting import OffsetPublisher
+from broker.coordinator.group import offset_publisher
+from broker.coordinator.group.offset_publisher import OffsetPublisher
 from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.delta.actions import add_action, remove_action
 from kafka_ds.delta.commit import PlainChange
@@ -234,7 +234,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
 async def test_a_stop_does_not_wait_for_a_store_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(noting, "PUBLISH_SECONDS", 0.05)
+    monkeypatch.setattr(offset_publisher, "PUBLISH_SECONDS", 0.05)
     async with in_process(tmp_path) as broker:
         node = broker.node
         await broker.create("orders")

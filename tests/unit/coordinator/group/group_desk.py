@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.coordinator.group.consumer.topology import CoordinatorMetadataImage
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.records import encode_record
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, Request
-from broker.coordinator.group.values import NO_PRODUCER_ID, Client, GroupSettings, sees_all
+from broker.coordinator.group.values import NO_PRODUCER_ID, Client, sees_all
 from broker.coordinator.result import CoordinatorResult, Instant, Reply
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

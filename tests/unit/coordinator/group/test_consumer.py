@@ -7,10 +7,14 @@ from random import Random
 
 import pytest
 
-from broker.coordinator.group.consumer.assignors import ASSIGNORS, Subscriber
-from broker.coordinator.group.consumer.group import ConsumerGroupState
-from broker.coordinator.group.consumer.member import NOTHING, ConsumerGroupMember, MemberState
-from broker.coordinator.group.consumer.records import epoch_record, member_record
+from broker.coordinator.group.assignors import ASSIGNORS, Subscriber
+from broker.coordinator.group.consumer_group import (
+    NOTHING,
+    ConsumerGroupMember,
+    ConsumerGroupState,
+    MemberState,
+)
+from broker.coordinator.group.records import epoch_record, member_record
 from broker.coordinator.group.shard import FetchOffsets
 from broker.coordinator.group.values import sees_all
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.group.committing import EXPIRED_RECORDS_MAX
+from broker.coordinator.group.offset_metadata_manager import EXPIRED_RECORDS_MAX
 from broker.coordinator.group.records import encode_record
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, TopicsDeleted
-from broker.coordinator.group.values import Client, CoordinatorRecord, GroupSettings
+from broker.coordinator.group.values import Client, CoordinatorRecord
 from broker.coordinator.loads import CoordinatorState
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext

@@ -11,7 +11,7 @@ def test_between_two_turns_of_a_deletion_offsets_are_told_apart_also_in_transact
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What was pending goes though it has been committed meanwhile; what came since is of the topic of now."""
-    monkeypatch.setattr("broker.coordinator.group.committing.EXPIRED_RECORDS_MAX", 1)
+    monkeypatch.setattr("broker.coordinator.group.offset_metadata_manager.EXPIRED_RECORDS_MAX", 1)
     desk = Desk()
     desk.commit(1, group="a")
     commit_in_transaction(desk, 2, group="b", producer_id=7)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.group.classic.states import ClassicGroupState
+from broker.coordinator.group.classic_group import ClassicGroupState
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import JoinGroupResponse, LeaveGroupRequest
 from kafka_ds.protocol.messages.consumer_protocol import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.coordinator.group.lake.restored import TruncatedOffset, restored_groups
+from broker.coordinator.group.restored_groups import TruncatedOffset, restored_groups
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard
-from broker.coordinator.group.values import GroupSettings
 from broker.restore import record_batches
 from kafka_ds.records.batch import read_header
 

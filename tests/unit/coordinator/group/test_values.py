@@ -4,9 +4,12 @@ import itertools
 
 import pytest
 
-from broker.coordinator.group.classic.group import ClassicGroup
-from broker.coordinator.group.classic.states import PREDECESSORS, ClassicGroupState
-from broker.coordinator.group.classic.subscription import subscribed_topics
+from broker.coordinator.group.classic_group import (
+    PREDECESSORS,
+    ClassicGroup,
+    ClassicGroupState,
+    subscribed_topics,
+)
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.placement import partition_for
 from broker.java_hash import java_hash

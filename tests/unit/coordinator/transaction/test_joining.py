@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.joining import (
+from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     PendingVerification,
     TransactionalWriter,
     TransactionSupportedOperation,
 )
-from broker.coordinator.transaction.values import ProducerIdAndEpoch, TransactionSettings
+from broker.coordinator.transaction.settings import TransactionSettings
+from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
 

@@ -7,18 +7,17 @@ from dataclasses import replace
 import pytest
 
 from broker.coordinator.result import CoordinatorResult, Instant
-from broker.coordinator.transaction.records import decode_record, encode_record
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
-from broker.coordinator.transaction.states import (
+from broker.coordinator.transaction.transaction_metadata import (
     BY_NAME,
     BY_NUMBER,
-    VALID_PREVIOUS,
-    TransactionState,
-)
-from broker.coordinator.transaction.values import (
     EPOCH_MAX,
+    VALID_PREVIOUS,
     ProducerIdAndEpoch,
+    TransactionState,
     WriteMarkers,
+    decode_record,
+    encode_record,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted_transactions import TransactionLogKey, encode_key

@@ -13,11 +13,12 @@ import pytest
 from broker import node
 from broker.coordinator.placement import partition_for
 from broker.coordinator.result import Instant
-from broker.coordinator.transaction import marker_channel
-from broker.coordinator.transaction.markers import MarkerSender
+from broker.coordinator.transaction import marker_channel_manager as marker_channel
+from broker.coordinator.transaction.marker_channel_manager import MarkerSender
+from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.coordinator.transaction.states import TransactionState as S
-from broker.coordinator.transaction.values import ProducerIdAndEpoch, TransactionSettings
+from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
+from broker.coordinator.transaction.transaction_metadata import TransactionState as S
 from broker.log.directories.manager import LogManager
 from broker.replica.leader import hosted
 from broker.replica.leader.hosted import HostedPartition

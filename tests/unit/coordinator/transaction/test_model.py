@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.coordinator.result import CoordinatorResult, Instant
-from broker.coordinator.transaction.records import decode_record, encode_record
+from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.coordinator.transaction.states import TransactionState
-from broker.coordinator.transaction.values import (
+from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
     TransactionMetadata,
-    TransactionSettings,
+    TransactionState,
     WriteMarkers,
+    decode_record,
+    encode_record,
 )
 from broker.log.config import LogConfig
 from broker.log.own_batches import OwnBatch, Place, accept, record_own

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator.transaction.sequences import TRIED_MAX, FirstSequences
+from broker.coordinator.transaction.first_sequences import TRIED_MAX, FirstSequences
 from broker.log.producers import Producers
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

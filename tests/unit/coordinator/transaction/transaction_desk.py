@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from broker.coordinator.result import CoordinatorResult
+from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.coordinator.transaction.states import TransactionState
-from broker.coordinator.transaction.values import (
+from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
     TransactionMetadata,
-    TransactionSettings,
+    TransactionState,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

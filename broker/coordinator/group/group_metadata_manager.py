@@ -1,11 +1,8 @@
-"""Pure: the state of one partition's coordinator, which its parts share.
+"""Pure: the groups of one partition's coordinator: what the log says of them, and their present state.
 
-Rules of this file:
-- Replicated, and changed only by `replay`: `metadata`, `consumers` and `offsets`. They are what the log says.
-- A group is of the classic protocol (`metadata`, and its present state in `groups`) or of the consumer protocol
-  (`consumers`).
-- Not replicated: the timers, and the present state in `groups` (who waits for what, who has joined since). They start
-  anew when the log has been loaded: sessions count from then on.
+- Replicated, and changed only by `replay`: `metadata` (classic groups), `consumers`, `offsets`.
+- Not replicated: the timers, and `groups`, the present state of classic groups (who waits for what, who has joined
+  since). They start anew when the log has been loaded: sessions count from then on.
 - A group that only has offsets (a "simple" one) has no members and no protocol; it is created when a request names it.
 """
 
@@ -13,30 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import Enum
 
-from broker.coordinator.group.classic.group import ClassicGroup
-from broker.coordinator.group.classic.states import ClassicGroupState
-from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.topology import (
+from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
+from broker.coordinator.group.consumer_group import ConsumerGroup
+from broker.coordinator.group.metadata_image import (
     CoordinatorMetadataImage,
     EmptyMetadataImage,
     TopicRegexResolver,
 )
 from broker.coordinator.group.offsets import Offsets
+from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
-from broker.coordinator.group.values import GroupSettings
+from broker.coordinator.group.values import Count
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
-
-
-class Count(Enum):
-    """Counters for the metrics, by Kafka's names."""
-
-    OFFSET_COMMITS = "offset_commit_count"
-    OFFSET_DELETIONS = "offset_deletion_count"
-    OFFSET_EXPIRATIONS = "offset_expiration_count"
-    COMPLETED_REBALANCES = "group_completed_rebalance_count"
-    CONSUMER_REBALANCES = "consumer_group_rebalance_count"
 
 
 class GroupMetadataManager:

@@ -1,16 +1,10 @@
 """Pure: OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, and the expiration of offsets.
 
-Rules of this file:
-- A commit names its generation and counts only in that one: a member that was left behind must not move the offsets of
-  the new owner of its partitions. A commit without a generation (-1) is from a "simple" consumer or an operator, and is
-  accepted only for groups without members.
-- A commit keeps a member's session alive.
-- Offsets are kept for offsets.retention.minutes. For a group with a protocol this time counts from when it became
-  empty, otherwise from the commit. A consumer group with members keeps the offsets of its subscribed topics (KIP-211).
-  If a commit sets a retention of its own (OffsetCommit 2-4), that holds.
-- An offset that an open transaction may change is not stable: a fetch that requires stable offsets gets an error
-  (KIP-447).
-- An offset belongs to the topic's id if both ids are known: a topic that is created again begins without offsets.
+- A commit counts only in the generation, or member epoch, that it names; -1 is for operators and "simple" consumers,
+  and only while the group has no members. A member that is late by some epochs may commit what it had then (KIP-1251).
+- Offsets are kept for offsets.retention.minutes: from when a group with a protocol became empty, otherwise from the
+  commit, and for subscribed topics of a group with members for ever (KIP-211).
+- An offset that an open transaction may change is not stable (KIP-447). Of an earlier topic of that name none counts.
 """
 
 from __future__ import annotations
@@ -18,18 +12,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from broker.coordinator.group.classic.group import ClassicGroup
-from broker.coordinator.group.classic.rebalance import Rebalancing
-from broker.coordinator.group.classic.states import ClassicGroupState
-from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.offset_checks import check_commit, check_fetch
+from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
+from broker.coordinator.group.classic_protocol import Rebalancing
+from broker.coordinator.group.consumer_group import ConsumerGroup, ConsumerGroupMember
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.offsets import NO_OFFSET, NO_TIMESTAMP, OffsetAndMetadata
-from broker.coordinator.group.records import group_tombstone, offset_tombstone
-from broker.coordinator.group.state import Count, GroupMetadataManager
+from broker.coordinator.group.records import (
+    consumer_group_tombstones,
+    group_tombstone,
+    offset_tombstone,
+)
 from broker.coordinator.group.values import (
     NO_MEMBER_ID,
     Client,
     CoordinatorRecord,
+    Count,
     RemovingGroups,
     ResultBuilder,
 )
@@ -304,7 +302,7 @@ class OffsetMetadataManager:
             consumers = state.consumers.get(group_id)
             if consumers is not None:
                 if self._expire_group(consumers, now, step):
-                    step.records.extend(consumers.tombstones())
+                    step.records.extend(consumer_group_tombstones(consumers))
                     removed.append(group_id)
                 continue
             group = state.find(group_id)
@@ -416,3 +414,78 @@ def _fetched(partition: int, found: OffsetAndMetadata) -> OffsetFetchResponsePar
         committed_leader_epoch=found.leader_epoch,
         metadata=found.metadata,
     )
+
+
+FIRST_VERSION_OF_MEMBERS = 9
+NO_EPOCH = -1
+
+
+def check_commit(
+    group: ConsumerGroup,
+    request: OffsetCommitRequest | TxnOffsetCommitRequest,
+    topology: CoordinatorMetadataImage,
+    api_version: int,
+) -> None:
+    """Raise KafkaError if the client may not commit these offsets."""
+    in_transaction = isinstance(request, TxnOffsetCommitRequest)
+    epoch = (
+        request.generation_id
+        if isinstance(request, TxnOffsetCommitRequest)
+        else request.generation_id_or_member_epoch
+    )
+    if epoch < 0 and not group.members:
+        return
+    nobody = request.member_id == NO_MEMBER_ID and request.group_instance_id is None
+    if in_transaction and epoch == NO_EPOCH and nobody:
+        return
+    member = group.member(request.member_id)
+    if not in_transaction and member.classic is None and api_version < FIRST_VERSION_OF_MEMBERS:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    try:
+        _check_epoch(member, epoch, _named(request), topology)
+    except KafkaError:
+        # Producers know no epochs of members.
+        if in_transaction:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION) from None
+        raise
+
+
+def _named(request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterable[tuple[str, int]]:
+    for topic in request.topics:
+        for partition in topic.partitions:
+            yield topic.name, partition.partition_index
+
+
+def _check_epoch(
+    member: ConsumerGroupMember,
+    epoch: int,
+    named: Iterable[tuple[str, int]],
+    topology: CoordinatorMetadataImage,
+) -> None:
+    if epoch == member.epoch:
+        return
+    if epoch > member.epoch:
+        raise _late(member)
+    for topic, index in named:
+        shape = topology.topic(topic)
+        if shape is None:
+            raise _late(member)
+        partition = (shape.topic_id, index)
+        since = member.assigned.get(partition, member.revoking.get(partition))
+        if since is None or epoch < since:
+            raise _late(member)
+
+
+def check_fetch(group: ConsumerGroup, request: OffsetFetchRequestGroup) -> None:
+    """Raise KafkaError for an unknown member, or another epoch than the member's."""
+    if request.member_id is None and request.member_epoch < 0:
+        return
+    member = group.member(request.member_id or NO_MEMBER_ID)
+    if request.member_epoch != member.epoch:
+        raise _late(member)
+
+
+def _late(member: ConsumerGroupMember) -> KafkaError:
+    if member.classic is not None:
+        return KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    return KafkaError(ErrorCode.STALE_MEMBER_EPOCH)

@@ -1,9 +1,9 @@
-"""Pure: ListGroups, DescribeGroups, DeleteGroups: what an operator sees of groups and does to them.
+"""Pure: ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups: what operators ask of groups.
 
-Rules of this file:
 - Filters are compared without regard to case. A state or type that we do not know matches nothing.
 - A group that is not there, or of the consumer protocol, is described as Dead, from version 6 on with
   GROUP_ID_NOT_FOUND (KIP-1043). ListGroups tells of both kinds.
+- A consumer member's partitions that it has yet to give back it has still. Topics that are gone are left out.
 - Only a group without members is deleted, and its offsets with it.
 """
 
@@ -11,13 +11,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from broker.coordinator.group.classic.group import ClassicGroup, ClassicGroupMember
-from broker.coordinator.group.classic.states import ClassicGroupState
-from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL
-from broker.coordinator.group.records import group_tombstone, offset_tombstone
-from broker.coordinator.group.state import GroupMetadataManager
+from broker.coordinator.group.classic_group import (
+    CONSUMER_PROTOCOL,
+    ClassicGroup,
+    ClassicGroupMember,
+    ClassicGroupState,
+)
+from broker.coordinator.group.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupMember,
+    Partition,
+    by_topic,
+)
+from broker.coordinator.group.consumer_group_reconciler import ConsumerGroupReconciler
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.records import (
+    consumer_group_tombstones,
+    group_tombstone,
+    offset_tombstone,
+)
 from broker.coordinator.group.values import CoordinatorRecord, RemovingGroups, ResultBuilder
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeResponseAssignment,
+    ConsumerGroupDescribeResponseDescribedGroup,
+    ConsumerGroupDescribeResponseMember,
+    ConsumerGroupDescribeResponseTopicPartitions,
+)
 from kafka_ds.protocol.messages.group_admin import (
     DeletableGroupResult,
     DescribedGroup,
@@ -92,7 +112,7 @@ class GroupAdmin:
             code = ErrorCode.NONE
             if consumers is not None and not consumers.members:
                 step.records += self._offset_tombstones(group_id)
-                step.records += consumers.tombstones()
+                step.records += consumer_group_tombstones(consumers)
             elif consumers is not None:
                 code = ErrorCode.NON_EMPTY_GROUP
             elif group is None:
@@ -136,4 +156,76 @@ def _member(group: ClassicGroup, member: ClassicGroupMember, stable: bool) -> De
         client_host=member.client_host,
         member_metadata=member.metadata(group.protocol_name) if stable else b"",
         member_assignment=member.assignment,
+    )
+
+
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+
+
+class Describing:
+    """Descriptions of a shard's consumer groups."""
+
+    def __init__(self, state: GroupMetadataManager, changing: ConsumerGroupReconciler) -> None:
+        self._state = state
+        self._changing = changing
+
+    def described(self, group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
+        """One group with its members."""
+        group = self._state.consumers.get(group_id)
+        if group is None:
+            classic = self._state.find(group_id) is not None
+            said = "is not a consumer group." if classic else "not found."
+            return refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {said}")
+        return ConsumerGroupDescribeResponseDescribedGroup(
+            group_id=group_id,
+            group_state=group.state.value,
+            group_epoch=group.epoch,
+            assignment_epoch=group.target_epoch,
+            assignor_name=self._changing.assignor_of(group),
+            members=[self._member(group, member) for member in group.members.values()],
+        )
+
+    def _member(
+        self, group: ConsumerGroup, member: ConsumerGroupMember
+    ) -> ConsumerGroupDescribeResponseMember:
+        return ConsumerGroupDescribeResponseMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topics),
+            subscribed_topic_regex=member.regex,
+            assignment=self._assignment(member.owned),
+            target_assignment=self._assignment(group.target_for(member.member_id)),
+            member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
+        )
+
+    def _assignment(
+        self, partitions: Iterable[Partition]
+    ) -> ConsumerGroupDescribeResponseAssignment:
+        topics = []
+        for topic_id, indexes in by_topic(partitions).items():
+            name = self._state.topology.name_of(topic_id)
+            if name is not None:
+                topics.append(
+                    ConsumerGroupDescribeResponseTopicPartitions(
+                        topic_id=topic_id, topic_name=name, partitions=indexes
+                    )
+                )
+        return ConsumerGroupDescribeResponseAssignment(topic_partitions=topics)
+
+
+def refused(
+    group_id: str, code: ErrorCode, message: str | None
+) -> ConsumerGroupDescribeResponseDescribedGroup:
+    """A group without anything to describe."""
+    return ConsumerGroupDescribeResponseDescribedGroup(
+        error_code=code,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        assignor_name="",
+        members=[],
     )

@@ -1,31 +1,21 @@
-"""Pure: one group of the consumer protocol (KIP-848), as the records of `__consumer_offsets` describe it.
+"""Pure: a group of the consumer protocol (KIP-848) and its members, as the log tells of them.
 
-Rules of this file:
-- Only `replay` changes it: everything in it is replicated, except `checked`, which saves work.
-- Three epochs follow each other. The group's goes up when members, subscriptions or topics change. The target's follows
-  when an assignment is made for it. Each member's follows when it has given back what others are to get.
-- Records may come in any order that compaction leaves: whatever a record names is created by it.
+- Only `replay` changes a group; a member is a value. Records may come in any order that compaction leaves.
+- Three epochs follow each other: the group's goes up when members, subscriptions or topics change, the target's when an
+  assignment is made for it, each member's when it has given back what others are to get.
+- A partition is a member's until a record says that it was given back: `revoking` counts as owned. Each has the epoch
+  in which it was assigned, so that a member that is late may commit what it had then already (KIP-1251).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from enum import Enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, IntEnum
+from typing import TypeAlias
 
-from broker.coordinator.group.consumer.member import (
-    NOTHING,
-    ConsumerGroupMember,
-    MemberState,
-    Partition,
-    Partitions,
-)
-from broker.coordinator.group.consumer.records import (
-    group_tombstones,
-    target_of,
-    with_current,
-    with_metadata,
-)
-from broker.coordinator.group.values import CoordinatorRecord
+from broker.coordinator.group.values import Protocols
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
 from kafka_ds.protocol.messages.persisted_consumer_groups import (
@@ -42,7 +32,142 @@ from kafka_ds.protocol.messages.persisted_consumer_groups import (
     ConsumerGroupTargetAssignmentMemberValue,
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
+    CurrentTopicPartitions,
 )
+
+# (topic id, index)
+Partition: TypeAlias = tuple[bytes, int]
+Partitions: TypeAlias = frozenset[Partition]
+# With the epoch at which each was assigned.
+Owned: TypeAlias = Mapping[Partition, int]
+
+NOTHING: Partitions = frozenset()
+JOINING_EPOCH = 0
+LEAVING_EPOCH = -1
+# A static member goes and will be back: what it has stays its own (KIP-848).
+LEAVING_STATIC_EPOCH = -2
+NO_EPOCH = -1
+# Written by a Kafka that kept none: the partition has been the member's since ever.
+NO_ASSIGNMENT_EPOCH = 0
+
+
+class MemberState(IntEnum):
+    """Where a member is between two targets; the numbers are those of Kafka's records.
+
+    STABLE                it has what its target says
+    UNREVOKED_PARTITIONS  it has to give partitions back before it may go on to the next epoch
+    UNRELEASED_PARTITIONS it is in the target's epoch, and waits for partitions that others have yet to give back
+    UNKNOWN               a later Kafka has written it
+    """
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    UNRELEASED_PARTITIONS = 2
+    UNKNOWN = 127
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMetadata:
+    """What a member of the classic protocol has said when it joined."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupMember:
+    """A member as the log describes it."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: frozenset[str] = frozenset()
+    regex: str = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    # None: it speaks the consumer protocol.
+    classic: ClassicMetadata | None = None
+    epoch: int = JOINING_EPOCH
+    previous_epoch: int = NO_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: Owned = field(default_factory=dict)
+    revoking: Owned = field(default_factory=dict)
+
+    @property
+    def owned(self) -> Iterator[Partition]:
+        """Everything that nobody else may have."""
+        yield from self.assigned
+        yield from self.revoking
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        """Whether it has what the target of this epoch says."""
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+
+def by_topic(partitions: Iterable[Partition]) -> dict[bytes, list[int]]:
+    """The partitions of each topic, in order."""
+    found: dict[bytes, list[int]] = {}
+    for topic_id, index in sorted(partitions):
+        found.setdefault(topic_id, []).append(index)
+    return found
+
+
+# -- what records say of a member
+
+
+def with_metadata(
+    member: ConsumerGroupMember, value: ConsumerGroupMemberMetadataValue
+) -> ConsumerGroupMember:
+    """The member as the record of what it wants describes it."""
+    classic = value.classic_member_metadata
+    return replace(
+        member,
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        topics=frozenset(value.subscribed_topic_names),
+        regex=value.subscribed_topic_regex or "",
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        server_assignor=value.server_assignor,
+        classic=None
+        if classic is None
+        else ClassicMetadata(
+            session_timeout_ms=classic.session_timeout_ms,
+            protocols=tuple((p.name, bytes(p.metadata)) for p in classic.supported_protocols),
+        ),
+    )
+
+
+def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
+    """What the record says that the member is to have."""
+    return frozenset((t.topic_id, index) for t in value.topic_partitions for index in t.partitions)
+
+
+def with_current(
+    member: ConsumerGroupMember, value: ConsumerGroupCurrentMemberAssignmentValue
+) -> ConsumerGroupMember:
+    """The member as the record of what it has describes it."""
+    known = value.state in MemberState.__members__.values()
+    return replace(
+        member,
+        epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=MemberState(value.state) if known else MemberState.UNKNOWN,
+        assigned=_owned(value.assigned_partitions),
+        revoking=_owned(value.partitions_pending_revocation),
+    )
+
+
+def _owned(topics: Iterable[CurrentTopicPartitions]) -> Owned:
+    found = {}
+    for topic in topics:
+        epochs = topic.assignment_epochs or [NO_ASSIGNMENT_EPOCH] * len(topic.partitions)
+        for index, epoch in zip(topic.partitions, epochs, strict=True):
+            found[topic.topic_id, index] = epoch
+    return found
 
 
 class ConsumerGroupState(Enum):
@@ -189,12 +314,6 @@ class ConsumerGroup:
                 self.owners[partition] = new.member_id
             if new.instance_id is not None:
                 self.static_ids[new.instance_id] = new.member_id
-
-    def tombstones(self) -> list[CoordinatorRecord]:
-        """The tombstones that delete the group."""
-        return group_tombstones(
-            self.group_id, self.members, self.regexes, has_old_metadata=self.has_old_metadata
-        )
 
     # -- what is to be seen -------------------------------------------------------------------------
 

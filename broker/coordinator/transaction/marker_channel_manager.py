@@ -1,27 +1,31 @@
-"""Shell: the ends of transactions in their partitions, here and on other brokers: control batches (markers).
+"""Shell: what follows a committed decision: a marker in each partition, here or elsewhere, then the completing record.
 
-Rules of this file:
-- A marker counts as written when it is below the high watermark; until then the transaction is not complete.
-- A partition that no longer exists needs no marker. One that cannot take it now is asked again, at its leader of that
-  time, as often as necessary: a decision is never given up.
-- A fenced marker is dropped: either the producer has a newer epoch, and so another transaction, or there is a newer
-  coordinator, which completes what this one has decided.
-- A marker of the second protocol (KIP-890) raises the epoch. So if it finds an open transaction of its own epoch, it is
-  late and would end the next transaction: INVALID_PRODUCER_EPOCH (KIP-1228). Otherwise writing one twice does no harm.
-- The groups hear of a marker in `__consumer_offsets` at once: the transaction's offsets count from then on. Writes of
-  the same producer that wait for their append hear of it, too: they were verified for a transaction that is over.
+- A marker counts when it is below the high watermark. A decision is never given up while its coordinator is led here:
+  a partition that cannot take its marker is asked again, one that is gone needs none. The next leader does it else.
+- A fenced marker is dropped: there is a newer transaction, or a newer coordinator, which completes this one.
+- One of KIP-890's protocol that finds a transaction of its epoch open is late: INVALID_PRODUCER_EPOCH (KIP-1228).
+- What can be written at once is written before the answer goes out: the next transaction finds this one complete.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
 
 from broker.coordinator.placement import TOPIC as OFFSETS_TOPIC
 from broker.coordinator.request_sender import RequestSender, found_in
-from broker.coordinator.runtime import Partitions
-from broker.coordinator.transaction.values import TRANSACTION_VERSION_2, TransactionMetadata
+from broker.coordinator.runtime import CoordinatorContext, Partitions
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
+from broker.coordinator.transaction.transaction_metadata import (
+    TRANSACTION_VERSION_2,
+    TransactionMetadata,
+    WriteMarkers,
+)
+from broker.crash_points import CrashPoints
 from broker.log.values import AppendOrigin
 from broker.metadata.events import NO_LEADER
 from broker.metadata.image import MetadataImage
@@ -221,3 +225,153 @@ class MarkerSender:
 def is_settled(code: ErrorCode) -> bool:
     """Whether the partition needs no further try."""
     return code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+_LOGGER = logging.getLogger(__name__)
+
+MARKER_RETRY_SECONDS = 0.1
+# After a mistake of ours, which may come again.
+BEGIN_AGAIN_SECONDS = 1.0
+# How many markers are written before others get their turn.
+MARKERS_AT_ONCE = 100
+
+Outcome: TypeAlias = ErrorCode | Awaitable[ErrorCode]
+Context: TypeAlias = CoordinatorContext[TransactionCoordinatorShard]
+
+
+class TransactionMarkerChannelManager:
+    """Completes the decided transactions of all coordinators of this broker."""
+
+    def __init__(self, markers: MarkerSender, crash_points: CrashPoints) -> None:
+        self._markers = markers
+        self._crash_points = crash_points
+        self._tasks: set[asyncio.Task[None]] = set()
+        # What decided transactions still want, for the metrics.
+        self.markers_left = 0
+        self.ends_left = 0
+
+    def perform(self, context: Context, effect: WriteMarkers) -> None:
+        """Write what can be written at once, and go on with the rest in a task; what raises is begun again."""
+        self._crash_points.at("after_prepare")
+        try:
+            self._write(context, effect.transaction)
+        except Exception:
+            self._begin_again(context, effect.transaction)
+            raise
+
+    def _write(self, context: Context, decided: TransactionMetadata) -> None:
+        if not context.is_active:
+            return
+        marker = TxnMarkerEntry.of(decided, context.coordinator_epoch)
+        listed = sorted(decided.partitions)
+        outcomes = self._write_some(marker, listed[:MARKERS_AT_ONCE])
+        left = listed[MARKERS_AT_ONCE:]
+        if left or any(code is not ErrorCode.NONE for code in outcomes.values()):
+            work = self._write_all(context, decided, marker, outcomes, left)
+            self._begin(context, decided, work)
+        else:
+            self._complete(context, decided)
+
+    def stop(self) -> None:
+        """Write nothing more."""
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def _begin(
+        self, context: Context, decided: TransactionMetadata, work: Coroutine[Any, Any, None]
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ended, context, decided))
+
+    def _ended(
+        self, context: Context, decided: TransactionMetadata, task: asyncio.Task[None]
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() or task.exception() is None:
+            return
+        where, error = context.partition.log.name, task.exception()
+        _LOGGER.error("%s: internal error with %s", where, decided.transactional_id, exc_info=error)
+        self._begin_again(context, decided)
+
+    def _begin_again(self, context: Context, decided: TransactionMetadata) -> None:
+        """Nobody else would complete it before another broker leads the coordinator's partition."""
+
+        async def again() -> None:
+            await asyncio.sleep(BEGIN_AGAIN_SECONDS)
+            self._write(context, decided)
+
+        if context.is_active:
+            self._begin(context, decided, again())
+
+    def _write_some(
+        self, marker: TxnMarkerEntry, listed: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, Outcome]:
+        outcomes: dict[TopicPartition, Outcome] = {}
+        for where in listed:
+            outcome = self._markers.write(marker, where)
+            if not isinstance(outcome, ErrorCode):
+                outcome = asyncio.ensure_future(outcome)
+            outcomes[where] = outcome
+            self._crash_points.at("after_marker")
+        return outcomes
+
+    async def _write_all(
+        self,
+        context: Context,
+        decided: TransactionMetadata,
+        marker: TxnMarkerEntry,
+        outcomes: dict[TopicPartition, Outcome],
+        left: list[TopicPartition],
+    ) -> None:
+        """Ask every partition until it has its marker; then the transaction is complete."""
+        while True:
+            await asyncio.sleep(0)
+            while left and context.is_active:
+                outcomes |= self._write_some(marker, left[:MARKERS_AT_ONCE])
+                left = left[MARKERS_AT_ONCE:]
+                await asyncio.sleep(0)
+            for where, outcome in outcomes.items():
+                code = outcome if isinstance(outcome, ErrorCode) else await outcome
+                if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                    # Another broker coordinates this: it has found the decision, and completes it.
+                    self._fenced(decided, where, code)
+                    return
+                if code in FENCED:
+                    self._fenced(decided, where, code)
+                elif not is_settled(code):
+                    left.append(where)
+            if not left or not context.is_active:
+                break
+            outcomes = {}
+            await self._wait_with(left)
+        self._complete(context, decided)
+
+    async def _wait_with(self, left: list[TopicPartition]) -> None:
+        self.markers_left += len(left)
+        try:
+            await asyncio.sleep(MARKER_RETRY_SECONDS)
+        finally:
+            self.markers_left -= len(left)
+
+    def _fenced(self, decided: TransactionMetadata, where: TopicPartition, code: ErrorCode) -> None:
+        """A newer producer or coordinator has ended this there: nothing is left to do for this partition."""
+        _LOGGER.warning("%s in %s-%d: %s", decided.transactional_id, *where, code.name)
+
+    def _complete(
+        self, context: Context, decided: TransactionMetadata, *, is_again: bool = False
+    ) -> None:
+        self._crash_points.at("after_markers")
+        error = context.run(lambda shard, now_ms: shard.markers_written(decided, now_ms))
+        if error is not None:
+            if not is_again:
+                _LOGGER.warning("%s cannot be completed yet: %s", decided.transactional_id, error)
+            self._begin(context, decided, self._complete_later(context, decided))
+
+    async def _complete_later(self, context: Context, decided: TransactionMetadata) -> None:
+        self.ends_left += 1
+        try:
+            await asyncio.sleep(MARKER_RETRY_SECONDS)
+        finally:
+            self.ends_left -= 1
+        self._complete(context, decided, is_again=True)

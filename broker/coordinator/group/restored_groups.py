@@ -1,9 +1,7 @@
 """Pure: groups from the lake (`__offsets`) as records of `__consumer_offsets` again, after all disks were lost.
 
-Rules of this file:
 - A group comes back empty, in its last generation; its members join anew.
-- An offset above the end of the restored partition is set back to that end: new records will get those offsets, and a
-  group that continued at the old one would never see them.
+- An offset above the end of the restored partition is reset to that end: new records will get those offsets.
 - Offsets of topics that no longer exist are not restored.
 """
 

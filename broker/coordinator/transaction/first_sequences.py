@@ -1,11 +1,8 @@
 """Pure: with which sequence transactional writes may begin in a partition that does not know their producer (KIP-890).
 
-Rules of this file:
-- Several writes of a producer are under way at once. If the first is refused for a moment (its transaction could not be
-  looked up, or too few replicas are in sync), the ones behind it must not pass: the first, which its client sends
-  again, would be out of order for good.
-- A client of the second protocol has a new epoch in each transaction, and begins with 0. Of others only the sequences
-  that were tried are known: no later one than the lowest of them may be the first.
+If the first of several writes is refused for a moment, the ones behind it must not pass: it would be out of order for
+good. A client of the second protocol begins each transaction with 0; of others no later sequence than the lowest
+that was tried may be the first.
 """
 
 from __future__ import annotations

@@ -1,26 +1,29 @@
-"""Pure: changes of a group of the consumer protocol: its epochs, its target, and its members' way there.
+"""Pure: how a group of the consumer protocol goes on (KIP-848): its epochs, its target, its members' way there.
 
-Rules of this file:
-- A draft is the group as it will be when the records so far have been replayed. Everything is decided on the draft, and
-  each decision is a record: so the machine and a coordinator that reads the log later cannot differ.
-- The records of one event may be written in several batches, so each must make sense without those after it: a member
-  gives a partition up before another one gets it.
-- A regular expression stands for the matching topics that the requesting member may describe, as in Kafka: the members
-  of a group are assumed to have the same rights. If no member asks (a session ends) the expression stands for the same
-  topics as before, until the next heartbeat.
-- A new target is made in the event that makes the old one obsolete. Kafka 4.3 can wait for more changes (KIP-1263,
-  group.consumer.assignment.interval.ms); here it does not.
+- All is decided on a draft, the group as it will be when the records so far are replayed, and each decision a record.
+- The records may be written in several batches: a member gives a partition up before another one gets it.
+- A member stays in its epoch until it reports that it no longer owns what others are to get; then takes what is free.
+- An expression stands for the topics that the asking member may describe; if none asks, for the same topics as before.
+- A new target is made at once; KIP-1263's group.consumer.assignment.interval.ms is not known here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
 
-from broker.coordinator.group.consumer.assignors import ASSIGNORS, Subscriber
-from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.member import ConsumerGroupMember, MemberState, Partitions
-from broker.coordinator.group.consumer.reconciling import reconciled
-from broker.coordinator.group.consumer.records import (
+from broker.coordinator.group.assignors import ASSIGNORS, Subscriber
+from broker.coordinator.group.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupMember,
+    MemberState,
+    Owned,
+    Partition,
+    Partitions,
+)
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.metadata_image import metadata_hash
+from broker.coordinator.group.records import (
     current_record,
     epoch_record,
     member_record,
@@ -30,11 +33,10 @@ from broker.coordinator.group.consumer.records import (
     target_epoch_record,
     target_record,
 )
-from broker.coordinator.group.consumer.topology import metadata_hash
-from broker.coordinator.group.state import Count, GroupMetadataManager
 from broker.coordinator.group.timers import TimerKey, TimerKind
-from broker.coordinator.group.values import CoordinatorRecord, ResultBuilder
+from broker.coordinator.group.values import CoordinatorRecord, Count, ResultBuilder
 from broker.coordinator.result import Instant
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
 
 # What a group begins with: its first member's subscription is a change already (Kafka).
@@ -223,3 +225,85 @@ class ConsumerGroupReconciler:
             timeout_ms = member.classic.session_timeout_ms
         key = TimerKey(TimerKind.SESSION, group_id, member.member_id)
         self._state.timers.set(key, now.monotonic_ms + timeout_ms)
+
+
+def reconciled(
+    member: ConsumerGroupMember,
+    *,
+    target: Partitions,
+    target_epoch: int,
+    owner_of: Callable[[Partition], str | None],
+    says_it_owns: Partitions | None,
+    subscribes_to: Set[bytes] | None = None,
+) -> ConsumerGroupMember:
+    """The member after this step, or the same if there is no step to take.
+
+    `subscribes_to`: the ids of its topics, where its subscription has just changed.
+    """
+    epoch = member.epoch
+    if member.state is MemberState.STABLE and epoch == target_epoch:
+        return member
+    revokes = member.state is MemberState.UNREVOKED_PARTITIONS
+    if revokes and _still_owns(member.revoking, says_it_owns):
+        return member if subscribes_to is None else _within(member, subscribes_to)
+    # Else what it was asked for is done; whether the target has moved on meanwhile is seen below.
+    if member.state is MemberState.UNKNOWN:
+        if says_it_owns is None or says_it_owns:
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "The consumer group member is in a unknown state. "
+                "The member must abandon all its partitions and rejoin.",
+            )
+        epoch = target_epoch
+    return _next(member, epoch, target, target_epoch, owner_of, says_it_owns)
+
+
+def _next(
+    member: ConsumerGroupMember,
+    epoch: int,
+    target: Partitions,
+    target_epoch: int,
+    owner_of: Callable[[Partition], str | None],
+    says_it_owns: Partitions | None,
+) -> ConsumerGroupMember:
+    kept = {p: since for p, since in member.assigned.items() if p in target}
+    revoking = {p: since for p, since in member.assigned.items() if p not in target}
+    if revoking and _still_owns(revoking, says_it_owns):
+        return replace(
+            member,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            epoch=epoch,
+            previous_epoch=member.epoch,
+            assigned=kept,
+            revoking=revoking,
+        )
+    missing = [p for p in target if p not in kept]
+    # What it has itself given back just now is free for itself, too.
+    free = [p for p in missing if owner_of(p) in (None, member.member_id)]
+    waits = len(free) < len(missing)
+    return replace(
+        member,
+        state=MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE,
+        epoch=target_epoch,
+        previous_epoch=member.epoch,
+        assigned=kept | dict.fromkeys(free, target_epoch),
+        revoking={},
+    )
+
+
+def _within(member: ConsumerGroupMember, topic_ids: Set[bytes]) -> ConsumerGroupMember:
+    """The member, which must give back what is of other topics as well."""
+    kept = {p: since for p, since in member.assigned.items() if p[0] in topic_ids}
+    if len(kept) == len(member.assigned):
+        return member
+    more = {p: since for p, since in member.assigned.items() if p not in kept}
+    return replace(
+        member,
+        previous_epoch=member.epoch,
+        assigned=kept,
+        revoking={**member.revoking, **more},
+    )
+
+
+def _still_owns(partitions: Owned, says_it_owns: Partitions | None) -> bool:
+    return says_it_owns is None or not says_it_owns.isdisjoint(partitions)

@@ -1,13 +1,9 @@
 """Pure: which member gets which partition: the assignors `uniform` and `range` (KIP-848).
 
-Rules of this file:
-- Each partition of a subscribed topic goes to one of the topic's subscribers. The same group gets the same assignment
-  on every broker: members are taken in order.
-- `uniform` balances the number of partitions per member, and otherwise leaves each partition where it was. If all
-  members subscribe to the same topics, their numbers differ by at most one; otherwise they are as even as single moves
-  can make them.
-- `range` gives each member a run of every topic's partitions, so that a member reads the same partitions of several
-  topics, as joins need it. It does not consider the previous assignment.
+- The same group gets the same assignment on every broker: members are taken in order.
+- `uniform` balances the number of partitions per member, and otherwise leaves each partition where it was. With equal
+  subscriptions numbers differ by at most one, with others they are as even as single moves can make them.
+- `range` gives each member a run of every topic's partitions, so that a member reads the same ones of several topics.
 - Racks are ignored, as in Kafka since 4.0.
 """
 
@@ -16,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker.coordinator.group.consumer.member import Partition, Partitions
+from broker.coordinator.group.consumer_group import Partition, Partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

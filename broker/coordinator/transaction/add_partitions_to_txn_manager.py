@@ -1,19 +1,10 @@
 """Shell: checks before an append that a transactional write belongs to an open transaction (KIP-890).
 
-Rules of this file:
-- If the producer's transaction is already open in the log, nothing is asked. Otherwise the transactional id's
-  coordinator is asked: if it is here, in the same turn of the event loop; if not, by AddPartitionsToTxn.
-- No write may arrive after the marker that ends its transaction, or it would stay open for ever. So if a marker comes
-  to the partition while the coordinator is being asked, the write is refused (Kafka's verification guard).
-- A former coordinator must not say yes either: if the log has a marker of a newer coordinator, this broker knows less
-  than the log, and asks nobody before it knows more.
-- Writes of the same producer that come meanwhile wait behind the first, and are appended in order.
-- Newer clients join a transaction by writing. Their writes wait until the record of that is committed. While the
-  producer's transaction before is not complete, the coordinator is asked again for a short time (KAFKA-18575): a
-  refused write comes again only after the client's own backoff, and in each transaction. A marker that comes meanwhile
-  may be that transaction's, so it makes nobody give up: the coordinator is asked once more, and knows. If there is no
-  time for that, the client writes again (CONCURRENT_TRANSACTIONS; Kafka Streams ends on TRANSACTION_ABORTABLE).
-- The coordinator's answer becomes an error on which the client's version retries or gives up, as appropriate.
+- If the transaction is open in the log nothing is asked; else its coordinator is, here or by AddPartitionsToTxn. Writes
+  of the same producer that come meanwhile wait behind the first.
+- No write may arrive after its transaction's marker: one that comes meanwhile makes the answer void, and while the log
+  knows a newer coordinator than the metadata nobody is asked. A client that joins by writing is asked for once more:
+  the marker may be of the transaction before (KAFKA-18575), else it writes again (CONCURRENT_TRANSACTIONS).
 """
 
 from __future__ import annotations
@@ -24,14 +15,15 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from broker.coordinator.request_sender import RequestSender, found_in
-from broker.coordinator.transaction.sequences import FirstSequences
-from broker.coordinator.transaction.values import (
+from broker.coordinator.runtime import CoordinatorRuntime
+from broker.coordinator.transaction.first_sequences import FirstSequences
+from broker.coordinator.transaction.settings import TransactionSettings
+from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
-    TransactionSettings,
 )
 from broker.metadata.events import NO_LEADER
 from broker.replica.leader.hosted import HostedPartition
@@ -42,9 +34,6 @@ from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
 )
 from kafka_ds.protocol.topic_partition import TopicPartition
-
-if TYPE_CHECKING:
-    from broker.coordinator.runtime import CoordinatorRuntime
 
 _LOGGER = logging.getLogger(__name__)
 

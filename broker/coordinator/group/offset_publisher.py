@@ -1,29 +1,28 @@
-"""Shell: what this broker writes to the lake from time to time: the positions of its partitions, and its groups.
+"""Shell: publishes to the lake what this broker leads: the ends of its partitions, its groups and their offsets.
 
-Rules of this file:
-- It writes every `lake.offsets.interval.ms`, and only if something has moved: a broker at rest writes nothing, a busy
-  one makes one commit in that time. What came after the last one is lost with all disks (`python -m broker restore`).
-- A broker that is stopped writes once more, for PUBLISH_SECONDS at most. If it has not written before, it leaves out
+- It does so every `lake.offsets.interval.ms` if something has moved. What came after is lost with all disks.
+- A broker that stops publishes once more, for PUBLISH_SECONDS at most. If it had not published before, it leaves out
   coordinators without a group: it may have begun on empty disks by mistake.
-- A partition of `__consumer_offsets` is written together with its groups, of one leader epoch, or not at all. While its
-  log is being read, or until another broker that leads it has written, the table keeps what was written before.
-- One pass over partitions and groups is spread over turns of the event loop, so that others wait only for a part of it.
+- A partition of `__consumer_offsets` goes with its groups, of one leader epoch, or not at all: until its coordinator is
+  active the table keeps what it has. One pass is spread over turns of the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from broker.coordinator.group.lake.notes import ShardCheckpoint, partition_note, shard_note
+from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
 from broker.ipc.channel import AskWorker
 from broker.ipc.child import WorkerFailed, WorkerLost
 from broker.replica.leader.hosted import HostedPartition
+from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 log = logging.getLogger(__name__)
 
@@ -144,3 +143,57 @@ class OffsetPublisher:
             if known is None or known[0] != place:
                 self._shards[index] = place, shard_note(place, each.shard)
                 await asyncio.sleep(0)
+
+
+class ShardCheckpoint(NamedTuple):
+    """One state of one coordinator: its partition, the epoch of its lead, the last record that it knows."""
+
+    partition: int
+    leader_epoch: int
+    written: int
+
+
+def partition_note(partition: HostedPartition) -> list[Any]:
+    """Where a partition that is led here is."""
+    log = partition.log
+    return [
+        partition.topic,
+        uuid_text(partition.topic_id),
+        partition.index,
+        partition.leader.leader_epoch,
+        log.log_start_offset,
+        log.local_log_start_offset,
+        partition.last_stable_offset(),
+        partition.high_watermark,
+        log.log_end_offset,
+        log.size_bytes,
+    ]
+
+
+def shard_note(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
+    """The groups of one coordinator, and what they have committed, as JSON."""
+    state = shard.state
+    groups = [
+        [group_id, value.protocol_type, value.generation]
+        for group_id, value in state.metadata.items()
+    ]
+    groups += [
+        [group_id, CONSUMER_PROTOCOL, group.epoch] for group_id, group in state.consumers.items()
+    ]
+    offsets = [
+        [
+            group_id,
+            topic,
+            None if found.topic_id == NO_UUID else uuid_text(found.topic_id),
+            partition,
+            found.offset,
+            found.leader_epoch,
+            found.metadata,
+            found.commit_timestamp_ms,
+            found.expire_timestamp_ms,
+        ]
+        for group_id, topics in state.offsets.committed.items()
+        for topic, partitions in topics.items()
+        for partition, found in partitions.items()
+    ]
+    return json.dumps([place.partition, place.leader_epoch, groups, offsets])

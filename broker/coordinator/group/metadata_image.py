@@ -1,11 +1,7 @@
-"""Pure: the metadata as groups see it: the topics, their numbers of partitions, and which of them match a regular
-expression; and a group's own settings.
+"""Pure: the metadata as groups see it: topics, their partitions, which match an expression; and a group's own settings.
 
-Rules of this file:
-- Two numbers tell whether anything could have changed: `names_version` moves when topics come and go, `version` also
-  with partitions and ACLs. They count from the broker's start; a group that has not looked since then looks once.
-- Expressions (KIP-848) match whole names. Matching an expression with all names is done once for all groups and each
-  set of topics.
+- `names_version` moves when topics come and go, `version` also with partitions and ACLs; both count from the start.
+- Expressions (KIP-848) match whole names; matching is done once for all groups and each set of topics.
 """
 
 from __future__ import annotations

@@ -1,43 +1,56 @@
-"""Pure: ConsumerGroupHeartbeat: members join, say what they want and own, learn their assignment, and leave (KIP-848).
+"""Pure: the consumer protocol of groups (KIP-848): ConsumerGroupHeartbeat, and who else asks, or is late.
 
-Rules of this file:
-- A member that comes with epoch 0 joins: it owns nothing. From version 1 on it brings its own id (KIP-1082).
-- A member whose epoch is ahead of ours, or behind by more than one lost answer, is fenced: it must give up everything
-  and join anew. A member that repeats itself after a lost answer is believed.
-- A static member that leaves with epoch -2 keeps what it has until its session ends; a member that comes with the same
-  instance id takes its place. While the static member is there, nobody else can (UNRELEASED_INSTANCE_ID).
-- A refused request changes nothing.
+- A member that comes with epoch 0 joins and owns nothing; with version 1 it brings its own id (KIP-1082).
+- A member whose epoch is ahead, or behind by more than one lost answer, is fenced: it gives up all and joins anew.
+- A static member that leaves with epoch -2 keeps what it has until its session ends; while it is there nobody takes its
+  place (UNRELEASED_INSTANCE_ID). A refused request changes nothing.
+- A deadline that drops a member is set again soon after, in case its records cannot be written.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from broker.coordinator.group.consumer.changing import ConsumerGroupReconciler, GroupDraft
-from broker.coordinator.group.consumer.group import ConsumerGroup
-from broker.coordinator.group.consumer.member import (
+from broker.coordinator.group.classic_protocol import Rebalancing
+from broker.coordinator.group.consumer_group import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
     LEAVING_STATIC_EPOCH,
+    ConsumerGroup,
     ConsumerGroupMember,
+    MemberState,
     Partitions,
     by_topic,
 )
-from broker.coordinator.group.consumer.migrating import ProtocolMigration
-from broker.coordinator.group.consumer.records import current_record
-from broker.coordinator.group.state import GroupMetadataManager
-from broker.coordinator.group.values import Client, ResultBuilder
-from broker.coordinator.result import Instant
+from broker.coordinator.group.consumer_group_reconciler import ConsumerGroupReconciler, GroupDraft
+from broker.coordinator.group.group_admin import Describing
+from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
+from broker.coordinator.group.protocol_migration import ClassicMembers, ProtocolMigration
+from broker.coordinator.group.records import consumer_group_tombstones, current_record
+from broker.coordinator.group.timers import TimerKey, TimerKind
+from broker.coordinator.group.values import Client, JoiningClassic, ResultBuilder
+from broker.coordinator.result import Instant, Ticket
 from broker.patterns import matcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 from kafka_ds.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponseAssignment,
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
+from kafka_ds.protocol.messages.persisted import ConsumerGroupKey, ConsumerGroupValue
+from kafka_ds.protocol.messages.persisted_consumer_groups import ConsumerGroupMetadataKey
 
 FIRST_VERSION_WITH_OWN_IDS = 1
 AS_BEFORE = -1
@@ -276,3 +289,102 @@ def assignment_of(member: ConsumerGroupMember) -> ConsumerGroupHeartbeatResponse
             for topic_id, partitions in by_topic(member.assigned).items()
         ]
     )
+
+
+# After this long a member whose end could not be written is dropped once more.
+RETRY_MS = 500
+
+
+class ConsumerGroups:
+    """All groups of the consumer protocol of one shard."""
+
+    def __init__(self, state: GroupMetadataManager, rebalancing: Rebalancing) -> None:
+        self._state = state
+        self._changing = ConsumerGroupReconciler(state)
+        self.migrating = ProtocolMigration(state, self._changing, rebalancing)
+        self.heartbeats = Heartbeats(state, self._changing, self.migrating)
+        self._classic = ClassicMembers(state, self._changing, self.migrating)
+        self._describing = Describing(state, self._changing)
+
+    # -- the log ------------------------------------------------------------------------------------
+
+    def replay(self, key: ConsumerGroupKey, value: ConsumerGroupValue | None) -> None:
+        """Take one record in."""
+        consumers = self._state.consumers
+        group = consumers.get(key.group_id)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            consumers.pop(key.group_id, None)
+            return
+        if group is None:
+            if value is None:
+                return
+            group = consumers[key.group_id] = ConsumerGroup(key.group_id)
+        group.replay(key, value)
+
+    def loaded(self, now: Instant) -> None:
+        """The log has been read: every session restarts."""
+        for group in self._state.consumers.values():
+            for member in group.members.values():
+                self._changing.expect(group.group_id, member, now)
+                if member.classic is None:
+                    self._changing.expect_revocation(group.group_id, member, now)
+
+    # -- requests of the classic protocol -----------------------------------------------------------
+
+    def join(
+        self,
+        group: ConsumerGroup,
+        request: JoinGroupRequest,
+        client: Client,
+        ticket: Ticket,
+        now: Instant,
+        step: ResultBuilder,
+    ) -> None:
+        """JoinGroup."""
+        if group.members:
+            step.reply(ticket, self._classic.join(group, request, client, now, step))
+        else:
+            step.records.extend(consumer_group_tombstones(group))
+            step.store(JoiningClassic(request=request, client=client, ticket=ticket))
+
+    def sync(
+        self, group: ConsumerGroup, request: SyncGroupRequest, now: Instant
+    ) -> SyncGroupResponse:
+        """SyncGroup."""
+        return self._classic.sync(group, request, now)
+
+    def heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, now: Instant
+    ) -> HeartbeatResponse:
+        """Heartbeat."""
+        return self._classic.heartbeat(group, request, now)
+
+    def leave(
+        self, group: ConsumerGroup, request: LeaveGroupRequest, now: Instant, step: ResultBuilder
+    ) -> LeaveGroupResponse:
+        """LeaveGroup."""
+        return self._classic.leave(group, request, now, step)
+
+    # -- what is to be seen -------------------------------------------------------------------------
+
+    def described(self, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+        """ConsumerGroupDescribe."""
+        return ConsumerGroupDescribeResponse(
+            groups=[self._describing.described(group_id) for group_id in request.group_ids]
+        )
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def tick(self, group: ConsumerGroup, key: TimerKey, now: Instant, step: ResultBuilder) -> None:
+        """A deadline of this group has come."""
+        member = group.members.get(key.member_id)
+        if member is None:
+            return
+        if key.kind is TimerKind.REBALANCE and (
+            member.state is not MemberState.UNREVOKED_PARTITIONS or not member.revoking
+        ):
+            return
+        if key.kind in (TimerKind.JOIN, TimerKind.SYNC) and member.classic is None:
+            return
+        self._state.timers.set(key, now.monotonic_ms + RETRY_MS)
+        self.migrating.fence(group, {member.member_id}, now, step)

@@ -1,23 +1,85 @@
-"""Pure: one group of the classic protocol as it is now, with its members.
+"""Pure: a group of the classic protocol and its members, as the coordinator remembers them between requests.
 
-Rules of this file:
-- A group is what the coordinator remembers between requests: the members, and who waits for which answer. The part that
-  survives a restart is written as a record when a generation becomes stable or empty, and not before.
+- What survives a restart is written as a record when a generation becomes stable or empty, and not before.
 - A member that waits for an answer is in `joining` or `syncing`, by member id, and nowhere else.
 - Members are kept in the order in which they came, so that every choice among them (leader, votes) can be repeated.
+- Of what members say the coordinator understands their topics alone, to know which offsets are still in use.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from enum import Enum
 
-from broker.coordinator.group.classic.states import PREDECESSORS, ClassicGroupState
-from broker.coordinator.group.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from broker.coordinator.group.values import EMPTY_ASSIGNMENT, Protocols
 from broker.coordinator.result import Ticket
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
+
+
+class ClassicGroupState(Enum):
+    """Where a group is between two stable generations.
+
+    Empty               no members; perhaps offsets
+    PreparingRebalance  members are awaited: each must join (again), or is left behind
+    CompletingRebalance all have joined, the leader's assignment is awaited
+    Stable              each member has its assignment
+    Dead                the group is gone; only DescribeGroups speaks of it
+    """
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+# State -> the states from which it may be reached.
+PREDECESSORS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
+    ClassicGroupState.EMPTY: frozenset({ClassicGroupState.PREPARING_REBALANCE}),
+    ClassicGroupState.PREPARING_REBALANCE: frozenset(
+        {ClassicGroupState.EMPTY, ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE}
+    ),
+    ClassicGroupState.COMPLETING_REBALANCE: frozenset({ClassicGroupState.PREPARING_REBALANCE}),
+    ClassicGroupState.STABLE: frozenset({ClassicGroupState.COMPLETING_REBALANCE}),
+    ClassicGroupState.DEAD: frozenset({ClassicGroupState.EMPTY}),
+}
+
+# From here a group begins to rebalance when its members or their protocols change.
+MAY_REBALANCE = PREDECESSORS[ClassicGroupState.PREPARING_REBALANCE]
+
+
+CONSUMER_PROTOCOL = "consumer"
+
+_HEAD = struct.Struct(">hi")  # version, number of topics
+_LENGTH = struct.Struct(">h")
+_USER_DATA = struct.Struct(">i")
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics of one member, or None if the bytes do not tell."""
+    try:
+        version, count = _HEAD.unpack_from(metadata)
+        if version < 0 or not 0 <= count <= len(metadata) // _LENGTH.size:
+            return None
+        topics = set()
+        position = _HEAD.size
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(metadata, position)
+            position += _LENGTH.size
+            if length < 0 or position + length > len(metadata):
+                return None
+            topics.add(metadata[position : position + length].decode())
+            position += length
+        # User data follows in every version; without it these are not a subscription's bytes.
+        (length,) = _USER_DATA.unpack_from(metadata, position)
+        if length > len(metadata) - position - _USER_DATA.size:
+            return None
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)
 
 
 class ClassicGroupMember:
