@@ -1,7 +1,6 @@
 """Shell: kafka-ds, the library that broker and Spark data source share; its public names.
 
-Rules of this file: public names are imported on first use, since the broker imports this package and must not load
-PySpark or Arrow.
+Public names are imported on first use, since the broker imports this package and must not load PySpark or Arrow.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Shell: a catalog in which topics are tables by their names: ``SELECT … FROM kafka.orders``.
 
-Rules of this file:
-- Topics are those that the brokers have at that moment: one that is made later is there, one that was deleted is not,
-  and nothing has to be told. Each reference is a scan of its own, with a plan of its own.
-- It is Java, compiled in the driver by the compiler that Spark itself carries, as the optimizer's rule of
-  `kafka_ds.source` is: nothing to download. It asks this process for the names of topics, through py4j. A session's
-  catalogs are the session's own: `newSession()` wants `topic_catalog` again.
-- A topic of a version or time is the table's, as the options asOfVersion and asOfTimestamp have it.
-- Tables are read: topics are made, changed and deleted by Kafka's own tools.
+Topics are those that the brokers have at that moment, and each reference is a scan of its own. A topic of a version or
+time is the table's, as the options asOfVersion and asOfTimestamp have it. Tables are read: topics are made, changed and
+deleted by Kafka's own tools. It is Java, compiled in the driver by Spark's own compiler, and asks this process for the
+names through py4j. A session's catalogs are the session's own: `newSession()` wants `topic_catalog` again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Shell: brings the jars that Spark and the tests need into a folder, through the Ivy that PySpark carries.
 
-Rules of this file:
-- Every version is pinned here and nowhere else.
-- Nothing but Java and PySpark is needed: no Maven, and no registry is named, since Ivy has a default resolver.
-- A set is complete or absent, never half: it is fetched into a folder beside, which is renamed when all of it is there.
-- Several sets are fetched at the same time: Ivy mostly waits for the network.
+Every version is pinned here and nowhere else. Nothing but Java and PySpark is needed: no Maven, and no registry is
+named, since Ivy has a default resolver. A set is complete or absent, never half: it is fetched into a folder beside,
+which is renamed when all of it is there.
 
 Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
 """

@@ -1,10 +1,7 @@
 """Shell: how Spark's own readers (Delta, Parquet) find tables on S3: Hadoop's S3A, told what everybody else is told.
 
-Rules of this file:
-- What AWS's own environment says (`AWS_ENDPOINT_URL`, `AWS_REGION`) becomes S3A's settings. Secrets do not: S3A reads
-  `AWS_ACCESS_KEY_ID` and its like itself, or asks for the machine's role. Executors need the same environment.
-- `s3://` is the same as `s3a://`, so that an address of `lake.uri` can be used as it is.
-- A store that is not Amazon's is asked with the bucket in the path: few of them answer under a name for each bucket.
+What AWS's own environment says (`AWS_ENDPOINT_URL`, `AWS_REGION`) becomes S3A's settings, secrets do not: S3A reads
+them itself. `s3://` is the same as `s3a://`. A store that is not Amazon's is asked with the bucket in the path.
 
 Usage: ``python -m spark_conf.s3a`` prints the settings as lines of a properties file, for spark-submit and spark-sql;
 the jars are ``$(python -m spark_conf.jars s3a)/*.jar``.

@@ -1,9 +1,9 @@
 """Shell: a Spark session that reads and writes Delta and knows the format "kafka_ds".
 
-Rules of this file: settings are in spark-defaults.conf next to it, so that spark-submit and spark-sql can use the same
-file; the caller's settings win. Delta's jars come from the cache of `spark_conf.jars`, so that starting a session needs
-no network; so do S3A's if the lake is on S3 (`spark_conf.s3a`). Python workers use the interpreter of the caller, since
-it has the package installed.
+Settings are in spark-defaults.conf next to it, so that spark-submit and spark-sql can use the same file; the caller's
+settings win. Delta's jars come from the cache of `spark_conf.jars`, so that starting a session needs no network; so do
+S3A's if the lake is on S3 (`spark_conf.s3a`). Python workers use the interpreter of the caller, since it has the
+package installed.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Usage: ``python -m spark_conf.system_views LAKE [--engine spark|duckdb]`` prints the statements that make them: for
 ``spark-sql -i``, or for DuckDB's own command line.
 
-Rules of this file: a text names tables by `${…}` and other views by their names; what the engines spell differently is
-either in `${…}`, too, or a macro that DuckDB gets. A view is made after those that it is made of, and only where all
-its tables are there: a table appears with its first commit.
+A text names tables by `${…}` and other views by their names; what the engines spell differently is either in `${…}`,
+too, or a macro that DuckDB gets. A view is made after those that it is made of, and only where all its tables are
+there: a table appears with its first commit.
 """
 
 from __future__ import annotations

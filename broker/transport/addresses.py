@@ -1,8 +1,8 @@
 """Pure: the addresses of clients as texts, one text for each.
 
-Rules of this file: an address can be written in many ways, and what is said of it (an ACL's host, a limit, a quota) is
-said in one of them. A client that comes by IPv4 to a socket of IPv6 is `::ffff:10.0.0.1` there; as in Java it is
-10.0.0.1. Java writes 0:0:0:0:0:0:0:1, Python ::1.
+An address can be written in many ways, and what is said of it (an ACL's host, a limit, a quota) is said in one of them.
+A client that comes by IPv4 to a socket of IPv6 is `::ffff:10.0.0.1` there; as in Java it is 10.0.0.1. Java writes
+0:0:0:0:0:0:0:1, Python ::1.
 """
 
 from __future__ import annotations

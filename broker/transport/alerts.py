@@ -1,12 +1,9 @@
 """Shell: a listener's TLS whose clients are told why their handshake fails, by TLS's own alert.
 
-Rules of this file:
-- asyncio and uvloop drop a connection whose handshake has failed together with the alert that OpenSSL has made for it,
-  so that the client learns nothing and asks again. Here such a handshake looks as if it waited for more: the event loop
-  sends what there is to send, which is the alert, and the side that began the handshake is told and closes.
-- What comes after that is read and forgotten: a connection that ends with bytes unread is reset, and a reset may
-  overtake the alert. Clients of TLS 1.3 have sent their first request by then.
-- Where OpenSSL has no alert (the client has sent one, or does not speak TLS) the failure is the event loop's, as ever.
+asyncio and uvloop drop a connection whose handshake has failed together with the alert that OpenSSL has made for it, so
+that the client learns nothing and asks again. Here such a handshake looks as if it waited for more: the event loop
+sends the alert, and the side that began the handshake is told and closes. What comes after that is read and forgotten:
+a connection that ends with bytes unread is reset, and a reset may overtake the alert.
 """
 
 from __future__ import annotations

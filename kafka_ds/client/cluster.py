@@ -1,9 +1,9 @@
 """Shell: a small Kafka client: which broker leads what, where offsets begin and end, what a setting is.
 
-Rules of this file: every public method retries until it has an answer, a final error, or
-``kafka.default.api.timeout.ms`` is over. Pauses grow from ``kafka.retry.backoff.ms``. After a broker's failure its
-connection is dropped and the metadata are requested again. Topics are created only for writers: by the brokers
-(auto.create.topics.enable), when their metadata are requested.
+Every public method retries until it has an answer, a final error, or ``kafka.default.api.timeout.ms`` is over. Pauses
+grow from ``kafka.retry.backoff.ms``. After a broker's failure its connection is dropped and the metadata are requested
+again. Topics are created only for writers: by the brokers (auto.create.topics.enable), when their metadata are
+requested.
 """
 
 from __future__ import annotations

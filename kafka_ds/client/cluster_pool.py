@@ -1,8 +1,8 @@
 """Shell: clients that outlive a task: Spark's Python worker runs many tasks in sequence, with the same settings.
 
-Rules of this file: a client has one user at a time, and is created if none is free. It is kept only if all went well,
-and for less time than brokers keep an idle connection (their `connections.max.idle.ms` is minutes). So micro-batches
-save the cost of a new client: a connection, its versions and, with TLS and SASL, authentication.
+A client has one user at a time, and is created if none is free. It is kept only if all went well, and for less time
+than brokers keep an idle connection (their `connections.max.idle.ms` is minutes). So micro-batches save the cost of a
+new client: a connection, its versions and, with TLS and SASL, authentication.
 """
 
 from __future__ import annotations

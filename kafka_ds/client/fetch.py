@@ -1,8 +1,8 @@
 """Shell: the batches of one range of one partition, read from its leader ahead of the decoder.
 
-Rules of this file: the next Fetch is sent before a chunk is returned, so that the broker works while we decode. A range
-is bounded: no Fetch is sent for an offset at or past its end. Every Fetch carries the leader epoch of the plan
-(KIP-320). A new leader is used only after a check that its log holds the same records up to the end of the range.
+The next Fetch is sent before a chunk is returned, so that the broker works while we decode. A range is bounded: no
+Fetch is sent for an offset at or past its end. Every Fetch carries the leader epoch of the plan (KIP-320). A new leader
+is used only after a check that its log holds the same records up to the end of the range.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Shell: sends sealed batches to their partitions' leaders, several requests in flight, each batch once and in order.
 
-Rules of this file:
-- A batch keeps its sequence (KIP-98). It is sent again unchanged: a broker that already has it says so, and one that
-  has not appends it in its place. After a batch has failed, nothing later is sent to its partition until all requests
-  in flight have been answered; then all failed batches are sent again, in order.
-- A request holds at most one batch per partition and ``max.request.size`` bytes; a connection has at most
-  ``max.in.flight.requests.per.connection`` in flight. The queue here is bounded: `send` waits for answers.
-- A retriable error, a lost connection and a late answer are retried until ``delivery.timeout.ms`` has passed since the
-  batch was handed over. Before a retry the leader is looked up again.
-- A batch that is too large for its topic is split, as by Java's producer, and so are later ones.
-- Every error names the topic, the partition and the rows.
+A batch keeps its sequence (KIP-98) and is sent again unchanged: a broker that has it says so. After a batch has failed,
+nothing later is sent to its partition until all requests in flight have been answered; then all failed batches are sent
+again, in order. Retriable errors, lost connections and late answers are retried until ``delivery.timeout.ms`` is over.
+The queue is bounded: `send` waits for answers. Every error names the topic, the partition and the rows.
 """
 
 from __future__ import annotations

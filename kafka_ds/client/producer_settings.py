@@ -1,8 +1,8 @@
 """Pure: the `kafka.*` options of a producer, by Kafka's names; the remaining ones are the connection's.
 
-Rules of this file: one declaration per setting, with Kafka's default unless a comment says why not. A setting that
-cannot be honoured is an error that names it. Settings of machinery that does not exist here change no row and are
-accepted. Idempotence is on unless it is switched off, or other settings exclude it (Kafka's own rule, KIP-679).
+One declaration per setting, with Kafka's default unless a comment says why not. A setting that cannot be honoured is an
+error that names it. Settings of machinery that does not exist here change no row and are accepted. Idempotence is on
+unless it is switched off, or other settings exclude it (Kafka's own rule, KIP-679).
 """
 
 from __future__ import annotations

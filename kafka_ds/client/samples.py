@@ -1,12 +1,9 @@
 """Shell: estimates how many bytes an offset takes in the leaders' logs, from the batches at one place of each.
 
-Rules of this file: nothing tells the size of records before they are read. So each partition's leader is asked for
-little, and returns one batch in any case (KIP-74); headers tell the sizes, even that of a truncated batch. Several
-requests are in flight at a time. Transaction markers, and batches that compaction has emptied, tell nothing about
-records: at the beginning they belong to the hole before them, and if nothing else came, the batches after them are
-looked at. Results are kept: a place that told something is not asked again. A place that told nothing (an error, a
-throttling broker, a new leader) is asked a few times more if nothing is known of its partition; after that the other
-partitions' size is used, or else offsets count as large. A missing answer never means that they take no bytes.
+Nothing tells the size of records before they are read. So each partition's leader is asked for little, and returns one
+batch in any case (KIP-74); headers tell the sizes, even that of a truncated batch. Markers, and batches that compaction
+has emptied, belong to the hole before the records. Results are kept: a place that told something is not asked again. Of
+a partition that tells nothing the others' size is used, or else offsets count as large, never as nothing.
 """
 
 from __future__ import annotations

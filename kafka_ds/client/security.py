@@ -1,7 +1,7 @@
 """Pure: how a client connects and authenticates: `kafka.security.protocol`, `kafka.ssl.*` and `kafka.sasl.*`.
 
-Rules of this file: names, defaults and the form of `sasl.jaas.config` are Kafka's. An option that cannot be honoured is
-an error that names the option and never repeats its value: a job must not run without the protection that it asked for.
+Names, defaults and the form of `sasl.jaas.config` are Kafka's. An option that cannot be honoured is an error that names
+the option and never repeats its value: a job must not run without the protection that it asked for.
 """
 
 from __future__ import annotations

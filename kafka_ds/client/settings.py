@@ -1,8 +1,8 @@
 """Pure: the `kafka.*` options, which are a Kafka client's own settings, read into one value.
 
-Rules of this file: one declaration per setting, with Kafka's default. A setting that cannot be honoured is an error
-that names it (a job must not run without the encryption that it asked for). Settings of machinery that does not exist
-here (groups, metrics, polling) change no row and are accepted, so that switching a job stays a change of one word.
+One declaration per setting, with Kafka's default. A setting that cannot be honoured is an error that names it (a job
+must not run without the encryption that it asked for). Settings of machinery that does not exist here (groups, metrics,
+polling) change no row and are accepted, so that switching a job stays a change of one word.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: requests to a transaction coordinator: the producer's id, what takes part, how it ends, what is open.
 
-Rules of this file: it uses the first transaction protocol (KIP-98), in which partitions are added by name and an end
-raises no epoch. So whoever knows the transactional id, producer id and epoch can end a transaction, now or again, from
-anywhere. A retriable error is retried; every other one is left to the caller, who knows what it means.
+It uses the first transaction protocol (KIP-98), in which partitions are added by name and an end raises no epoch. So
+whoever knows the transactional id, producer id and epoch can end a transaction, now or again, from anywhere. A
+retriable error is retried; every other one is left to the caller, who knows what it means.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: an entry of Java's login configuration, as `sasl.jaas.config` holds one.
 
-Rules of this file:
 - The form is Kafka's (KIP-85): `<login module> required|requisite|sufficient|optional key="value" … ;`, one module.
   Values in double quotes know Java's escapes; comments are Java's.
 - An entry is full of passwords: no error repeats any of it.

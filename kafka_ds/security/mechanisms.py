@@ -1,7 +1,7 @@
 """Pure: the client's side of SASL: what it says first, and what to each answer of the broker.
 
-Rules of this file: a mechanism is made for one exchange, out of `sasl.mechanism` and `sasl.jaas.config` as Kafka's
-clients have them. No error repeats a password or a token.
+A mechanism is made for one exchange, out of `sasl.mechanism` and `sasl.jaas.config` as Kafka's clients have them. No
+error repeats a password or a token.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: what both sides of SCRAM compute and say (RFC 5802, RFC 7677), and the client's side.
 
-Rules of this file:
 - As in Apache Kafka names and passwords are taken as they are, in UTF-8, without SASLprep; names escape `,` and `=`.
 - Nonces are passed in, not drawn here. Errors contain nothing that a proof is computed from.
 """

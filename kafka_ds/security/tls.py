@@ -1,6 +1,5 @@
 """Shell: TLS as Kafka's `ssl.*` settings describe it, as a context of Python's ssl.
 
-Rules of this file:
 - Keys and certificates are PEM (KIP-651), in a file or in the setting itself, or PKCS12 in a file. A JKS file
   is refused with the command that converts it. As in Java, a PKCS12 file is read even if its type is given as JKS.
 - OpenSSL reads keys only from files. A key that is not in a PEM file passes through memory that only this process sees

@@ -1,7 +1,7 @@
 """Pure: which columns of a DataFrame are written, with which types; and how errors name rows.
 
-Rules of this file: columns and types are those of Spark's Kafka sink (`key`, `value`, `headers`, `topic`, `partition`;
-other columns are ignored), plus `timestamp`. A driver imports this for each micro-batch, so it imports nothing heavy.
+Columns and types are those of Spark's Kafka sink (`key`, `value`, `headers`, `topic`, `partition`; other columns are
+ignored), plus `timestamp`. A driver imports this for each micro-batch, so it imports nothing heavy.
 """
 
 from __future__ import annotations

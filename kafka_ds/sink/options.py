@@ -1,8 +1,8 @@
 """Pure: every option of the sink in one value; the only place that knows their names and defaults.
 
-Rules of this file: those of the source's options: names are case-insensitive, an unknown one is an error, and `kafka.*`
-settings are a producer's. Options that Spark itself adds to a stream are accepted. An option without a meaning for this
-kind of write (batch or stream) is an error, too.
+Those of the source's options: names are case-insensitive, an unknown one is an error, and `kafka.*` settings are a
+producer's. Options that Spark itself adds to a stream are accepted. An option without a meaning for this kind of write
+(batch or stream) is an error, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: the rows of a DataFrame as records, topic by topic, and the checks of what they may hold.
 
-Rules of this file: an error names the column or option, and the row. Single rows are handled only to name one. If there
-is a `timestamp` column it is the record's; Spark's own sink ignores it.
+An error names the column or option, and the row. Single rows are handled only to name one. If there is a `timestamp`
+column it is the record's; Spark's own sink ignores it.
 """
 
 from __future__ import annotations

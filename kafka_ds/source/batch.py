@@ -1,6 +1,5 @@
 """Shell: the batch reader: plans in Spark's planning worker, reads on the executors.
 
-Rules of this file:
 - Spark pickles the reader after the filters were pushed and before partitions are asked for: what planning finds out
   travels in the partitions alone.
 - Planning reads no row and imports no compiled loop.

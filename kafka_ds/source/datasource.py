@@ -1,7 +1,7 @@
 """Shell: the entry that Spark calls: options in, schema and readers out.
 
-Rules of this file: options are checked when a DataFrame is made, not when it runs; a schema that the user gives
-selects columns and must agree with their types.
+Options are checked when a DataFrame is made, not when it runs; a schema that the user gives selects columns and must
+agree with their types.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: Spark's limits for a micro-batch, and what stands for them in PySpark 4.1, which has none.
 
-Rules of this file: 4.1 tells a stream's source neither where a micro-batch begins nor how much it may be. What stands
-for the limits there is never made by Spark; the source takes every question for one about all there is.
+4.1 tells a stream's source neither where a micro-batch begins nor how much it may be. What stands for the limits there
+is never made by Spark; the source takes every question for one about all there is.
 """
 
 from __future__ import annotations

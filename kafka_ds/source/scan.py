@@ -1,9 +1,9 @@
 """Shell: `kafka_ds.scan()`: topics as a DataFrame whose cold part Spark reads by itself.
 
-Rules of this file: the DataFrame is pinned when it is made, to a version of each table and an end offset of each
-partition; later tiering, OPTIMIZE and retention do not change it. The hot part goes through the source, with both
-tiers, between pinned offsets. Records that have been copied since are read from the table. Records of another topic of
-the same name, or of a later leader epoch, are an error. Rows and types are the source's.
+The DataFrame is pinned when it is made, to a version of each table and an end offset of each partition; later tiering,
+OPTIMIZE and retention do not change it. The hot part goes through the source, with both tiers, between pinned offsets.
+Records that have been copied since are read from the table. Records of another topic of the same name, or of a later
+leader epoch, are an error. Rows and types are the source's.
 """
 
 from __future__ import annotations

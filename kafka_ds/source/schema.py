@@ -1,6 +1,5 @@
 """Pure: the columns that the source offers, and how a row of the lake or of a fetch becomes one of them.
 
-Rules of this file:
 - Names, order and types of the first eight are those of Spark's Kafka source: a job changes one word.
 - A timestamp that fits no date (-1, garbage) is the moment that its milliseconds spell, as Spark has it, or null where
   microseconds in 64 bits cannot hold it.

@@ -1,11 +1,11 @@
 """Pure: how far a stream has come: its offsets, what a micro-batch may take, and what changed since the last one.
 
-Rules of this file: beside each position an offset names topic id and leader epoch, so that a recreated topic or a log
-that was cut is noticed and not read on. Offsets are written into checkpoints, so a version comes first and fields are
-only ever added. A position is an offset, never a count of rows. For a source in Python Spark writes down where a
-micro-batch ends, but not where a stream began. The first end therefore carries its beginning: a first micro-batch that
-is replayed is the one that was planned, wherever `startingOffsets` would begin by then. A checkpoint of Spark's own
-Kafka source is understood, too: it has only offsets, without topic ids and epochs.
+Beside each position an offset names topic id and leader epoch, so that a recreated topic or a log that was cut is
+noticed and not read on. Offsets are written into checkpoints, so a version comes first and fields are only ever added.
+A position is an offset, never a count of rows. For a source in Python Spark writes down where a micro-batch ends, but
+not where a stream began. The first end therefore carries its beginning: a first micro-batch that is replayed is the one
+that was planned, wherever `startingOffsets` would begin by then. A checkpoint of Spark's own Kafka source is
+understood, too: it has only offsets, without topic ids and epochs.
 """
 
 from __future__ import annotations

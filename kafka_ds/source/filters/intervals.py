@@ -1,7 +1,7 @@
 """Pure: sets of 64-bit integers as sorted, half-open spans; they stand for offsets, partitions, epochs and times.
 
-Rules of this file: spans are disjoint, not adjacent and never empty, so that equal sets are equal values. Bounds are
-Python integers; LOWEST is in the range, HIGHEST is the first integer above it.
+Spans are disjoint, not adjacent and never empty, so that equal sets are equal values. Bounds are Python integers;
+LOWEST is in the range, HIGHEST is the first integer above it.
 """
 
 from __future__ import annotations

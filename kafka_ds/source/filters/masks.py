@@ -1,7 +1,7 @@
 """Pure: which rows of an Arrow column are asked for.
 
-Rules of this file: numpy on Arrow's own buffers. Arrow's compute functions would do, but taking a Python number or list
-makes pyarrow import pandas, which costs each of Spark's Python workers 0.2 s and 40 MiB.
+Numpy on Arrow's own buffers. Arrow's compute functions would do, but taking a Python number or list makes pyarrow
+import pandas, which costs each of Spark's Python workers 0.2 s and 40 MiB.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pure: which rows are asked for: one set of values per column, from an AND of simple conditions.
 
-Rules of this file: a condition is taken as a whole or not at all: `Predicate.narrowed` gives None for what it cannot
-express exactly, so that a caller can give precisely the rest back to Spark. OR never gets here. Times are microseconds
-since 1970 in UTC. A comparison is never true of a null: once `timestamp` is constrained at all, rows without a
-timestamp are out. For keys only equality is understood: statistics know no order of keys.
+A condition is taken as a whole or not at all: `Predicate.narrowed` gives None for what it cannot express exactly, so
+that a caller can give precisely the rest back to Spark. OR never gets here. Times are microseconds since 1970 in UTC. A
+comparison is never true of a null: once `timestamp` is constrained at all, rows without a timestamp are out. For keys
+only equality is understood: statistics know no order of keys.
 """
 
 from __future__ import annotations

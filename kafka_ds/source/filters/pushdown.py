@@ -1,6 +1,5 @@
 """Pure: Spark's pushed filters, read into a predicate.
 
-Rules of this file:
 - Filters are told by their class's name: planning imports nothing of PySpark.
 - What is not taken is handed back as the same object, since Spark compares identities.
 - What is taken is applied to every row: Spark need not look again.

@@ -1,9 +1,9 @@
 """Pure: the option `where`: a small SQL predicate, parsed into a `Predicate`.
 
-Rules of this file: an AND of comparisons, IN, BETWEEN and IS NOT NULL over partition, offset, timestamp, leader_epoch
-and topic; of the key only equality and IN. Everything else is an error that names the option and the place, because a
-predicate that is half understood would silently return other rows. Spark pushes nothing down to a Python stream; this
-option does. A time is written with its zone, because planning does not know the session's zone.
+An AND of comparisons, IN, BETWEEN and IS NOT NULL over partition, offset, timestamp, leader_epoch and topic; of the key
+only equality and IN. Everything else is an error that names the option and the place, because a predicate that is half
+understood would silently return other rows. Spark pushes nothing down to a Python stream; this option does. A time is
+written with its zone, because planning does not know the session's zone.
 """
 
 from __future__ import annotations

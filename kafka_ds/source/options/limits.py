@@ -1,7 +1,7 @@
 """Pure: where reading starts and ends according to the options, before any broker was asked.
 
-Rules of this file: the precedence is Spark's: one timestamp for all, then timestamps per partition, then offsets. -1
-and -2 are Kafka's words for latest and earliest. Every error names the option it came from.
+The precedence is Spark's: one timestamp for all, then timestamps per partition, then offsets. -1 and -2 are Kafka's
+words for latest and earliest. Every error names the option it came from.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: every option of the source in one value; the only place that knows their names, types and defaults.
 
-Rules of this file:
 - Names are case-insensitive, since Spark hands them over in lower case; errors spell them as the documentation does.
 - An unknown option is an error: a misspelt one would silently read other rows.
 - Spark's own options keep Spark's meaning and default, except that `isolation` is read_committed.

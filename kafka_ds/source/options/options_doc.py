@@ -1,8 +1,7 @@
 """Pure: the table of options for docs/spark.md; a test keeps the page true, each example an accepted one, and each
 default what holds without it.
 
-Rules of this file: what an option is called and does is said once, in `options.OPTIONS` and
-`sink.options.SINK_OPTIONS`.
+What an option is called and does is said once, in `options.OPTIONS` and `sink.options.SINK_OPTIONS`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Pure: which tasks of a plan one Spark partition reads, one after the other.
 
-Rules of this file:
-- A task in a Python worker costs some tens of milliseconds, whatever it reads. So small tasks are put together, by the
-  rule by which Spark's own file sources put small files together (``FilePartition.maxSplitBytes``): each task counts
-  as `OPEN_BYTES` more than it reads, and all are shared out over the slots of the session. No slot is left without a
-  task that had one before: what a task weighs is a guess, and others need not wait for one another beside a heavy one.
-- Where a user says into how many tasks a query is to be cut, or where the number of slots is not known, each task is a
-  partition by itself, as in Spark's own Kafka source.
-- Tasks keep their order: the same plan is packed in the same way.
+A task in a Python worker costs some tens of milliseconds, whatever it reads. So small tasks are put together by the
+rule of Spark's own file sources (``FilePartition.maxSplitBytes``), and shared out over the slots of the session: none
+is left without a task that had one before. Where a user says into how many tasks a query is to be cut, or the number of
+slots is not known, each task is a partition by itself, as in Spark's Kafka source. Tasks keep their order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: the topics' tables in the lake, as planning sees them.
 
-Rules of this file: one version of a table serves all partitions of its topic in a plan. A table of an earlier topic of
-the same name (deleted, created again) counts as empty. A folder that holds no table of ours is an error that names it.
-Snapshots are kept and brought up to date, since a stream plans every second.
+One version of a table serves all partitions of its topic in a plan. A table of an earlier topic of the same name
+(deleted, created again) counts as empty. A folder that holds no table of ours is an error that names it. Snapshots are
+kept and brought up to date, since a stream plans every second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: where leader epochs begin and end. Leaders know (KIP-320); where they do not, the tables do.
 
-Rules of this file: within one history epochs rise with offsets, so an epoch ends at the first record of a later one. A
-leader that lost its disk knows only its own epoch, while it still serves older rows from the lake; for earlier epochs
-the table's rows are asked. If neither can tell, that is an error: nothing is guessed.
+Within one history epochs rise with offsets, so an epoch ends at the first record of a later one. A leader that lost its
+disk knows only its own epoch, while it still serves older rows from the lake; for earlier epochs the table's rows are
+asked. If neither can tell, that is an error: nothing is guessed.
 """
 
 from __future__ import annotations

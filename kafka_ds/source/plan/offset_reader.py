@@ -1,9 +1,9 @@
 """Shell: asks brokers and lake what a plan needs to know, in one round trip for each kind of question.
 
-Rules of this file: the tables are read first, one version of each, which the plan names; then the ends are pinned (high
-watermark, or last stable offset for read_committed), and the starts last. So rows that retention takes meanwhile are
-below a start that is known, and tiering that goes on meanwhile only means that some rows which are cold by now are read
-as hot ones. A mistake in the question is an error that names the option.
+The tables are read first, one version of each, which the plan names; then the ends are pinned (high watermark, or last
+stable offset for read_committed), and the starts last. So rows that retention takes meanwhile are below a start that is
+known, and tiering that goes on meanwhile only means that some rows which are cold by now are read as hot ones. A
+mistake in the question is an error that names the option.
 """
 
 from __future__ import annotations

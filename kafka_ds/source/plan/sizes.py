@@ -1,9 +1,9 @@
 """Pure: how many offsets fit into a limit of bytes: what offsets take where they are stored.
 
-Rules of this file: bytes are those of storage, as in Delta's `maxBytesPerTrigger`. In a file of the table an offset
-takes its share of the file's size; in a leader's log it takes what a look at the next batches told. The limit is soft:
-nothing is known exactly before it is read, and every partition that has records advances by at least one offset,
-however large its records are. Partitions share the limit as they share a limit of offsets.
+Bytes are those of storage, as in Delta's `maxBytesPerTrigger`. In a file of the table an offset takes its share of the
+file's size; in a leader's log it takes what a look at the next batches told. The limit is soft: nothing is known
+exactly before it is read, and every partition that has records advances by at least one offset, however large its
+records are. Partitions share the limit as they share a limit of offsets.
 """
 
 from __future__ import annotations

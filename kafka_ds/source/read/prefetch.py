@@ -1,17 +1,10 @@
-"""Shell: the rows of a small micro-batch, read where it is planned and sent along with its plan.
+"""Shell: the rows of a small micro-batch, read where it is planned and handed to Spark with its plan.
 
-Rules of this file:
-- A small micro-batch spends its time on the way to a Python worker and back, not on its rows. PySpark (4.0 to 4.2) can
-  take rows from the process that plans, and keeps them in Spark's block manager until the task wants them. It does so
-  for its own simple readers only: after ``partitions()`` it asks ``isinstance(reader, _SimpleStreamReaderWrapper)``,
-  and then calls ``getCache()``. Our reader says yes while it has rows to send (`PrefetchesRows.__class__`).
-- The partition is complete all the same. A task that does not find the block (it was dropped, or its executor cannot
-  reach the driver) reads the rows like any other task, and gets the same ones. So no error is raised here: the task
-  meets it again, or does not, and Spark may retry tasks.
-- Only where the plan has one partition: Spark takes no more, and several may be meant for much work. Only rows that
-  brokers hold, and few of them: they pass through the driver's memory, and Spark serializes each by itself.
-- What reads rows here is not in `kafka_ds.scan_report`: Spark keeps no log of this process. Where it keeps the log of
-  workers, nothing is sent along.
+PySpark (4.0 to 4.2) takes prefetched rows into its block manager, but of its own simple readers only: it asks
+``isinstance(reader, _SimpleStreamReaderWrapper)``, and then calls ``getCache()``. Our reader says yes while it has rows
+(`PrefetchesRows.__class__`). A task that does not find the block reads the same rows itself, so no error is raised
+here. Only a plan of one partition, and only few rows that brokers hold: they pass through the driver's memory. They are
+not in `kafka_ds.scan_report`: where Spark keeps the log of workers, nothing is prefetched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: what a task touched: files, row groups, bytes and fetches, counted as they are read.
 
-Rules of this file: one plain addition per file, row group or answer, never per row. Spark's Python API has no place for
-a source's own metrics, so they go into a line of the log (`kafka_ds.scan_report`).
+One plain addition per file, row group or answer, never per row. Spark's Python API has no place for a source's own
+metrics, so they go into a line of the log (`kafka_ds.scan_report`).
 """
 
 from __future__ import annotations

@@ -1,21 +1,10 @@
 """Shell: a rule for Spark's optimizer: each query has a plan of its own, and reads the columns that it uses.
 
-Rules of this file:
-- Spark 4.1 and 4.2 keep what a Python source planned on an object that all queries of one `load()` share. After
-  `df.where("partition = 0").count()`, `df.count()` would read partition 0 alone. Of two scans in one query both would
-  read what the last one asked for. (Later versions keep it with the scan.) The rule gives every scan an object of its
-  own and plans it from the scan's own filters. Where the rule cannot be installed, no filter is ever taken.
-- Spark copies a join's side into a subquery, with which it filters the other side (dynamic partition pruning, runtime
-  filters): after its push-down, and before the rule. Such a copy gets its scan's plan, so that both read the same rows.
-- A Python source is not told which columns a query uses. The rule sees it in the plan, and asks for those.
-- Spark has a query with filters planned when it pushes them down, before the rule and for nothing. So only the rule's
-  call plans (`is_marked`); Spark's gets a partition that cannot be read (`batch.Unplanned`). `explain` says what the
-  rule's plan will read (`batch.DescribedPartition`).
-- A Python source has no statistics, so Spark takes its scans for endless: a join with a topic of ten rows sorts both
-  sides. In queries with a join the rule has each scan planned at once, and asks how large it is.
-- It is Java, compiled in the driver by the compiler that Spark itself carries (Janino) and handed over by a public
-  interface (`ExperimentalMethods.extraOptimizations`): nothing to download, nothing on the class path. What it needs of
-  Spark's internals is looked up once, when it is installed: a Spark in which something is missing runs without it.
+Spark 4.1 and 4.2 keep what a Python source planned on an object that all queries of one `load()` share, and tell it no
+columns and no statistics. The rule gives every scan an object of its own, plans it from the scan's own filters with the
+columns above it, and asks for its size where there is a join. It is Java, compiled in the driver by Spark's own
+compiler (Janino) and handed over by `ExperimentalMethods.extraOptimizations`; executors run nothing of it. A Spark in
+which something that it needs is missing runs without it, and then no filter is ever taken.
 """
 
 from __future__ import annotations
@@ -31,6 +20,11 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("kafka_ds.source")
 CLASS_NAME: Final = "kafka_ds.OwnPlan"
+
+# Spark has a query with filters planned when it pushes them down, before the rule and for nothing: only the rule's call
+# plans (`is_marked`), and Spark's gets a partition that cannot be read (`batch.Unplanned`). Spark also copies a join's
+# side into a subquery, with which it filters the other side (dynamic partition pruning, runtime filters), after its
+# push-down: such a copy gets its scan's plan, so that both read the same rows.
 
 JAVA: Final = r"""
 package kafka_ds;

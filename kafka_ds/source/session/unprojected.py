@@ -1,12 +1,9 @@
 """Shell: a strategy for Spark's planner: our rows are copied once on their way out of Arrow, not twice.
 
-Rules of this file:
-- Spark puts a projection above each row-based scan, to have the rows in its own format. Rows of a Python source have
-  that format already (they are projected where the Arrow batches end), so the second projection copies each row again
-  for nothing: a quarter of the JVM's work for a full scan. The strategy takes Spark's own plan and leaves that
-  projection out if it does nothing else: the same columns in the same order, no filter below.
-- As in `optimizer`: it is Java, compiled in the driver by Spark's own compiler, and executors run nothing of it. Where
-  it cannot be installed, rows are copied twice.
+Spark puts a projection above each row-based scan, to have the rows in its own format. Those of a Python source have it
+already, so that projection copies each row again for nothing: a quarter of the JVM's work for a full scan. The strategy
+takes Spark's own plan and leaves the projection out if it does nothing else. As in `optimizer` it is Java, compiled in
+the driver; where it cannot be installed, rows are copied twice.
 """
 
 from __future__ import annotations
