@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.fetch import Chunk, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
@@ -24,9 +25,7 @@ from kafka_ds.errors import (
     UnsupportedByBroker,
 )
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
-from kafka_ds.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import (
@@ -71,7 +70,6 @@ _TOPIC_SETTINGS: Final = {
 # Where brokers have a lake it is a table, too, so that a restore brings it back beside the topics that were written.
 # Segments are closed early: what is in none is not restored, and what is missing then is noticed (`CommitsLost`).
 _IN_THE_LAKE: Final = {"remote.storage.enable": "true", "segment.ms": "60000"}
-_BROKERS_DEFAULT: Final = -1
 _PARTITION: Final = 0
 _ENDED_OTHERWISE: Final = frozenset(
     {
@@ -179,26 +177,13 @@ class ExactlyOnceCommitter:
         self._cluster.partition_count(name)
 
     def _create(self, name: str, settings: Mapping[str, str]) -> None:
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=1,
-            replication_factor=_BROKERS_DEFAULT,
-            assignments=[],
-            configs=[CreatableTopicConfig(name=n, value=v) for n, v in settings.items()],
-        )
-
-        def ask() -> None:
-            request = CreateTopicsRequest(
-                topics=[topic], timeout_ms=self._settings.request_timeout_ms
-            )
-            answer = self._cluster.any_broker().call(request, CreateTopicsResponse).topics[0]
-            if answer.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        try:
+            Admin(self._cluster).create_topic(name, partitions=1, configs=settings)
+        except KafkaError as refusal:
+            if refusal.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise KafkaError(
-                    ErrorCode(answer.error_code),
-                    f"topic {name} of option 'decisionsTopic': {answer.error_message}",
-                )
-
-        self._cluster.persist(f"creating topic {name}", ask)
+                    refusal.code, f"topic {name} of option 'decisionsTopic': {refusal.message}"
+                ) from None
 
     def _check_cleanup(self, name: str) -> None:
         """The last decision has to stay however long the driver is away."""
