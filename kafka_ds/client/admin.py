@@ -6,11 +6,11 @@ KafkaError with the broker's own message. Requests about a group go to its coord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.cluster import Cluster, Coordinator
 from kafka_ds.client.connection import Connection
 from kafka_ds.errors import TopicGone, UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
@@ -33,8 +33,6 @@ from kafka_ds.protocol.messages import (
     DescribeGroupsResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
     ListGroupsRequest,
@@ -71,8 +69,6 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 BY_BROKER: Final = -1  # num.partitions and default.replication.factor decide
-GROUP: Final = 0  # a coordinator's kind
-KEYS_VERSION: Final = 4  # FindCoordinator (KIP-699)
 GROUPS_VERSION: Final = 8  # OffsetFetch (KIP-709)
 TOPIC_IDS_VERSION: Final = 6  # DeleteTopics
 DYNAMIC_TOPIC_CONFIG: Final = 1
@@ -412,7 +408,7 @@ class Admin:
                     raise
             return _classic_described(connection, group)
 
-        return self._coordinated(group, "DescribeGroups", ask)
+        return self._cluster.coordinated(Coordinator.GROUP, group, "DescribeGroups", ask)
 
     def delete_group(self, group: str) -> None:
         """Remove a group without members, with its offsets."""
@@ -424,7 +420,7 @@ class Admin:
             for result in answer.results:
                 _check(result.error_code, f"group {group}")
 
-        self._coordinated(group, "DeleteGroups", ask)
+        self._cluster.coordinated(Coordinator.GROUP, group, "DeleteGroups", ask)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What the group has committed."""
@@ -448,7 +444,7 @@ class Admin:
                         found[place] = each.committed_offset
             return found
 
-        return self._coordinated(group, "OffsetFetch", ask)
+        return self._cluster.coordinated(Coordinator.GROUP, group, "OffsetFetch", ask)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit for a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID) where it has some."""
@@ -472,27 +468,7 @@ class Admin:
                     what = f"group {group}, {topic.name}-{result.partition_index}"
                     _check(result.error_code, what)
 
-        self._coordinated(group, "OffsetCommit", ask)
-
-    def _coordinated(self, group: str, what: str, ask: Callable[[Connection], Value]) -> Value:
-        """Ask the group's coordinator, which is looked up before each try."""
-
-        def ask_it() -> Value:
-            return ask(self._cluster.connection(self._coordinator(group)))
-
-        return self._cluster.persist(f"{what} of group {group}", ask_it)
-
-    def _coordinator(self, group: str) -> tuple[str, int]:
-        connection = self._cluster.any_broker()
-        if connection.version_of(FindCoordinatorRequest) < KEYS_VERSION:
-            request = FindCoordinatorRequest(key=group, key_type=GROUP)
-            answer = connection.call(request, FindCoordinatorResponse)
-            _check(answer.error_code, f"coordinator of group {group}")
-            return answer.host, answer.port
-        request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[group])
-        (found,) = connection.call(request, FindCoordinatorResponse).coordinators
-        _check(found.error_code, found.error_message or f"coordinator of group {group}")
-        return found.host, found.port
+        self._cluster.coordinated(Coordinator.GROUP, group, "OffsetCommit", ask)
 
     @property
     def _timeout_ms(self) -> int:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, TypeVar
 
 from kafka_ds.client.connection import Connection
@@ -29,6 +30,8 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
@@ -57,6 +60,7 @@ LOGGER = logging.getLogger("kafka_ds.client")
 Value = TypeVar("Value")
 
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
+COORDINATOR_KEYS_VERSION: Final = 4  # KIP-699
 BRIEF_MS: Final = 20
 # A wrong address is told soon, but not before a name has come back that is unknown while brokers are rolled
 # (Kubernetes), or a broker has started that was started together with the query.
@@ -101,6 +105,13 @@ class EpochEnd:
     end_offset: int
 
 
+class Coordinator(IntEnum):
+    """What a broker coordinates, by Kafka's numbers."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
 class Cluster:
     """The brokers behind ``kafka.bootstrap.servers``. Not for use by several threads at once."""
 
@@ -110,6 +121,7 @@ class Cluster:
         self._brokers: dict[int, tuple[str, int]] = {}
         self._connections: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
+        self._coordinators: dict[tuple[Coordinator, str], tuple[str, int]] = {}
         self._silence_told = False
 
     def close(self) -> None:
@@ -409,6 +421,37 @@ class Cluster:
     def new_connection(self, address: tuple[str, int]) -> Connection:
         """A connection of the caller's own, which the caller closes."""
         return Connection(*address, self.settings)
+
+    def coordinated(
+        self, kind: Coordinator, key: str, what: str, ask: Callable[[Connection], Value]
+    ) -> Value:
+        """Ask the coordinator of a group or a transactional id, which is looked up again after every problem."""
+
+        def ask_it() -> Value:
+            try:
+                return ask(self.connection(self._coordinator(kind, key)))
+            except (KafkaError, BrokerUnreachable, BrokerTimeout):
+                self._coordinators.pop((kind, key), None)
+                raise
+
+        return self.persist(f"{what} of {kind.name.lower()} {key}", ask_it)
+
+    def _coordinator(self, kind: Coordinator, key: str) -> tuple[str, int]:
+        known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        connection = self.any_broker()
+        if connection.version_of(FindCoordinatorRequest) >= COORDINATOR_KEYS_VERSION:
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
+            (found,) = connection.call(request, FindCoordinatorResponse).coordinators
+        else:
+            request = FindCoordinatorRequest(key=key, key_type=kind)
+            found = connection.call(request, FindCoordinatorResponse)  # type: ignore[assignment]
+        if found.error_code:
+            what = found.error_message or f"coordinator of {kind.name.lower()} {key}"
+            raise KafkaError(ErrorCode(found.error_code), what)
+        self._coordinators[kind, key] = (found.host, found.port)
+        return found.host, found.port
 
     def by_leader(
         self, partitions: Collection[TopicPartition]

@@ -8,21 +8,18 @@ retriable error is retried; every other one is left to the caller, who knows wha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.cluster import Cluster, Coordinator
 from kafka_ds.client.connection import Connection
-from kafka_ds.errors import BrokerTimeout, BrokerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
     ListTransactionsRequest,
@@ -33,8 +30,6 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 
 __all__ = ["Identity", "Transactions"]
 
-TRANSACTION: Final = 1  # a coordinator's kind: 0 is a group's
-BATCHED_KEYS_VERSION: Final = 4  # KIP-699
 PATTERN_VERSION: Final = 2  # KIP-1152
 # The last versions of the first protocol: later ones add partitions by writing, and raise the epoch at each end.
 ADD_PARTITIONS_VERSION_MAX: Final = 3
@@ -57,7 +52,6 @@ class Transactions:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._addresses: dict[str, tuple[str, int]] = {}
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> Identity:
         """A producer's id; whoever used this transactional id before is fenced, and its open transaction aborted.
@@ -76,7 +70,9 @@ class Transactions:
 
         if transactional_id is None:
             return self._cluster.persist("InitProducerId", lambda: ask(self._cluster.any_broker()))
-        return self._coordinated(transactional_id, "InitProducerId", ask)
+        return self._cluster.coordinated(
+            Coordinator.TRANSACTION, transactional_id, "InitProducerId", ask
+        )
 
     def add(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
@@ -109,7 +105,9 @@ class Transactions:
             for code in codes:
                 _check(code, "AddPartitionsToTxn", transactional_id)
 
-        self._coordinated(transactional_id, "AddPartitionsToTxn", ask)
+        self._cluster.coordinated(
+            Coordinator.TRANSACTION, transactional_id, "AddPartitionsToTxn", ask
+        )
 
     def end(self, transactional_id: str, identity: Identity, *, committed: bool) -> None:
         """Decide the transaction; deciding it again in the same way changes nothing.
@@ -130,7 +128,7 @@ class Transactions:
             answer = connection.call(request, EndTxnResponse, END_VERSION_MAX)
             _check(answer.error_code, "EndTxn", transactional_id)
 
-        self._coordinated(transactional_id, "EndTxn", ask)
+        self._cluster.coordinated(Coordinator.TRANSACTION, transactional_id, "EndTxn", ask)
 
     def open_ids(self, prefix: str) -> set[str]:
         """The transactional ids with this prefix that have an open transaction (KIP-664).
@@ -154,37 +152,6 @@ class Transactions:
             return {name for name in found if name.startswith(prefix)}
 
         return self._cluster.persist("ListTransactions", ask)
-
-    def _coordinated(
-        self, transactional_id: str, what: str, ask: Callable[[Connection], Value]
-    ) -> Value:
-        """Ask the coordinator, which is looked up again after every problem."""
-
-        def ask_it() -> Value:
-            try:
-                return ask(self._cluster.connection(self._address_of(transactional_id)))
-            except (KafkaError, BrokerUnreachable, BrokerTimeout):
-                self._addresses.pop(transactional_id, None)
-                raise
-
-        return self._cluster.persist(f"{what} of {transactional_id}", ask_it)
-
-    def _address_of(self, transactional_id: str) -> tuple[str, int]:
-        if transactional_id not in self._addresses:
-            connection = self._cluster.any_broker()
-            if connection.version_of(FindCoordinatorRequest) >= BATCHED_KEYS_VERSION:
-                request = FindCoordinatorRequest(
-                    key_type=TRANSACTION, coordinator_keys=[transactional_id]
-                )
-                found = connection.call(request, FindCoordinatorResponse).coordinators[0]
-                _check(found.error_code, "FindCoordinator", transactional_id)
-                self._addresses[transactional_id] = (found.host, found.port)
-            else:
-                request = FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION)
-                answer = connection.call(request, FindCoordinatorResponse)
-                _check(answer.error_code, "FindCoordinator", transactional_id)
-                self._addresses[transactional_id] = (answer.host, answer.port)
-        return self._addresses[transactional_id]
 
 
 def _check(code: int, what: str, transactional_id: str | None) -> None:
