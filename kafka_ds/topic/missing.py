@@ -1,17 +1,15 @@
 """Pure: tiered ranges that a RESTORE took out of a topic's table.
 
-Rules of this file:
-- A RESTORE to a version before later copies removes their files, as it must. Nobody has erased these records, and their
-  offsets are not used again: what is above the greatest offset that is left is missing. What went below it is as the
-  older version had it, on purpose.
-- A range is missing until its file comes back, another RESTORE brings a file at its offsets, a commit of ours brings
-  its rows, or a person accepts the loss. A mark in the table says so for readers that begin with a checkpoint.
+Rules of this file: nobody has erased these records, and their offsets are not used again. What is above the greatest
+offset that is left is missing; what went below it is as the older version had it, on purpose. A range is missing until
+its file comes back, another RESTORE brings files at its offsets (what is above these stays missing), a commit of ours
+brings its rows, or a person accepts the loss. A mark in the table says so for readers that begin with a checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka_ds.delta.file_entry import UNKNOWN, FileEntry
 from kafka_ds.delta.names import resolve_path
@@ -50,15 +48,23 @@ def taken_out(
             yield MissingFile(range=span, path=each.path, version=version)
 
 
-def is_met(missing: MissingRange, added: Iterable[FileEntry]) -> bool:
-    """Whether any file came at the offsets of a missing range."""
-    return any(
-        each.partition == missing.partition
+def still_missing(file: MissingFile, added: Iterable[FileEntry]) -> MissingFile | None:
+    """What is missing of a file once a RESTORE brought others: what is above those that came at its offsets."""
+    missing = file.range
+    ends = [
+        each.max_offset
+        for each in added
+        if each.partition == missing.partition
         and each.rows > 0
         and each.min_offset <= missing.end_offset
         and missing.start_offset <= each.max_offset
-        for each in added
-    )
+    ]
+    if not ends:
+        return file
+    start = max(ends) + 1
+    if start > missing.end_offset:
+        return None
+    return replace(file, range=replace(missing, start_offset=start))
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Sequence[tuple[int, int]]:

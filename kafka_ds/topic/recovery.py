@@ -217,3 +217,6 @@ class _Undisturbed(TopicChange):
         if any("remove" in each for each in actions):
             raise Conflict(f"version {version} removed files", version=version)
         super().check(version, actions)
+        for conflict in self.out.values():
+            # The commit says of each partition that nothing is missing any more.
+            raise conflict

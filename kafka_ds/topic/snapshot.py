@@ -27,7 +27,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.forgotten_numbers import forgotten_number
 from kafka_ds.topic.index import UNKNOWN, FileEntry, FileIndex, ForeignCommit, account
-from kafka_ds.topic.missing import RESTORE, MissingFile, is_met, joined, taken_out
+from kafka_ds.topic.missing import RESTORE, MissingFile, joined, still_missing, taken_out
 from kafka_ds.topic.names import (
     DATA_FILE_PATTERN,
     AppIdKind,
@@ -213,9 +213,8 @@ class TopicSnapshot(TableSnapshot):
         self, version: int, removed: Sequence[FileEntry], added: Sequence[FileEntry]
     ) -> None:
         """Another version's files are the table's now."""
-        self._missing = {
-            path: each for path, each in self._missing.items() if not is_met(each.range, added)
-        }
+        left = (still_missing(each, added) for each in self._missing.values())
+        self._missing = {each.path: each for each in left if each is not None}
         gone = [
             each
             for each in removed
@@ -337,8 +336,9 @@ class TopicSnapshot(TableSnapshot):
         path = resolve_path(self.log.table, missing.action_path)
         if version >= 0:
             self._missing[path] = MissingFile(range=missing, path=path, version=version)
-        else:
-            self._missing.pop(path, None)
+        elif (known := self._missing.get(path)) is not None and known.range == missing:
+            # Of a file that went twice there may be a mark of either time.
+            del self._missing[path]
 
     def _complete_added(
         self, version: int, removed: Sequence[FileEntry], added: Mapping[str, FileEntry]

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kafka_ds.delta.actions import DAY_MS
+from kafka_ds.delta.actions import DAY_MS, txn_action
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
@@ -15,7 +15,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, read_files
 from kafka_ds.topic.missing import missing_files_of
-from kafka_ds.topic.names import complaint_mark, quarantine_mark
+from kafka_ds.topic.names import MissingRange, complaint_mark, missing_mark, quarantine_mark
 from kafka_ds.topic.recovery import AddedBack, add_back, give_up, missing_ranges
 from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
@@ -299,3 +299,58 @@ def test_orphans_are_not_removed_while_they_are_missing(table):
     assert vacuum(table.log, now_ms=later_ms, kept=kept, dry_run=True) == []
     give_up(table.log.store.root, "orders")
     assert len(vacuum(table.log, now_ms=later_ms, kept=kept, dry_run=True)) == 2
+
+
+def test_of_a_file_that_comes_back_in_part_the_rest_stays_missing(table):
+    delta(table).optimize.compact()
+    delta(table).restore(1)
+    assert missing(table) == [(10, 39)]
+    delta(table).restore(2)
+    assert missing(table) == [(20, 39)]
+    table.mark_complaints()
+    write_checkpoint(table.log)
+    assert [list(each.missing(0)) for each in readers(table)] == [[(20, 39)]] * 2
+    add_back(table.log.store.root, "orders")
+    all_have(table, range(40))
+
+
+@pytest.mark.parametrize("is_newest_first", [True, False])
+def test_a_mark_that_is_settled_settles_no_other_of_the_same_file(table, is_newest_first):
+    """A checkpoint holds them in any order."""
+    path = table.read().find(0, 30, 39)[0].action_path
+    old, new = (
+        missing_mark(
+            MissingRange(
+                topic_id=TOPIC_ID,
+                partition=0,
+                start_offset=start,
+                end_offset=39,
+                action_path=path,
+            )
+        )
+        for start in (35, 30)
+    )
+    marks = [txn_action(new, 3), txn_action(old, -1)]
+    change = PlainChange("X", actions=marks if is_newest_first else marks[::-1])
+    table.log.commit(table.log.begin(change), read_version=table.snapshot.version)
+    assert list(table.read().missing(0)) == [(30, 39)]
+
+
+def test_add_back_begins_anew_if_one_partition_gets_another_leader(table, monkeypatch):
+    """Else it would say of that partition that nothing is missing, and bring nothing back."""
+    part = copy_of(table, 1, 0, 9, attempt=attempt_of(99))
+    commit(table, part)
+    delta(table).restore(1)
+    assert missing(table) == [(10, 39)] and missing(table, 1) == [(0, 9)]
+    real, fenced = DeltaLog.commit, []
+
+    def commit_later(log, attempt, **arguments):
+        if attempt.change.operation == "ADD BACK" and not fenced:
+            fenced.append(True)
+            commit(table, PartitionIntent(partition=0, leader_epoch=9))
+        return real(log, attempt, **arguments)
+
+    monkeypatch.setattr(DeltaLog, "commit", commit_later)
+    assert add_back(table.log.store.root, "orders") == AddedBack(rows={0: 30, 1: 10})
+    assert missing(table) == [] and missing(table, 1) == []
+    assert offsets(table.read()) == list(range(40))
