@@ -129,6 +129,7 @@ def commit_info_action(
     operation: str,
     read_version: int,
     actions: Sequence[Action],
+    parameters: Mapping[str, str],
     ours: Mapping[str, Any],
 ) -> Action:
     """Who made the commit of these actions, what it did, and what is ours alone to read.
@@ -140,7 +141,7 @@ def commit_info_action(
     info: dict[str, Any] = {
         "timestamp": timestamp_ms,
         "operation": operation,
-        "operationParameters": {},
+        "operationParameters": dict(parameters),
         **({"readVersion": read_version} if read_version >= 0 else {}),
         # As Delta has it: what changes no rows need not be seen in order.
         "isolationLevel": "Serializable" if changes or not files else "SnapshotIsolation",

@@ -94,7 +94,11 @@ class Change(Protocol):
 
     @property
     def operation(self) -> str:
-        """One word or two for the table's history."""
+        """Delta's word for the table's history, or one of ours where it has none."""
+
+    @property
+    def parameters(self) -> Mapping[str, str]:
+        """What the history says of the operation beside its name."""
 
     def check(self, version: int, actions: Sequence[Action]) -> None:
         """Look at another writer's version; raise Conflict when it ends the attempt."""
@@ -119,8 +123,10 @@ class PlainChange:
         actions: Sequence[Action] = (),
         info: Mapping[str, Any] | None = None,
         check: Check | None = None,
+        parameters: Mapping[str, str] | None = None,
     ) -> None:
         self.operation = operation
+        self.parameters = parameters or {}
         self._actions = actions
         self._info = info or {}
         self._check = check
@@ -172,6 +178,7 @@ class Attempt:
                 # Each version up to this one was read and inspected.
                 read_version=version - 1,
                 actions=actions,
+                parameters=self.change.parameters,
                 ours=ours,
             )
             self._body = encode_actions([info, *actions])

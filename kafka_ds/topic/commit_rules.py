@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -119,6 +119,8 @@ class Intent:
     partitions: tuple[PartitionIntent, ...] = ()
     actions: tuple[Action, ...] = ()
     """Actions that are no partition's, such as new metadata."""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    """What the table's history says beside the operation."""
 
     @property
     def is_fence(self) -> bool:
@@ -160,7 +162,7 @@ class TopicChange:
 
     def __init__(self, intent: Intent, view: TableView) -> None:
         self.intent = intent
-        self.operation = intent.operation
+        self.operation, self.parameters = intent.operation, intent.parameters
         self.out: dict[int, Conflict] = {}
         self._left = {part.partition: part for part in intent.partitions}
         self._protocol, self._metadata = view.protocol, view.metadata
@@ -370,8 +372,8 @@ def _schema_objection(metadata: Mapping[str, Any]) -> str | None:
     for name, kind in _COLUMNS.items():
         if name not in there or _shape(there[name]["type"]) != kind:
             return f"column {name} was dropped or retyped: {_RESTORE}"
-    for name, field in there.items():
-        if not field["nullable"] and name not in NEVER_NULL:
+    for name, column in there.items():
+        if not column["nullable"] and name not in NEVER_NULL:
             return f"column {name} may not be null: ALTER TABLE … ALTER COLUMN {name} DROP NOT NULL"
     return None
 

@@ -36,7 +36,7 @@ from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, REMOTE_LOG_METADATA_
 
 log = logging.getLogger(__name__)
 
-OPERATION = "LAY OUT"
+OPERATION = "OPTIMIZE"
 # Some hundred bytes each in memory: as many as are held at a time.
 EVENTS_MAX = 100_000
 # Of so many files a commit speaks at most.
@@ -161,7 +161,10 @@ def _change(
     )
     removes = [_removal(each, now_ms) for each in task.files]
     info: Mapping[str, Any] = {"merged": len(task.files), "rows": event_count}
-    return PlainChange(OPERATION, actions=[add, *removes], info=info, check=check)
+    parameters = {"reason": task.reason.value}
+    return PlainChange(
+        OPERATION, actions=[add, *removes], info=info, check=check, parameters=parameters
+    )
 
 
 def _removal(entry: FileEntry, now_ms: int) -> Action:

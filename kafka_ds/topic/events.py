@@ -128,6 +128,7 @@ class _EventsChange:
     """An append: writes its file for each version that it tries."""
 
     operation = OPERATION
+    parameters: Mapping[str, str] = {}
 
     def __init__(
         self, log: DeltaLog, events: Sequence[RemoteLogSegment], info: Mapping[str, Any]

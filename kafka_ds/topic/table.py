@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kafka_ds.delta.actions import (
     KIND_KEY,
@@ -259,7 +258,9 @@ class TopicTable:
         """Give the table another topic id; False if another writer committed meanwhile."""
         metadata = dict(there.metadata)
         metadata["configuration"] = _configuration(there.configuration, topic_id)
-        change = _MetadataChange(operation, [{"metaData": metadata}, *actions])
+        change = PlainChange(
+            operation, actions=[{"metaData": metadata}, *actions], check=_end_at_any
+        )
         try:
             self.log.commit(self.log.begin(change), read_version=there.version)
         except Conflict:
@@ -274,23 +275,11 @@ class ContendedTable(Exception):
     """Others kept changing the table while it was to be given up."""
 
 
-class _MetadataChange:
+def _end_at_any(version: int, actions: Sequence[Action]) -> None:
     """A change of what the table is: made on exactly the state that was read."""
-
-    def __init__(self, operation: str, actions: Sequence[Action]) -> None:
-        self.operation = operation
-        self._actions = actions
-
-    def check(self, version: int, actions: Sequence[Action]) -> None:
-        for action in actions:
-            if not action.keys() <= {"commitInfo"}:
-                raise TableChanged(f"version {version} came between", version=version)
-
-    def actions(self, version: int) -> Sequence[Action]:
-        return self._actions
-
-    def info(self) -> Mapping[str, Any]:
-        return {}
+    for action in actions:
+        if not action.keys() <= {"commitInfo"}:
+            raise TableChanged(f"version {version} came between", version=version)
 
 
 def _configuration(before: Mapping[str, str], topic_id: bytes) -> dict[str, str]:

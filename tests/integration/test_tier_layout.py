@@ -458,15 +458,19 @@ def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
     assert (copied["numFiles"], copied["numOutputRows"]) == ("1", "10")
     assert int(copied["numOutputBytes"]) > 0
     assert (did["TIER"]["isBlindAppend"], did["TIER"]["isolationLevel"]) == (True, "Serializable")
-    expired = did["EXPIRE"]["operationMetrics"]
+    expired = did["DELETE"]["operationMetrics"]
     assert {name: expired[name] for name in expired if not name.endswith("Bytes")} == {
         "numAddedFiles": "0",
         "numRemovedFiles": "2",
         "numDeletedRows": "20",
         "numCopiedRows": "0",
     }
-    assert (expired["numAddedBytes"], did["EXPIRE"]["isBlindAppend"]) == ("0", False)
-    assert "operationMetrics" not in did["MOVE LOG START"], "nothing happened to a file"
+    assert (expired["numAddedBytes"], did["DELETE"]["isBlindAppend"]) == ("0", False)
+    assert "operationMetrics" not in did["SET LOG START"], "nothing happened to a file"
+    parameters = {name: did[name]["operationParameters"] for name in did if name != "FENCE"}
+    assert parameters["SET LOG START"] == {"partition": "0", "offset": "25"}
+    assert parameters["DELETE"] == {"partition": "0", "belowOffset": "20"}
+    assert set(parameters["OPTIMIZE"]) == {"partition", "reason"}
     laid = [each["operationMetrics"] for each in history if each["operation"] == OPERATION]
     assert sum(int(each.get("numDeletedRows", "0")) for each in laid) == 5
     assert int(laid[0]["numAddedBytes"]) in sizes.values()

@@ -48,7 +48,7 @@ class Asked:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = CountingStore()
         self._folder = folder
-        monkeypatch.setattr(service, "open_store", lambda uri, **_: self.store)
+        monkeypatch.setattr(service, "open_lake", lambda uri, **_: self.store)
         settings = TierSettings(log_dirs=(), lake_copy_threads=1)
         self.service = service.Service(settings, CrashPoints())
 

@@ -64,7 +64,7 @@ class MeetingStore(MemoryStore):
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MeetingStore:
     made = MeetingStore()
-    monkeypatch.setattr(service, "open_store", lambda uri, **_: made)
+    monkeypatch.setattr(service, "open_lake", lambda uri, **_: made)
     return made
 
 

@@ -377,7 +377,7 @@ def test_sparks_history_shows_what_we_did(spark, table):
     commit(
         table,
         PartitionIntent(partition=0, leader_epoch=0, log_start_offset=200, removes=removes),
-        operation="EXPIRE",
+        operation="DELETE",
     )
     history = spark.sql(f"DESCRIBE HISTORY delta.`{uri(table)}`").collect()
     expired, copied, created = (row.asDict() for row in history)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from kafka_ds.topic import recovery as restoring
+from kafka_ds.topic import recovery
 from tests.sim.clients import History, Partition, Promise
 from tests.sim.engines import Engine
 from tests.sim.scenario import QUIET_SECONDS_MAX, TOPIC
@@ -56,7 +56,7 @@ class ForeignScenario(TierScenario):
 
     def _listen(self, patch: pytest.MonkeyPatch) -> None:
         super()._listen(patch)
-        patch.setattr(restoring, "open_store", lambda uri: self._lake)
+        patch.setattr(recovery, "open_store", lambda uri: self._lake)
 
     def _check_local_logs(self) -> None:
         """Nor has any log dropped what is in a file that the store has lost."""

@@ -298,7 +298,7 @@ class Tier:
             manager, "new_worker", lambda arguments, clock, **_: SimWorker(self, arguments)
         )
         patch.setattr(manager, "armed_from_environment", self._points_of_broker)
-        patch.setattr(service, "open_store", lambda uri, **_: self.opening)
+        patch.setattr(service, "open_lake", lambda uri, **_: self.opening)
         patch.setattr(service, "STORE_THREADS", 1)
         patch.setattr(service, "probe", lambda store: None)
         patch.setattr(service, "_open_cache", lambda settings: None)

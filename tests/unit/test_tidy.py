@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from functools import cache
 from graphlib import TopologicalSorter
@@ -154,7 +155,7 @@ def test_the_broker_process_stays_small() -> None:
     """Importing the broker brings in none of the libraries that belong to the worker (139 MiB of memory)."""
     import subprocess
 
-    heavy = "pyarrow numba numpy deltalake fsspec s3fs pandas pyspark"
+    heavy = "pyarrow numba numpy deltalake pandas pyspark"
     code = (
         "import sys, broker.__main__, broker.node, broker.handlers; "
         f"print(' '.join(m for m in {heavy.split()!r} if m in sys.modules))"
@@ -162,3 +163,24 @@ def test_the_broker_process_stays_small() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
+
+
+# Packages that are imported under another name than they are installed by.
+IMPORTED_AS = {
+    "google-crc32c": "google_crc32c",
+    "google-re2": "re2",
+    "prometheus-client": "prometheus_client",
+    "PyJWT": "jwt",
+}
+
+
+def test_each_dependency_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[<>=!~ \[]", each)[0] for each in project["dependencies"]]
+    source = "\n".join(path.read_text() for path in SOURCES)
+    idle = [
+        name
+        for name in names
+        if not re.search(rf"^\s*(import|from) {IMPORTED_AS.get(name, name)}\b", source, re.M)
+    ]
+    assert names and not idle

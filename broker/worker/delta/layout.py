@@ -35,7 +35,7 @@ from kafka_ds.topic.index import FileEntry
 
 log = logging.getLogger(__name__)
 
-OPERATION = "LAY OUT"
+OPERATION = "OPTIMIZE"
 # What one question does at most: its answer tells the leader that there is more.
 TASKS_MAX = 20
 SECONDS_MAX = 5.0
@@ -321,7 +321,12 @@ class LayoutKeeper:
                 for each in task.files
             ),
         )
-        return Intent(operation=OPERATION, topic_id=topic_id, partitions=(part,))
+        return Intent(
+            operation=OPERATION,
+            topic_id=topic_id,
+            partitions=(part,),
+            parameters={"partition": str(partition), "reason": task.reason.value},
+        )
 
     def _discard(self, shared: SharedTable, task: Task, attempt: str) -> None:
         """Delete files that are in no commit and never will be."""

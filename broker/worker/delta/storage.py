@@ -63,9 +63,9 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 log = logging.getLogger(__name__)
 
 OPERATION = "TIER"
-MOVE_LOG_START = "MOVE LOG START"
+SET_LOG_START = "SET LOG START"
 FENCE = "FENCE"
-EXPIRE = "EXPIRE"
+DELETE = "DELETE"
 # Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
 FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
@@ -265,7 +265,12 @@ class DeltaStorage:
         part = PartitionIntent(
             partition=partition, leader_epoch=leader_epoch, log_start_offset=offset
         )
-        intent = Intent(operation=MOVE_LOG_START, topic_id=topic_id, partitions=(part,))
+        intent = Intent(
+            operation=SET_LOG_START,
+            topic_id=topic_id,
+            partitions=(part,),
+            parameters={"partition": str(partition), "offset": str(offset)},
+        )
         with shared.lock:
             try:
                 self._commit_alone(shared, intent)
@@ -323,7 +328,12 @@ class DeltaStorage:
             if not removes:
                 return 0
             part = PartitionIntent(partition=partition, leader_epoch=leader_epoch, removes=removes)
-            intent = Intent(operation=EXPIRE, topic_id=topic_id, partitions=(part,))
+            intent = Intent(
+                operation=DELETE,
+                topic_id=topic_id,
+                partitions=(part,),
+                parameters={"partition": str(partition), "belowOffset": str(offset)},
+            )
             try:
                 self._commit_alone(shared, intent)
             except FilesRemoved as conflict:

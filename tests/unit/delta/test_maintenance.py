@@ -298,7 +298,7 @@ def littered(table, tmp_path):
     (entry,) = table.snapshot.find(0, 0, 9)
     gone = remove_action(path=entry.action_path, partition_values={}, size=1, deleted_ms=now_ms())
     log = table.log
-    attempt = log.begin(maintenance.PlainChange("EXPIRE", actions=[gone]))
+    attempt = log.begin(maintenance.PlainChange("DELETE", actions=[gone]))
     log.commit(attempt, read_version=table.snapshot.version)
     write_file(table, 0, [rows(range(200, 210))], attempt="young")
     return table

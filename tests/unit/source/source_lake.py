@@ -110,7 +110,7 @@ class Lake:
             for each in self.table.read().index.files(partition)
         )
         intent = PartitionIntent(partition=partition, leader_epoch=0, removes=removes)
-        return self._commit("EXPIRE", intent)
+        return self._commit("DELETE", intent)
 
     def _commit(self, operation: str, partition: PartitionIntent) -> int:
         intent = Intent(operation=operation, topic_id=self.topic_id, partitions=(partition,))

@@ -207,7 +207,7 @@ def test_a_removal_names_the_vector_and_meets_no_other(table):
         if entry.vector is not None:
             remove["deletionVector"] = action_of(entry.vector)
         part = PartitionIntent(partition=0, leader_epoch=0, removes=({"remove": remove},))
-        return Intent(operation="EXPIRE", topic_id=TOPIC_ID, partitions=(part,))
+        return Intent(operation="DELETE", topic_id=TOPIC_ID, partitions=(part,))
 
     with pytest.raises(FilesRemoved):
         table.commit(removal(stale), begun_ms=table.begin_ms())
