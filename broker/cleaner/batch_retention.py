@@ -1,12 +1,11 @@
 """Shell: decides about each batch as a whole, before its records are looked at.
 
-Rules of this file (Kafka's `Cleaner`, KIP-98, KIP-534):
-- Most batches have no orders: their records are judged one by one. Only batches of transactions, markers, last batches
-  of active producers and the last batch of the cleaned part are handled here.
-- The last data batch of a producer that is still active stays, even if it becomes empty: it has the producer's last
-  sequence. If a producer's last record is a marker, the marker stays: it has the epoch, which fences.
-- The last batch of the cleaned part stays, even if it becomes empty, so that the end of that part is known.
-- It is a shell only because of its numpy arrays; nothing is read or written here.
+As in Kafka's `Cleaner` (KIP-98, KIP-534) most batches have no orders: their records are judged one by one. Only
+batches of transactions, markers, last batches of active producers and the last batch of the cleaned part are handled
+here. The last data batch of a producer that is still active stays, even if it becomes empty: it has the producer's last
+sequence. If a producer's last record is a marker, the marker stays: it has the epoch, which fences. The last batch of
+the cleaned part stays, even if it becomes empty, so that the end of that part is known. It is a shell only because of
+its numpy arrays; nothing is read or written here.
 """
 
 from __future__ import annotations

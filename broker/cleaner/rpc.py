@@ -32,7 +32,7 @@ NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSegment:
-    """A closed segment that may be read. `next_offset` is where the following one begins."""
+    """A rolled segment that may be read. `next_offset` is where the following one begins."""
 
     base_offset: int
     next_offset: int

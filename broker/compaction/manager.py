@@ -1,14 +1,10 @@
 """Shell: the log cleaner: looks for dirty logs, has them cleaned, and keeps account.
 
-Rules of this file:
-- The settings may change at any time; a run ends with those that it began with.
-- There are log.cleaner.threads tasks, each with one log at a time. All share one child process, which is started when
-  there is something to clean and ended after a while without work.
-- A log whose cleaning fails, because its records or indexes cannot be read or the child dies of it, is uncleanable
-  until the broker starts again, as in Kafka. This is logged and counted, and does not stop the others. After a disk
-  error the log is tried again later. If the child dies over several logs, each is tried again, alone.
-- Retention of a compacted log (`compact,delete`, or a log start that was moved) also runs here, before cleaning: once
-  an old segment was merged with younger ones, it stays for as long as they do.
+There are log.cleaner.threads tasks, each with one log at a time; all share one child process, which is started when
+there is something to clean. Settings may change at any time; a run ends with those that it began with. A log whose
+cleaning fails is uncleanable until the broker starts again, as in Kafka; after a disk error it is tried again later. If
+the child dies over several logs, each is tried again, alone. Retention of a compacted log also runs here, before
+cleaning: once an old segment was merged with younger ones, it stays for as long as they do.
 """
 
 from __future__ import annotations
@@ -177,7 +173,7 @@ class LogCleaner:
         try:
             outcome = await run.clean(self._clock.now_ms())
         except CleaningAborted:
-            log.info("%s: cut, deleted or made a table while it was cleaned", dirty.name)
+            log.info("%s: truncated, deleted or made a table while it was cleaned", dirty.name)
             return True
         except Exception as error:  # noqa: BLE001 - whatever it is, as in Kafka it concerns this log alone
             return self._failed(dirty, error)

@@ -1,15 +1,10 @@
-"""Pure: which log is cleaned next, and how far.
+"""Pure: which log is cleaned next, and how far: the rules of Kafka's `LogCleanerManager` and `Cleaner`.
 
-Rules of this file are those of Kafka's `LogCleanerManager` and `Cleaner`:
-- Clean is what an earlier run has covered, dirty what came since. Cleaning ends before the active segment, the last
-  stable offset and the first segment with a record younger than min.compaction.lag.ms; it takes whole segments.
-- Of a log that is copied to the lake nothing is cleaned that is not there yet: its table has every record, also those
-  that compaction takes from the log (docs/decisions/0019-tables-of-compacted-topics.md). Kafka tiers no such log.
-- A log is due when its share of dirty bytes is above min.cleanable.dirty.ratio, or a dirty record is older than
-  max.compaction.lag.ms (KIP-354). Of the due logs the dirtiest comes first.
-- A remembered offset that is not in the log is ignored: then all of the log counts as dirty.
-- Neighbouring segments are merged while they fit into segment.bytes, segment.index.bytes and 2^31 offsets, so that a
-  log does not end up with ever more and smaller segments.
+Clean is what an earlier run has covered, dirty what came since. Cleaning ends before the active segment, the last
+stable offset, the first segment with a record younger than min.compaction.lag.ms, and, of a log that is copied to the
+lake, where the copied part ends (docs/decisions/0019-tables-of-compacted-topics.md). A log is due when its share of
+dirty bytes is above min.cleanable.dirty.ratio, or a dirty record is older than max.compaction.lag.ms (KIP-354).
+Neighbouring segments are merged while they fit into segment.bytes, segment.index.bytes and 2^31 offsets.
 """
 
 from __future__ import annotations

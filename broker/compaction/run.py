@@ -1,12 +1,10 @@
 """Shell: cleans one log: asks the child, and swaps in what it has written.
 
-Rules of this file:
-- Only the event loop's thread changes the log, so nothing comes between an answer and a swap: if the log was truncated
-  or deleted meanwhile it has reported so (`Compaction.end`), and nothing more is swapped. Nor is it where the log has
-  become a table meanwhile: what is swapped now may be under way to the lake.
-- Segments are swapped as soon as they are written, and the folder is synced before the next one: a run that ends early
-  has done no harm, and its work need not be done again.
-- The log counts as clean once everything is swapped.
+Only the event loop's thread changes the log, so nothing comes between an answer and a swap: if the log was truncated or
+deleted meanwhile it has reported so (`Compaction.end`), and nothing more is swapped. Nor is it where the log has become
+a table meanwhile: what is swapped now may be under way to the lake. Segments are swapped as soon as they are written,
+and the folder is synced before the next one: a run that ends early has done no harm, and its work need not be done
+again. The log counts as clean once everything is swapped.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ InThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class CleaningAborted(Exception):
-    """The log was cut, deleted, closed, or became a table while it was cleaned."""
+    """The log was truncated, deleted, closed, or became a table while it was cleaned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

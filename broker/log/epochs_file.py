@@ -1,14 +1,10 @@
 """Shell: the leader epochs of a log as its file leader-epoch-checkpoint holds them.
 
-Rules of this file:
-- The file is written with whatever makes the log durable (a flush, closing), by the thread that waits for the disk, and
-  not when an epoch begins: above the recovery point recovery takes the epochs from the batches, whatever the file says.
-  So an election of hundreds of partitions, which gives each replica a new epoch, touches no file. Kafka writes the
-  file at once; that became too slow for truncations (KAFKA-15046), which now leave it to a thread (KAFKA-16541).
-- Epochs that no batch tells, because the log begins above what is in the lake or is a copy of another log, are written
-  at once.
-- Of two writes the later request wins. A deleted log writes nothing more: the folder of its name may belong to another
-  log by then.
+The file is written with whatever makes the log durable (a flush, closing), by the thread that waits for the disk, not
+when an epoch begins: above the recovery point recovery takes the epochs from the batches. So an election of hundreds of
+partitions touches no file (in Kafka truncations leave it to a thread, too: KAFKA-15046, KAFKA-16541). Epochs that no
+batch tells, because the log begins above what is in the lake or is a copy, are written at once. Of two writes the later
+request wins. A deleted log writes nothing more: the folder of its name may belong to another log by then.
 """
 
 from __future__ import annotations

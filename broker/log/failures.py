@@ -17,7 +17,7 @@ class LogDirectoryError(OSError):
 
 
 class DamagedLogError(LogDirectoryError):
-    """One log of a directory that must not be used, nor cut; the message names file and place."""
+    """One log of a directory that must not be used, nor truncated; the message names file and place."""
 
 
 _OF_NO_DISK = frozenset(

@@ -1,22 +1,10 @@
 """Pure: a log's producer state: idempotence and transactions (KIP-98, KIP-360).
 
-Rules of this file:
-- `check` decides and changes nothing; `update` records what was written and refuses nothing. So a write that fails in
-  between leaves the state equal to the log.
-- The last five batches of a producer's epoch are remembered. A batch that equals one of them is a duplicate and gets
-  the first one's answer again. After sequence 2^31 - 1 comes 0.
-- A producer that the log has never seen (or has forgotten: expired, or its records deleted) may begin with any
-  sequence (KIP-360); UNKNOWN_PRODUCER_ID is never raised, as in Kafka since 2.5.
-- Silence is measured by the broker's clock, from the last batch on. Kafka measures it from the records' timestamps: it
-  forgets a producer of old timestamps at the next start, and a batch that this producer then sends again is in the log
-  twice.
-- A restart does not restart the silence, or a broker that restarts each day would forget nobody. A snapshot's
-  `timestamp` (in Kafka the last record's) is the time since which the producer is silent. For a producer that was
-  active since the last check it is the later of the record's timestamp and now. After a restart silence continues from
-  there, or from when the snapshot's file was written if that is earlier; for a batch above the snapshot, from when
-  its segment's file was written. Producers from the lake count as active when they arrive: their times are those of
-  another clock.
-- A snapshot has the format of Kafka's ProducerSnapshot version 1: only the last batch of each producer is in it.
+`check` decides and changes nothing; `update` records what was written and refuses nothing. So a write that fails in
+between leaves the state equal to the log. A producer that the log has never seen, or has forgotten, may begin with any
+sequence. Silence is measured by the broker's clock, from the last batch on, and a restart does not restart it (a
+snapshot's `timestamp` says since when); Kafka measures it from the records' timestamps and forgets a producer of old
+timestamps at the next start. A snapshot has the format of Kafka's ProducerSnapshot version 1.
 """
 
 from __future__ import annotations

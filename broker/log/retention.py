@@ -16,7 +16,7 @@ from typing import NamedTuple
 from broker.log.config import LogConfig
 
 
-class Candidate(NamedTuple):
+class RetentionCandidate(NamedTuple):
     """A segment, oldest first; `newest_ms` is a function, as it may have to be looked up."""
 
     next_offset: int
@@ -33,7 +33,7 @@ class Limits(NamedTuple):
 
 
 def count_deletable(
-    segments: Sequence[Candidate], config: LogConfig, limits: Limits, now_ms: int
+    segments: Sequence[RetentionCandidate], config: LogConfig, limits: Limits, now_ms: int
 ) -> int:
     """How many of the oldest segments go, the active one (the last) included."""
     kept_bytes = sum(segment.size_bytes for segment in segments)
@@ -52,7 +52,7 @@ def count_deletable(
     return count
 
 
-def _is_free(segment: Candidate, config: LogConfig, limits: Limits) -> bool:
+def _is_free(segment: RetentionCandidate, config: LogConfig, limits: Limits) -> bool:
     if segment.next_offset > limits.high_watermark:
         return False
     if not config.copies_to_lake or segment.next_offset <= limits.log_start_offset:
@@ -60,7 +60,7 @@ def _is_free(segment: Candidate, config: LogConfig, limits: Limits) -> bool:
     return segment.next_offset - 1 <= limits.highest_offset_in_remote_storage
 
 
-def _is_due(segment: Candidate, config: LogConfig, kept_bytes: int, now_ms: int) -> bool:
+def _is_due(segment: RetentionCandidate, config: LogConfig, kept_bytes: int, now_ms: int) -> bool:
     if not config.deletes_old and not config.moves_to_lake:
         return False
     limit_bytes = config.effective_local_retention_bytes

@@ -18,7 +18,7 @@ from broker.log.durability import NotWritten
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, sync_file, unlink_if_there, write_whole
 from broker.log.recovery.recovery import new_segment
-from broker.log.retention import Candidate, Limits, count_deletable
+from broker.log.retention import Limits, RetentionCandidate, count_deletable
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import Trash
@@ -111,7 +111,8 @@ class LogSegments:
     def count_deletable(self, config: LogConfig, limits: Limits, now_ms: int) -> int:
         """How many of the oldest segments retention removes."""
         candidates = [
-            Candidate(s.next_offset, s.size_bytes, partial(self._newest_ms, s)) for s in self.all
+            RetentionCandidate(s.next_offset, s.size_bytes, partial(self._newest_ms, s))
+            for s in self.all
         ]
         return count_deletable(candidates, config, limits, now_ms)
 

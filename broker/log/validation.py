@@ -1,23 +1,21 @@
 """Pure: what a producer's bytes must satisfy before they may enter a log.
 
-Rules of this file:
-- Exactly one batch of magic 2 (Produce 3 and later), whose records fit its header: as many as it says, one after the
-  other, at the offsets 0, 1, 2 and so on, none of them cut, and nothing behind the last. Machine code walks over them
-  (`kafka_ds.records.validation`); what is compressed is unpacked for it. So what reaches a log can be read.
-- The same walk sees which records their topic refuses: without a key where it is compacted, or too far from the
-  broker's clock (`message.timestamp.before.max.ms` and `.after.max.ms`, KIP-937). As in Kafka one such record has its
-  whole batch refused, and the refusal names each of them (KIP-467), or the first thousand.
-- The walk also finds the records' greatest time, which is written into a header that says another one, as Kafka does:
-  time lookups, retention and segments' ages go by the header. (Sarama before 1.45.1 sends -1 there, and kafkajs one
-  that is too low if only some messages have a time.) So what a header claims of times is not judged.
-- A batch in another codec than its topic's `compression.type` is packed anew, without a look at single records.
-- Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
+Exactly one batch of magic 2, whose records fit its header: as many as it says, at the offsets 0, 1, 2 and so on, none
+truncated, nothing behind the last (`kafka_ds.records.validation`, in machine code). The same pass sees which records
+their topic refuses (no key where it is compacted, KIP-467; too far from the broker's clock, KIP-937) and finds the
+greatest time, which is written into a header that says another one, as Kafka does: so what a header claims of times is
+not judged. Cheap checks come first, in Kafka's order, so that a client sees Kafka's error.
 """
 
 from __future__ import annotations
 
 from broker.log.config import UNLIMITED, LogConfig
-from broker.log.packing import pack, packed_at_once_bytes_max, packed_attributes, wanted_codec
+from broker.log.recompression import (
+    recompress,
+    recompressed_at_once_bytes_max,
+    recompressed_attributes,
+    target_codec,
+)
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.records.batch import (
     CONTROL_FLAG,
@@ -59,8 +57,8 @@ UNPACKED_AT_ONCE_BYTES_MAX: dict[int, int] = {
     Codec.LZ4: 1280 << 10,
     Codec.ZSTD: 448 << 10,
 }
-# Where the walk is Python.
-WALKED_AT_ONCE_BYTES_MAX = 8 << 10
+# Where records are validated in Python.
+VALIDATED_AT_ONCE_BYTES_MAX = 8 << 10
 
 
 class TakesLong(Exception):
@@ -71,9 +69,13 @@ def at_once_bytes_max(config: LogConfig, codec: int) -> int:
     """How large the records of this codec may be, unpacked, to be prepared while the event loop waits."""
     bytes_max = UNPACKED_AT_ONCE_BYTES_MAX.get(codec, 0)
     if not is_fast():
-        bytes_max = min(bytes_max, WALKED_AT_ONCE_BYTES_MAX)
-    wanted = wanted_codec(config, codec)
-    return bytes_max if wanted is None else min(bytes_max, packed_at_once_bytes_max(wanted, config))
+        bytes_max = min(bytes_max, VALIDATED_AT_ONCE_BYTES_MAX)
+    target = target_codec(config, codec)
+    return (
+        bytes_max
+        if target is None
+        else min(bytes_max, recompressed_at_once_bytes_max(target, config))
+    )
 
 
 def check_client_batch(records: memoryview, config: LogConfig) -> BatchHeader:
@@ -109,21 +111,21 @@ def prepare(
     unpacked_max = at_once_bytes_max(config, header.codec) if at_once else None
     if unpacked_max is not None and header.codec == Codec.NONE and len(payload) > unpacked_max:
         raise TakesLong
-    codec = wanted_codec(config, header.codec)
+    codec = target_codec(config, header.codec)
     kept = None if codec is None else bytearray()
-    walked = _walked(payload, header, _demands(config, now_ms), unpacked_max, kept)
+    walked = _validated(payload, header, _demands(config, now_ms), unpacked_max, kept)
     if codec is not None:
-        packed = pack(kept or payload, codec, config)
-        _check_size(HEADER_BYTES + len(packed), config.max_message_bytes)
-        attributes = packed_attributes(header.attributes, codec)
+        recompressed = recompress(kept or payload, codec, config)
+        _check_size(HEADER_BYTES + len(recompressed), config.max_message_bytes)
+        attributes = recompressed_attributes(header.attributes, codec)
         header = header._replace(attributes=attributes, max_timestamp=walked.newest_ms)
-        return _sealed(header, packed)
+        return _sealed(header, recompressed)
     if config.uses_log_append_time or walked.newest_ms == header.max_timestamp:
         return records, header
     return _sealed(header._replace(max_timestamp=walked.newest_ms), payload)
 
 
-def _walked(
+def _validated(
     payload: memoryview,
     header: BatchHeader,
     demands: Demands,

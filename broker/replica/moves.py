@@ -7,7 +7,7 @@ Rules of this file:
 - num.replica.alter.log.dirs.threads logs are copied at once, each until it is level, and no more than
   replica.alter.log.dirs.io.max.bytes.per.second in all.
 - A log is copied as a follower copies its leader's: whole batches as bytes. Whatever happens to it meanwhile (cut,
-  begun anew, retained, deleted) is seen before each step (`broker.log.directories.moving`).
+  begun anew, retained, deleted) is seen before each step (`broker.log.directories.comparison`).
 - The last bytes are copied without giving way to others, so that nothing is appended between them and the exchange.
   That is not tried while they are many, or would have to be waited for.
 - A copy whose directory fails, or whose log goes, ends its move. What a full disk refuses is tried again.
@@ -25,9 +25,8 @@ from typing import assert_never
 
 from broker.byte_rate import ByteRate
 from broker.log import names
-from broker.log.directories.futures import FutureLog
-from broker.log.directories.manager import LogManager
-from broker.log.directories.moving import Step, agreed_end, next_step
+from broker.log.directories.comparison import Step, agreed_end, next_step
+from broker.log.directories.manager import FutureLog, LogManager
 from broker.log.log import Log
 from broker.log.segment import lookup
 from broker.log.values import LogRead
@@ -96,7 +95,7 @@ class LogMoves:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is not in log.dirs")
         if directory.failure is not None or manager.is_offline(topic, partition):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path}, or {folder}, is offline")
-        future, log = manager.futures.get(topic, partition), manager.get(topic, partition)
+        future, log = manager.future_log(topic, partition), manager.get(topic, partition)
         if future is not None and future.home is not directory:
             self._give_up(future)
             future = None
@@ -110,13 +109,13 @@ class LogMoves:
         if manager.directories.some_failed:
             # Where a copy may lie already.
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "a log directory is offline")
-        future = manager.futures.begin(log, directory)
+        future = manager.create_future_log(log, directory)
         _LOGGER.info("%s moves from %s to %s", folder, manager.home_of(*key), directory)
         self._start(future)
 
     def resume(self) -> None:
         """Go on with what a former process of this broker has begun."""
-        for future in self._manager.futures:
+        for future in self._manager.future_logs:
             if future.of is not None:
                 _LOGGER.info("%s goes on moving to %s", future.log.name, future.home)
                 self._start(future)
@@ -141,7 +140,7 @@ class LogMoves:
 
     def _drop(self, future: FutureLog) -> None:
         topic, partition = future.log.topic, future.log.partition
-        self._manager.futures.drop(topic, partition)
+        self._manager.drop_future_log(topic, partition)
         if future.is_announced:
             self._around.tell(topic, partition)
 
@@ -162,7 +161,7 @@ class LogMoves:
     @property
     def lag_max(self) -> int:
         """The largest lag of a copy."""
-        return max((self.lag(future) for future in self._manager.futures), default=0)
+        return max((self.lag(future) for future in self._manager.future_logs), default=0)
 
     @property
     def under_way(self) -> int:
@@ -205,7 +204,7 @@ class LogMoves:
         assert log is not None
         self._drop(future)
         try:
-            return self._manager.futures.begin(log, home)
+            return self._manager.create_future_log(log, home)
         except KafkaError as error:
             _LOGGER.error("%s", error)
             return future  # Which goes on no more.
@@ -213,7 +212,7 @@ class LogMoves:
     def _goes_on(self, future: FutureLog) -> bool:
         topic, partition = future.log.topic, future.log.partition
         known = self._manager.get(topic, partition)
-        is_ours = self._manager.futures.get(topic, partition) is future
+        is_ours = self._manager.future_log(topic, partition) is future
         return is_ours and known is future.of and known is not None
 
     async def _move(self, future: FutureLog) -> None:
@@ -245,13 +244,13 @@ class LogMoves:
             pass
         if not self._goes_on(future):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is gone")
-        self._manager.futures.follow_start(log, future)
+        future.take_start()
         await _flushed(future.log)
         await self._manager.checkpoint_recovery_points(future.log.directory)
         await self._manager.checkpoint_log_starts(future.log.directory)
         if self._goes_on(future):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._manager.futures.take_name(future, lambda error: _resolve(done, error))
+            self._manager.take_name(future, lambda error: _resolve(done, error))
             await done
 
     def _take_place(self, future: FutureLog, log: Log) -> bool:
@@ -272,7 +271,7 @@ class LogMoves:
             copied += found.size_bytes
         if step is not Step.NOTHING:
             return False
-        self._manager.futures.exchange(log.topic, log.partition)
+        self._manager.replace_with_future(log.topic, log.partition)
         return True
 
     async def _leave(self, log: Log) -> None:
@@ -290,9 +289,9 @@ class LogMoves:
                 await self._pause()
             else:
                 break
-        manager.futures.leave(log.topic, log.partition)
+        manager.discard_replaced(log.topic, log.partition)
         for directory in manager.directories.online:
-            manager.checkpoints.logs(directory)
+            manager.checkpoint_logs(directory)
         manager.checkpoint_cleaned()
 
     # -- copying ----------------------------------------------------------------------------------
@@ -305,9 +304,9 @@ class LogMoves:
         match next_step(log, copy):
             case Step.NOTHING:
                 return True
-            case Step.BEGIN_ANEW:
+            case Step.BEGIN_AGAIN:
                 raise _MustBeginAnew
-            case Step.CUT:
+            case Step.TRUNCATE:
                 copy.truncate_to(agreed_end(log, copy))
                 await self._manager.checkpoint_recovery_points(copy.directory)
                 return False

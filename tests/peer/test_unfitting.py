@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.packing import CODECS
+from broker.log.recompression import CODECS
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,

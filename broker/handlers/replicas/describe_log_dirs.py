@@ -54,7 +54,7 @@ def describe_log_dirs(
 
     for log in manager.logs():
         tell(log, max(log.committed_offset - log.log_end_offset, 0), is_future=False)
-    for future in manager.futures:
+    for future in manager.future_logs:
         tell(future.log, context.node.moves.lag(future), is_future=True)
     return DescribeLogDirsResponse(
         results=[

@@ -1,13 +1,9 @@
 """Shell: logs that are damaged where nothing may be truncated: they are not served, and stay on disk as they are.
 
-Rules of this file:
-- Such a log is no failure of its directory: the other logs there are served. Its partition is offline until the log is
-  mended or given up and the broker is restarted; other replicas that are in sync lead
-  (`broker.membership.directories`).
-- Its checkpoint entries stay: without its recovery point the next start would truncate it at the damage.
-- Its directory is not marked as cleanly shut down: so an undamaged log that is put in its place is recovered.
-- The log of another topic, or of a new one, need not wait: then the damaged log is set aside (`…-stray`). This also
-  happens when its topic is deleted, or its partition leaves this broker.
+Such a log is no failure of its directory. Its partition is offline until the log is repaired or given up and the broker
+is restarted; other replicas that are in sync lead. Its checkpoint entries stay: without its recovery point the next
+start would truncate it at the damage. Its directory is not marked as cleanly shut down, so that an undamaged log that
+is put in its place is recovered. If its topic is deleted or recreated, it is set aside (`…-stray`).
 """
 
 from __future__ import annotations

@@ -1,38 +1,37 @@
-"""Shell: all logs of a broker: its log directories, their checkpoints, retention and deletion.
+"""Shell: all logs of a broker: its log directories, their checkpoints, copies on the move, retention and deletion.
 
-Rules of this file:
-- Only the event loop's thread calls it; waiting for a disk goes to Background.
-- A deleted partition's folder is renamed at once, so that the topic may be created again; its files go when their last
-  readers must be done.
-- A log that fails is logged and does not keep the others from their upkeep.
-- A log that is damaged where nothing may be truncated is not served (`broker.log.directories.damaged`).
-- A directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is restarted, and
-  are not created elsewhere meanwhile. The broker stops when no directory is left.
+Only the event loop's thread calls it; waiting for a disk goes to Background. A log that fails is logged and does not
+keep the others from their upkeep; one that is damaged where nothing may be truncated is not served (`DamagedLogs`). A
+directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is restarted, and are
+not created elsewhere meanwhile. What a crash leaves is told by `_settle` (two logs of a name) and `take_name` (a move).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from broker.log import names
 from broker.log.checkpoint import encode_partition_metadata
 from broker.log.config import LogConfig
-from broker.log.directories.checkpoints import Checkpoints
+from broker.log.directories.comparison import agreed_end, is_newer
 from broker.log.directories.damaged import DamagedLogs
 from broker.log.directories.deletion import DeletedLogs
-from broker.log.directories.directories import LogDirectories, Soon, give_up
-from broker.log.directories.directory import LogDirectory
-from broker.log.directories.found import Found, set_aside
-from broker.log.directories.futures import FutureLogs
-from broker.log.directories.loading import Contents, Loader
-from broker.log.directories.upkeep import Interval, Upkeep
-from broker.log.files import replace, sync_file
+from broker.log.directories.directories import Done, LogDirectories, Soon, give_up
+from broker.log.directories.directory import LogDirectory, Offsets
+from broker.log.directories.loader import Contents, LogLoader
+from broker.log.directories.upkeep import Interval, LogUpkeep
+from broker.log.failures import LogDirectoryError
+from broker.log.files import read_or_none, replace, sync_file, write_whole
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
+from broker.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 
@@ -41,6 +40,9 @@ Key = tuple[str, int]
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
 CLOSE_THREADS = 8
 CLOSE_IN_THREADS_FROM = 32
+# Logs that have gone from a directory and are remembered by their names; beyond that, any name may be one of them.
+GONE_MAX = 1_000
+_ANY: Key = ("", -1)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -55,6 +57,43 @@ def _nowhere(_topic: str, _partition: int) -> bytes | None:
 
 def _at_once(work: Callable[[], None]) -> None:
     work()
+
+
+class _Checkpointed:
+    """What the checkpoint files of the directories may say, as far as this process knows."""
+
+    def __init__(self) -> None:
+        # Logs that have gone from a directory, while its files may name them.
+        self.gone: dict[LogDirectory, set[Key]] = {}
+        # Those of replication-offset-checkpoint as it was last to be written, or was found at the start; none of a log
+        # that was made since.
+        self.high_watermarks: dict[Key, int] = {}
+        # The largest log starts that the files may hold; nothing is known of those that a start has found.
+        self.starts: dict[LogDirectory, dict[Key, int]] = {}
+        # How often log starts were to be written: after the last time alone it is known what the file holds.
+        self.starts_writes: Counter[LogDirectory] = Counter()
+        # What cleaner-offset-checkpoint holds at most; nothing is known of what a start has found.
+        self.cleaned: dict[LogDirectory, Offsets] = {}
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FutureLog:
+    """The copy of one log, its directory, and how far it has come in taking the log's place."""
+
+    log: Log
+    home: LogDirectory
+    of: Log | None
+    """The log that it is the copy of, if there is one."""
+    is_announced: bool = False
+    """The cluster is told, or about to be told, that the replica is here."""
+    is_named: bool = False
+    """Its folder has the log's name already."""
+
+    def take_start(self) -> None:
+        """Take its log's start and epochs; both have the same end."""
+        assert self.of is not None
+        self.log.log_start_offset = self.of.log_start_offset
+        self.log.take_epochs_of(self.of)
 
 
 class LogManager:
@@ -88,7 +127,7 @@ class LogManager:
         self._node_id, self._cluster_id = node_id, cluster_id
         self._config, self._config_for = config or LogConfig(), config_for
         self._directories = LogDirectories(disk, log_dirs, background, soon=soon, failed=self._fail)
-        self._loader = Loader(
+        self._loader = LogLoader(
             disk,
             clock,
             background,
@@ -96,6 +135,7 @@ class LogManager:
             report=self._storage_failed,
             threads_per_directory=recovery_threads,
         )
+        self._topic_id_for, self._home_for = topic_id_for, home_for
         # Partitions whose log is, or may be, in a directory that has failed.
         self._offline: set[Key] = set()
         # Set by the owner of the partitions: called with the id of a failed directory and the partitions in it.
@@ -104,23 +144,13 @@ class LogManager:
         self.on_all_failed: Callable[[], None] | None = None
         self._logs: dict[Key, Log] = {}
         self._homes: dict[Key, LogDirectory] = {}
-        self._deleted = DeletedLogs(disk, clock, self._directories)
-        self.futures = FutureLogs(
-            disk,
-            clock,
-            background,
-            self._directories,
-            self._logs,
-            self._homes,
-            self,
-            self._storage_failed,
-        )
-        self._found = Found(
-            disk, self._logs, self._homes, self.futures, self, topic_id_for, home_for
-        )
+        self._futures: dict[Key, FutureLog] = {}
+        # What was a log, until the disk has all of it in its new place.
+        self._leaving: dict[Key, tuple[LogDirectory, Log]] = {}
         self.damaged = DamagedLogs(disk)
-        self.checkpoints = Checkpoints(self._directories, self._placed, self.damaged.offsets)
-        self._upkeep = Upkeep()
+        self._deleted = DeletedLogs(disk, clock, self._directories)
+        self._checkpointed = _Checkpointed()
+        self._upkeep = LogUpkeep()
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[Key, str] = {}
         now_ms = clock.now_ms()
@@ -160,7 +190,7 @@ class LogManager:
         """
         key = topic, partition
         home = self._homes.get(key) or self.damaged.home_of(key)
-        future = self.futures.get(topic, partition)
+        future = self.future_log(topic, partition)
         if future is not None and future.is_announced:
             home = future.home
         if home is None:
@@ -187,8 +217,8 @@ class LogManager:
                 self._take(contents)
             self._offline.update(key for key in self.damaged if key not in self._logs)
             some_failed = directories.some_failed or len(self.damaged) > 0
-            self._found.take_futures(some_failed=some_failed)
-            self.checkpoints.last_high_watermarks = self._found.watermarks(found)
+            self._take_futures(some_failed=some_failed)
+            self._checkpointed.high_watermarks = self._high_watermarks_of(found)
             directories.check()
         except BaseException:
             directories.release()
@@ -203,7 +233,7 @@ class LogManager:
             give_up(directory, contents.failure, len(contents.logs))
             return
         for key in contents.gone:
-            self.checkpoints.gone(directory, key)
+            self._gone(directory, key)
         self._deleted.found(directory, contents.deleted)
         self.damaged.found(directory, contents.damaged)
         for key, log in contents.logs.items():
@@ -212,9 +242,87 @@ class LogManager:
             offsets = log.known_end_offset - log.log_end_offset
             if size_bytes or offsets:
                 self.recovery_losses[key] = size_bytes, offsets
-        self._found.take(contents)
+        for key, log in contents.logs.items():
+            if key in self._logs and not self._settle(key, log, directory):
+                continue
+            self._adopt(key, log, directory)
+            log.compaction.cleaned_offset = contents.cleaned_offsets.get(key)
+        for copy in contents.futures:
+            self._found_future(copy, directory)
 
-    def adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
+    def _settle(self, key: Key, log: Log, directory: LogDirectory) -> bool:
+        """Settle which of two logs of a name stays; returns whether this one does.
+
+        Of different topics the existing one's does: the other one's directory was offline when its topic was deleted.
+        The other is set aside. If it is not known which topic exists, the start ends.
+        """
+        first, home = self._logs[key], self._homes[key]
+        topic_id = self._topic_id_for(log.topic)
+        if first.topic_id == log.topic_id != NO_UUID:
+            return self._replaces(first, home, log, directory)
+        # Nobody's and empty: it was being made when there was no more room, or power, and then was made elsewhere.
+        if log.topic_id == NO_UUID and log.log_end_offset == 0:
+            self._discard(directory, log)
+            return False
+        if first.topic_id == NO_UUID and first.log_end_offset == 0:
+            self._discard(home, first)
+            return True
+        if first.topic_id == log.topic_id or topic_id not in (first.topic_id, log.topic_id):
+            raise LogDirectoryError(f"{log.name} is in {home} and in {directory}")
+        if topic_id == log.topic_id:
+            self._set_aside(first, home)
+            return True
+        self._set_aside(log, directory)
+        return False
+
+    def _replaces(self, first: Log, home: LogDirectory, log: Log, directory: LogDirectory) -> bool:
+        """Of two logs of a topic, one had just taken the other's place: the newer stays (`replace_with_future`)."""
+        start_offset = max(first.log_start_offset, log.log_start_offset)
+        is_second = is_newer(log, first)
+        newer, older, gone = (log, first, home) if is_second else (first, log, directory)
+        _LOGGER.warning(
+            "%s is in %s and in %s: %s stays", log.name, home, directory, newer.directory
+        )
+        if agreed_end(newer, older) < older.log_end_offset:
+            # The newer one went on from a copy that was not complete: somebody may want the rest.
+            self._set_aside(older, gone)
+        else:
+            self._discard(gone, older)
+        if newer.log_start_offset < start_offset <= newer.log_end_offset:
+            newer.advance_log_start_offset(start_offset)
+        return is_second
+
+    def _take_futures(self, *, some_failed: bool) -> None:
+        """Let copies continue, or take the places of logs that are gone."""
+        for log in tuple(self._logs.values()):
+            self._resume_future(log)
+        for key, future in tuple(self._futures.items()):
+            if future.of is not None:
+                continue
+            is_told = self._home_for(*key) == future.home.directory_id
+            if is_told or not some_failed:
+                self._adopt(key, self._without_log(future), future.home)
+
+    def _high_watermarks_of(self, found: Iterable[Contents]) -> dict[Key, int]:
+        """Each log's high watermark in its directory's checkpoint; of a missing log the largest of any directory."""
+        offsets: dict[Key, int] = {}
+        for contents in found:
+            for key, offset in contents.high_watermarks.items():
+                home = self._homes.get(key)
+                if home is contents.directory:
+                    offsets[key] = offset
+                elif home is None:
+                    offsets[key] = max(offset, offsets.get(key, 0))
+        return offsets
+
+    def _set_aside(self, log: Log, directory: LogDirectory) -> str:
+        """Close a log and rename its folder as stray; returns the new name."""
+        log.close()
+        name = names.renamed_folder_name(log.topic, log.partition, new_uuid(), names.STRAY_FOLDER)
+        self._disk.rename(log.directory, directory.file(name))
+        return name
+
+    def _adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
         """Take this as the partition's log from now on."""
         self._logs[key] = log
         self._homes[key] = directory
@@ -292,7 +400,7 @@ class LogManager:
         if damage is not None:
             self._offline.add(key)
             raise _unavailable(damage)
-        self.checkpoints.gone(home, key)
+        self._gone(home, key)
 
     def _make(
         self,
@@ -306,7 +414,7 @@ class LogManager:
         topic, partition = key
         name = names.folder_name(topic, partition)
         self._deleted.clear_way(directory, name, topic_id, is_new=is_new)
-        self.checkpoints.forget(directory, key)
+        self._forget_checkpoints(directory, key)
         log = Log.open(
             directory.file(name),
             config or self._config_of(topic),
@@ -319,7 +427,7 @@ class LogManager:
             report=self._storage_failed,
         )
         self._write_topic_id(log, directory)
-        self.adopt(key, log, directory)
+        self._adopt(key, log, directory)
         return log
 
     def _write_topic_id(self, log: Log, home: LogDirectory) -> None:
@@ -337,18 +445,18 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Rename the log's folder at once, and remove its files after file.delete.delay.ms."""
         self.preferred.pop((topic, partition), None)
-        self.futures.drop(topic, partition)
-        self.futures.leave(topic, partition)
+        self.drop_future_log(topic, partition)
+        self.discard_replaced(topic, partition)
         log = self._logs.pop((topic, partition), None)
         self._upkeep.forget((topic, partition))
         if log is not None:
-            self.discard(self._homes.pop((topic, partition)), log)
+            self._discard(self._homes.pop((topic, partition)), log)
         else:
             self.set_damaged_aside(topic, partition)
 
-    def discard(self, home: LogDirectory, log: Log) -> None:
+    def _discard(self, home: LogDirectory, log: Log) -> None:
         """Rename a log's folder as deleted, and remove its files later."""
-        self.checkpoints.gone(home, (log.topic, log.partition))
+        self._gone(home, (log.topic, log.partition))
         self._deleted.discard(home, log)
 
     def set_aside(self, topic: str, partition: int) -> str:
@@ -356,12 +464,12 @@ class LogManager:
 
         Nothing deletes such a folder: the log may be another cluster's, or this one's metadata may be the wrong ones.
         """
-        self.futures.drop(topic, partition)
+        self.drop_future_log(topic, partition)
         log = self._logs.pop((topic, partition))
         self._upkeep.forget((topic, partition))
         home = self._homes.pop((topic, partition))
-        self.checkpoints.gone(home, (topic, partition))
-        return set_aside(self._disk, log, home)
+        self._gone(home, (topic, partition))
+        return self._set_aside(log, home)
 
     def set_damaged_aside(self, topic: str, partition: int) -> None:
         """The same for a damaged log, if there is one; if its disk refuses, the next start tries again."""
@@ -371,7 +479,7 @@ class LogManager:
             return
         try:
             self.damaged.set_aside(key)
-            self.checkpoints.gone(home, key)
+            self._gone(home, key)
             self._offline.discard(key)
         except OSError as error:
             _LOGGER.error("%s-%d is damaged, and cannot be set aside: %s", topic, partition, error)
@@ -397,9 +505,7 @@ class LogManager:
             self._upkeep.forget(key)
             log.abandon()
         self._offline.update(keys)
-        self.futures.directory_failed(directory)
-        for key in keys:
-            self.futures.log_failed(*key)
+        self._futures_failed(directory, keys)
         gone += self._deleted.directory_failed(directory)
         if self.on_directory_failed is not None:
             self.on_directory_failed(directory.directory_id, keys)
@@ -412,41 +518,388 @@ class LogManager:
                 self.on_all_failed()
 
     # -- checkpoints ----------------------------------------------------------------------------
+    #
+    # Each directory's files name the logs in it, copies on the move included, and damaged logs by the entries that they
+    # had before. They name a log that has gone until they are written again; before one of that name is made they are.
+    # Else a crash would have the new log begin where the old one did, or count as committed, or clean, what is not.
 
     def high_watermark_checkpoints(self) -> dict[Key, int]:
         """The entries of the last replication-offset-checkpoint."""
-        return dict(self.checkpoints.last_high_watermarks)
+        return dict(self._checkpointed.high_watermarks)
 
-    def checkpoint_high_watermarks(self, high_watermarks: dict[Key, int]) -> None:
+    def _gone(self, directory: LogDirectory, key: Key) -> None:
+        """A directory has no log of this name any more, while its files may name it."""
+        gone = self._checkpointed.gone.setdefault(directory, set())
+        gone.add(key if len(gone) < GONE_MAX else _ANY)
+
+    def _forget_checkpoints(self, directory: LogDirectory, key: Key) -> None:
+        """Before a log is made: let the files name no earlier one of its name. Waits for the disk; raises OSError."""
+        self._checkpointed.high_watermarks.pop(key, None)
+        gone = self._checkpointed.gone.get(directory, ())
+        if key in gone or _ANY in gone:
+            self.checkpoint_logs(directory, wait=True)
+            known = self._own(directory, self._checkpointed.high_watermarks)
+            self._write_checkpoint(directory, names.HIGH_WATERMARK_CHECKPOINT, known, wait=True)
+            del self._checkpointed.gone[directory]
+
+    def checkpoint_high_watermarks(self, high_watermarks: Offsets) -> None:
         """Write replication-offset-checkpoint."""
-        self.checkpoints.high_watermarks(high_watermarks)
+        self._checkpointed.high_watermarks = dict(high_watermarks)
+        is_alone = len(self._directories.all) == 1
+        for directory in self._directories.online:
+            own = high_watermarks if is_alone else self._own(directory, high_watermarks)
+            self._write_checkpoint(directory, names.HIGH_WATERMARK_CHECKPOINT, own)
+
+    def _own(self, directory: LogDirectory, offsets: Offsets) -> Offsets:
+        """Those of the logs in a directory."""
+        return {key: offsets[key] for key, _ in self._placed(directory) if key in offsets}
 
     async def checkpoint_recovery_points(self, *folders: str) -> None:
-        """Write up to where logs are durable, in Background, also what another write may have under way; raises
-        OSError. A log that was cut must not be appended to while its old recovery point would be believed.
-        `folders`: of logs, if only their directories are meant: another one's disk may be full."""
-        await self.checkpoints.recovery_points(*folders)
+        """Write recovery-point-offset-checkpoint where these logs' folders are, or everywhere; raises OSError.
+
+        In Background, also if another write may be under way. Log starts and clean offsets that were lowered are
+        written, too. A log that was truncated must not be appended to while its old ones would be believed.
+        """
+        homes = self._homes_of(folders)
+        await self._write_checkpoints(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points, homes)
+        unclean = [directory for directory in homes if self._is_cleaned_lowered(directory)]
+        if unclean:
+            await self._write_checkpoints(names.CLEANER_CHECKPOINT, self._take_cleaned, unclean)
+        lowered = [directory for directory in homes if self._is_start_lowered(directory)]
+        if lowered:
+            await self._write_starts_now(lowered)
 
     def write_recovery_points(self, *folders: str) -> None:
         """The same for a log that is appended to at once: waits for the disk."""
-        self.checkpoints.write_recovery_points(*folders)
+        for directory in self._homes_of(folders):
+            own = self._recovery_points(directory)
+            self._write_checkpoint(directory, names.RECOVERY_POINT_CHECKPOINT, own, wait=True)
+            if self._is_cleaned_lowered(directory):
+                self._write_cleaned(directory, wait=True)
+            if self._is_start_lowered(directory):
+                self._write_starts(directory, wait=True)
 
     async def checkpoint_log_starts(self, *folders: str) -> None:
-        """Write where logs begin, as `checkpoint_recovery_points`."""
-        await self.checkpoints.log_starts(*folders)
+        """Write log-start-offset-checkpoint, as `checkpoint_recovery_points`; raises OSError."""
+        await self._write_starts_now(self._homes_of(folders))
+
+    async def _write_starts_now(self, homes: Iterable[LogDirectory]) -> None:
+        written = {directory: dict(self._log_starts(directory)) for directory in homes}
+        asked = {directory: self._starts_asked(directory) for directory in written}
+        await self._write_checkpoints(
+            names.LOG_START_OFFSET_CHECKPOINT, written.__getitem__, written
+        )
+        for directory, starts in written.items():
+            if asked[directory] == self._checkpointed.starts_writes[directory]:
+                self._checkpointed.starts[directory] = starts
+
+    def _write_starts(self, directory: LogDirectory, *, wait: bool) -> None:
+        own = self._log_starts(directory)
+        self._starts_asked(directory)
+        self._write_checkpoint(directory, names.LOG_START_OFFSET_CHECKPOINT, own, wait=wait)
+        if wait:
+            self._checkpointed.starts[directory] = dict(own)
+
+    def _starts_asked(self, directory: LogDirectory) -> int:
+        """The present log starts may be on disk from now on; the how manieth writing that is."""
+        self._checkpointed.starts_writes[directory] += 1
+        known = self._checkpointed.starts.get(directory)
+        if known is not None:
+            for key, start in self._log_starts(directory).items():
+                known[key] = max(known.get(key, start), start)
+        return self._checkpointed.starts_writes[directory]
+
+    def _is_start_lowered(self, directory: LogDirectory) -> bool:
+        """Whether a log may begin below what the file says, which a start would believe."""
+        known = self._checkpointed.starts.get(directory)
+        return known is None or any(
+            log.log_start_offset < known.get(key, 0) for key, log in self._placed(directory)
+        )
+
+    def _homes_of(self, folders: Collection[str]) -> list[LogDirectory]:
+        """The directories of logs that are in these folders; without any, all that are online."""
+        homes = {folder.rpartition("/")[0] for folder in folders}
+        return [each for each in self._directories.online if not homes or each.path in homes]
+
+    async def _write_checkpoints(
+        self,
+        name: str,
+        offsets: Callable[[LogDirectory], Offsets],
+        homes: Iterable[LogDirectory],
+    ) -> None:
+        """Write in Background, even if another write of the same may be in progress."""
+        loop = asyncio.get_running_loop()
+        waiting = []
+        for directory in homes:
+            written: asyncio.Future[None] = loop.create_future()
+            self._directories.checkpoint_and_tell(
+                directory,
+                name,
+                self._with_kept(directory, name, offsets(directory)),
+                partial(_settled, written),
+            )
+            waiting.append(written)
+        await asyncio.gather(*waiting)
 
     def checkpoint_cleaned(self) -> None:
         """Write cleaner-offset-checkpoint."""
-        self.checkpoints.cleaned()
+        for directory in self._directories.online:
+            self._write_cleaned(directory, wait=False)
+
+    def _write_cleaned(self, directory: LogDirectory, *, wait: bool) -> None:
+        own = self._take_cleaned(directory)
+        self._write_checkpoint(directory, names.CLEANER_CHECKPOINT, own, wait=wait)
+
+    def _take_cleaned(self, directory: LogDirectory) -> Offsets:
+        self._checkpointed.cleaned[directory] = {
+            key: offset
+            for key, log in self._placed(directory)
+            if (offset := log.compaction.cleaned_offset) is not None
+        }
+        return self._checkpointed.cleaned[directory]
+
+    def _is_cleaned_lowered(self, directory: LogDirectory) -> bool:
+        """Whether less of a log may be clean than the file says, which a start would believe."""
+        known = self._checkpointed.cleaned.get(directory)
+        return any(
+            known is None or offset < known.get(key, -1)
+            for key, log in self._placed(directory)
+            if (offset := log.compaction.cleaned_offset) is not None
+        )
+
+    def checkpoint_logs(self, directory: LogDirectory, *, wait: bool = False) -> None:
+        """Write recovery points, clean offsets and log starts of a directory; raises OSError if waiting."""
+        points = self._recovery_points(directory)
+        self._write_checkpoint(directory, names.RECOVERY_POINT_CHECKPOINT, points, wait=wait)
+        self._write_cleaned(directory, wait=wait)
+        self._write_starts(directory, wait=wait)
+
+    def _write_checkpoint(
+        self, directory: LogDirectory, name: str, own: Offsets, *, wait: bool = False
+    ) -> None:
+        own = self._with_kept(directory, name, own)
+        self._directories.checkpoint(directory, name, own, wait=wait)
+
+    def _with_kept(self, directory: LogDirectory, name: str, own: Offsets) -> Offsets:
+        return {**self.damaged.offsets(directory, name), **own}
+
+    def _recovery_points(self, directory: LogDirectory) -> Offsets:
+        return {key: log.recovery_point for key, log in self._placed(directory)}
+
+    def _log_starts(self, directory: LogDirectory) -> Offsets:
+        return {
+            key: log.log_start_offset
+            for key, log in self._placed(directory)
+            if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
+        }
 
     def _placed(self, directory: LogDirectory) -> Iterator[tuple[Key, Log]]:
         """The logs in a directory, copies in progress included."""
         for key, log in self._logs.items():
             if self._homes[key] is directory:
                 yield key, log
-        for future in self.futures:
+        for future in self.future_logs:
             if future.home is directory:
                 yield (future.log.topic, future.log.partition), future.log
+
+    # -- copies on the move (KIP-113) -------------------------------------------------------------
+    #
+    # A copy is a log in a folder `<topic>-<partition>.<id>-future`. It begins where its log's oldest segment does, with
+    # the producers that are known there. It is not cleaned, nor is its log meanwhile, as in Kafka. It takes its log's
+    # place in steps (`take_name`, `replace_with_future`, `discard_replaced`), and a crash between any two of them loses
+    # nothing: both are whole, and a start takes the newer one, or goes on copying where it finds a `-future` folder.
+
+    def future_log(self, topic: str, partition: int) -> FutureLog | None:
+        """The copy of a partition's log."""
+        return self._futures.get((topic, partition))
+
+    @property
+    def future_logs(self) -> tuple[FutureLog, ...]:
+        """All copies."""
+        return tuple(self._futures.values())
+
+    def _found_future(self, log: Log, home: LogDirectory) -> None:
+        """A start found this copy. Of two (a move that was redirected before it was done) the longer stays."""
+        key = log.topic, log.partition
+        other = self._futures.get(key)
+        if other is not None:
+            if other.log.log_end_offset >= log.log_end_offset:
+                self._discard(home, log)
+                return
+            self._discard(other.home, other.log)
+        self._futures[key] = FutureLog(log=log, home=home, of=None)
+
+    def _resume_future(self, log: Log) -> None:
+        """Continue the copy of a log that was found, if there is one."""
+        key = log.topic, log.partition
+        future = self._futures.get(key)
+        if future is None:
+            return
+        if future.log.topic_id != log.topic_id:
+            self.drop_future_log(*key)
+            return
+        future.of = log
+        log.compaction.pause()
+        end_offset = agreed_end(log, future.log)
+        if end_offset < future.log.first_base_offset:
+            self.drop_future_log(*key)
+        elif end_offset < future.log.log_end_offset:
+            # A crash has taken more from the log than from its copy.
+            try:
+                future.log.truncate_to(end_offset)
+            except OSError as error:  # No reason for the broker not to start.
+                _LOGGER.error("%s does not move to %s any more: %s", log.name, future.home, error)
+                self.drop_future_log(*key)
+
+    def _without_log(self, future: FutureLog) -> Log:
+        """Make a copy whose log is not there the log; the caller adopts it."""
+        topic, partition = future.log.topic, future.log.partition
+        del self._futures[topic, partition]
+        _LOGGER.warning(
+            "%s: its log is not there, the copy in %s takes its place", future.log.name, future.home
+        )
+        self._rename_future(future, names.folder_name(topic, partition))
+        self._disk.sync_directory(future.home.path)
+        return future.log
+
+    def create_future_log(self, log: Log, home: LogDirectory) -> FutureLog:
+        """Create an empty copy of a log in another directory; raises KAFKA_STORAGE_ERROR if that fails."""
+        key = log.topic, log.partition
+        assert key not in self._futures
+        try:
+            copy = self._seed_future(log, home)
+        except OSError as error:
+            self._directories.note(home, home.path, error)
+            problem = f"{home} does not take {log.name}: {error}"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, problem) from error
+        log.compaction.pause()
+        future = FutureLog(log=copy, home=home, of=log)
+        self._futures[key] = future
+        return future
+
+    def _seed_future(self, log: Log, home: LogDirectory) -> Log:
+        name = names.renamed_folder_name(log.topic, log.partition, new_uuid(), names.FUTURE_FOLDER)
+        try:
+            return self._write_future(log, home.file(name))
+        except OSError:
+            # A refused move: the next start must not take what there is for one to go on with. These are a few bytes.
+            with suppress(OSError):
+                home.remove_tree(name)
+            raise
+
+    def _write_future(self, log: Log, folder: str) -> Log:
+        disk, base_offset = self._disk, log.first_base_offset
+        disk.make_directory(folder)
+        metadata = f"{folder}/{names.PARTITION_METADATA}"
+        replace(disk, metadata, encode_partition_metadata(log.topic_id), durable=False)
+        snapshot = names.file_name(base_offset, names.PRODUCER_SNAPSHOT)
+        producers = read_or_none(disk, f"{log.directory}/{snapshot}")
+        if producers is not None:
+            write_whole(disk, f"{folder}/{snapshot}", producers)
+        return Log.open(
+            folder,
+            log.config,
+            disk,
+            self._clock,
+            topic=log.topic,
+            partition=log.partition,
+            topic_id=log.topic_id,
+            log_start_offset=base_offset,
+            background=self._background,
+            report=self._storage_failed,
+        )
+
+    def drop_future_log(self, topic: str, partition: int) -> None:
+        """Give up a copy: the move is cancelled."""
+        future = self._futures.pop((topic, partition), None)
+        if future is not None:
+            _let_be(future)
+            self._discard(future.home, future.log)
+
+    # -- taking the log's place -----------------------------------------------------------------
+
+    def take_name(self, future: FutureLog, done: Done) -> None:
+        """Step 1: the copy's folder gets the log's name; `done` when that is durable. Raises OSError."""
+        log = future.log
+        if not future.is_named:
+            self._rename_future(future, names.folder_name(log.topic, log.partition))
+            future.is_named = True
+        work = partial(self._sync_names, log.directory, future.home.path)
+        self._directories.submit_and_tell(future.home, log.directory, work, done)
+
+    def _sync_names(self, folder: str, parent: str) -> None:
+        sync_file(self._disk, f"{folder}/{names.PARTITION_METADATA}")
+        self._disk.sync_directory(folder)
+        self._disk.sync_directory(parent)
+
+    def _rename_future(self, future: FutureLog, name: str) -> None:
+        path = future.home.file(name)
+        self._disk.rename(future.log.directory, path)
+        future.log.renamed(path)
+
+    def replace_with_future(self, topic: str, partition: int) -> None:
+        """Step 2: the log continues in the copy's folder, which holds all of it."""
+        key = topic, partition
+        future, log = self._futures[key], self._logs[key]
+        assert future.is_named
+        assert future.of is log
+        future.take_start()
+        log.exchange_files(future.log)
+        del self._futures[key]
+        self._leaving[key] = self._homes[key], future.log
+        self._adopt(key, log, future.home)
+        _let_be(future)
+
+    def discard_replaced(self, topic: str, partition: int) -> None:
+        """Step 3: the log's old folder goes."""
+        left = self._leaving.pop((topic, partition), None)
+        if left is not None:
+            self._discard(*left)
+
+    def _futures_failed(self, directory: LogDirectory, keys: Iterable[Key]) -> None:
+        """Stop reading and writing in this directory; what was copied of the logs in it stays on disk."""
+        for key, future in tuple(self._futures.items()):
+            if future.home is directory:
+                _LOGGER.error("%s does not move: %s has failed", future.log.name, directory)
+                del self._futures[key]
+                _let_be(future)
+                _give_up(future.log)
+        for key, (home, log) in tuple(self._leaving.items()):
+            if home is directory:
+                del self._leaving[key]
+                _give_up(log)
+        for key in keys:
+            copy = self._futures.pop(key, None)
+            if copy is not None:
+                self._close_future(copy)
+            left = self._leaving.pop(key, None)
+            if left is not None:
+                _give_up(left[1])
+
+    def _close_future(self, future: FutureLog) -> bool:
+        """Close a copy, to continue at the next start; returns whether that succeeded."""
+        try:
+            if future.is_named:
+                future.is_named = False
+                topic, partition = future.log.topic, future.log.partition
+                unique = new_uuid()
+                self._rename_future(
+                    future,
+                    names.renamed_folder_name(topic, partition, unique, names.FUTURE_FOLDER),
+                )
+        except OSError:
+            _give_up(future.log)
+            return False
+        return future.log.close()
+
+    def _close_futures(self, closed: Collection[Key]) -> list[str]:
+        """Close the copies, and finish moves of logs that closed well; returns directories that failed."""
+        for key in tuple(self._leaving):
+            if key in closed:
+                self.discard_replaced(*key)
+            else:
+                _give_up(self._leaving.pop(key)[1])
+        return [each.home.path for each in self.future_logs if not self._close_future(each)]
 
     # -- where logs are -------------------------------------------------------------------------
 
@@ -468,7 +921,7 @@ class LogManager:
         self._upkeep.run(self._logs, now_ms, retain=retain, expire=expire)
         if self._checkpoints_due.is_over(now_ms):
             for directory in self._directories.online:
-                self.checkpoints.logs(directory)
+                self.checkpoint_logs(directory)
         self._deleted.tick(now_ms)
 
     # -- ending ---------------------------------------------------------------------------------
@@ -482,13 +935,13 @@ class LogManager:
                 _LOGGER.error("%s was not closed cleanly: %s", log.name, log.storage_error)
                 unclean.add(key)
         damaged = {self._homes[key].path for key in unclean}
-        damaged.update(self.futures.close(self._logs.keys() - unclean))
+        damaged.update(self._close_futures(self._logs.keys() - unclean))
         damaged.update(each.path for each in self.damaged.unrecovered())
         self._deleted.close()
         try:
             for directory in self._directories.online:
                 try:
-                    self.checkpoints.logs(directory, wait=True)
+                    self.checkpoint_logs(directory, wait=True)
                     if directory.path not in damaged:
                         directory.mark_clean(broker_epoch)
                 except OSError as error:
@@ -506,3 +959,24 @@ class LogManager:
 
 def _unavailable(message: str) -> KafkaError:
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
+
+
+def _let_be(future: FutureLog) -> None:
+    """Let the log be cleaned again: its move is over."""
+    if future.of is not None:
+        future.of.compaction.is_paused = False
+
+
+def _give_up(log: Log) -> None:
+    log.abandon()
+    with suppress(OSError):
+        log.close()
+
+
+def _settled(written: asyncio.Future[None], error: BaseException | None) -> None:
+    if written.done():
+        return  # nobody waits any more
+    if error is None:
+        written.set_result(None)
+    else:
+        written.set_exception(error)

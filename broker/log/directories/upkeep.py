@@ -1,13 +1,9 @@
 """Shell: what the logs of a broker must do by time: roll, flush, unlink, retain, forget producers.
 
-Rules of this file:
-- A broker has thousands of logs, and nearly all of them have nothing to do for hours. Each is asked once when it will
-  have something to do (`_next_ms`), and not again before then unless it has changed: another end, other segments or
-  other settings. Changes are found by looking, so that code that changes a log need not report it.
-- Each run of retention asks all logs again.
-- A clock that is set back delays nothing, as in Kafka, whose scheduler has a clock of its own: what was due in an hour
-  is still due in an hour.
-- A log that fails is logged and does not keep the others from their upkeep; it is asked again the next time.
+A broker has thousands of logs, and nearly all of them have nothing to do for hours. Each is asked once when it will
+have something to do (`_next_ms`), and not again before then unless it has changed: another end, other segments or
+settings. Each run of retention asks all logs again. A clock that is set back delays nothing, as in Kafka. A log that
+fails is logged and does not keep the others from their upkeep; it is asked again the next time.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ class _Quiet(NamedTuple):
     until_ms: int
 
 
-class Upkeep:
+class LogUpkeep:
     """The upkeep of all logs of one broker."""
 
     def __init__(self) -> None:

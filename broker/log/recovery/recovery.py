@@ -1,18 +1,10 @@
 """Shell: from the files of a folder to a log that can be appended to.
 
-Rules of this file:
-- After a clean stop nothing is scanned except the few batches after the last index entry. After any other stop every
-  segment that reaches above the recovery point is read and its checksums are verified; what is below the recovery point
-  was synced and is believed.
-- The log ends at the first error: a torn or foreign batch, offsets that do not ascend, a segment that does not continue
-  the one before. Everything after it goes. Compaction leaves gaps between segments, and they stay when a topic is not
-  compacted any more, so a gap is no error where something tells of compaction: the settings, or gaps within segments.
-  Nor is it one below the recovery point, up to where the end of each file did reach the disk.
-- What goes, goes from the end, and the torn batch last: a crash meanwhile leaves no gap as of compaction.
-- Indexes, epochs and producers are rebuilt from the batches if they are missing, cannot be right, or belong to a part
-  that was scanned. They are derived; the batches are the truth.
-- What goes is said before it goes (`broker.log.recovery.damage`), and so is what is rebuilt.
-- Segments of an old Kafka are converted (`broker.log.recovery.upconversion`), and then all of this begins anew.
+After a clean stop only the few batches after the last index entry are scanned, else every segment that reaches above
+the recovery point; what is below it was synced and is believed. The log ends at the first error, and everything after
+it goes, from the end on, and is said before it goes (`damage`). A gap between segments is no error where something
+tells of compaction (the settings, or gaps within segments), or below the recovery point. Indexes, epochs and producers
+are derived, and rebuilt where they are missing, cannot be right, or belong to a part that was scanned.
 """
 
 from __future__ import annotations
@@ -381,7 +373,7 @@ def _scan_segment(segment: Segment, epochs: LeaderEpochs, size: int) -> bool:
     """
     has_gaps = False
     segment.reset()
-    segment.aborted.begin_anew()
+    segment.aborted.clear()
     for _, header, _ in valid_batches(segment.file.read, 0, size):
         if (
             header.base_offset < segment.next_offset

@@ -1,16 +1,10 @@
 """Shell: segments with messages of format 0 or 1 are rewritten as record batches, once, when their log is opened.
 
-Rules of this file:
-- This is the only place that reads anything but magic 2: fetches, the tier, compaction and followers never see it.
-- A log's format usually only went up, so segments are checked from the oldest on, up to the first that begins with a
-  batch. Old messages that a recovery finds after batches are converted, too (message.format.version was lowered).
-- The new files are beside the segment under names of their own, and are durable before they replace it, as after
-  compaction (`broker.log.recovery`): a crash leaves either the old or the new segment. Indexes are rebuilt.
-- Offsets, timestamps, keys and values stay, and so does the file's modification time, by which retention judges records
-  without timestamps. Messages of these formats have no leader epoch; they get one that is before all others.
-- Damage is not converted. If the damaged segment is below the recovery point, its log is not opened, and it and all
-  segments after it stay as they are; those before it were whole and are converted by then. In a part that is being
-  recovered the log ends at the damage, as with batches: everything after it is deleted, later segments included.
+This is the only place that reads anything but magic 2. Segments are checked from the oldest on, up to the first that
+begins with a batch; old messages that a recovery finds after batches are converted, too. The new files are durable
+before they replace the segment, as after compaction. Offsets, timestamps, keys, values and the modification time stay.
+Damage below the recovery point is not converted: the log is not opened. In a part that is being recovered the log ends
+at the damage, as with batches.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class AbortedIndex:
             extend(self._disk, self.path, encode_aborted(self.entries), -1)
             self._is_dirty = False
 
-    def begin_anew(self) -> None:
+    def clear(self) -> None:
         """Forget the entries; `write_if_dirty` then writes those that come."""
         self._is_dirty = self._disk.exists(self.path)
         self._entries = []

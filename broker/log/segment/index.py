@@ -1,13 +1,9 @@
 """Pure: the three indexes of a segment: by offset, by time, and of aborted transactions.
 
-Rules of this file:
-- The bytes in memory are the bytes of the file, so that writing is copying and reading is parsing.
-- Offset index: 8 bytes an entry, the last offset of a batch (relative to the segment's base) and
-  the batch's position. One entry each index.interval.bytes, so a search ends with a short scan.
-- Time index: 12 bytes an entry, a timestamp and the last offset of the batch that brought it; both
-  ascend, strictly. An entry says: nothing up to that offset is later than that timestamp.
-- Transaction index: 34 bytes an entry, one for each ABORT marker in the segment (KIP-98).
-- Kafka preallocates index files; what lies behind the entries is zeros, and is cut off here.
+The bytes in memory are the bytes of the file. Offset index: 8 bytes an entry, the last offset of a batch (relative to
+the segment's base) and the batch's position, one each index.interval.bytes. Time index: 12 bytes, a timestamp and the
+last offset of the batch that brought it; both ascend strictly: nothing up to that offset is later. Transaction index:
+34 bytes, one for each ABORT marker (KIP-98). What lies behind the entries of a preallocated file is zeros, and dropped.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def read(
         limit = size if bound >= segment.next_offset else segment.position_of(bound, read_at)
         end, upper = limit, min(bound, segment.next_offset)
         if limit - start > max_bytes:
-            end, upper = segment.cut(
+            end, upper = segment.end_within(
                 start, limit, max_bytes, min_one_batch=min_one_batch, read=read_at
             )
         if end <= start:

@@ -1,6 +1,6 @@
-"""Shell: walking the batches of a segment file without its index.
+"""Shell: the batches of a segment file, scanned without its index.
 
-Rules of this file: the walk ends at the first bytes that are no batch in its place, as after a torn write: a length
+Rules of this file: a scan ends at the first bytes that are no batch in its place, as after a torn write: a length
 beyond the end of the file, a magic other than 2, or offsets that do not ascend.
 """
 
@@ -14,12 +14,12 @@ ReadAt = Callable[[int, int], bytes | bytearray]
 """(size, position) → bytes, fewer only at the end of the file."""
 
 LOOK_BYTES = 4096 + HEADER_BYTES
-WALK_BYTES = 64 << 10
+SCAN_BYTES = 64 << 10
 CHECK_BYTES = 1 << 20
 
 
 def headers(
-    read: ReadAt, start: int, end: int, *, chunk_bytes: int = WALK_BYTES
+    read: ReadAt, start: int, end: int, *, chunk_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch in [start, end); the checksums are not looked at."""
     position = start

@@ -1,13 +1,10 @@
 """Shell: one segment of a log: its file of batches, and its indexes.
 
-Rules of this file:
-- A batch is written before anything in memory knows of it. A write that fails is truncated again, so that the file ends
-  with a whole batch whenever a call returns.
-- Index entries are kept in memory and written when the segment is flushed, rolled or closed, never with each batch:
-  after a crash all above the recovery point is scanned, and indexed anew. Below it they are as durable as the batches.
-- Nothing of a rolled segment is in memory until it is asked for. Any thread may ask, while the event loop's thread
-  renames the files and (compaction) puts a new segment in its place. So what was read under a name that is no longer
-  the segment's is dropped, and read again under the new name.
+A batch is written before anything in memory knows of it; a write that fails is truncated again. Index entries are
+written when the segment is flushed, rolled or closed, never with each batch: after a crash all above the recovery point
+is scanned and indexed again. Nothing of a rolled segment is in memory until it is asked for. Any thread may ask, while
+the event loop's thread renames the files or puts a cleaned segment in its place: what was read under a name that is no
+longer the segment's is dropped, and read again under the new name.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from broker.log.segment.index import (
     OffsetIndex,
     TimeIndex,
 )
-from broker.log.segment.scan import LOOK_BYTES, WALK_BYTES, ReadAt, headers
+from broker.log.segment.scan import LOOK_BYTES, SCAN_BYTES, ReadAt, headers
 from broker.seams import Disk, DiskFile, ReadableBuffer
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import NO_TIMESTAMP, BatchHeader
@@ -40,15 +37,15 @@ _LOGGER = logging.getLogger(__name__)
 
 # Places of the last batches appended, kept so that reads at the tail need no index and no disk.
 TAIL_BATCHES_MAX = 512
-# Where reads were cut, by the offset that comes there: a sequential reader comes back for it.
-CUTS_MAX = 16
+# Where reads have ended, by the offset that comes there: a sequential reader comes back for it.
+READ_ENDS_MAX = 16
 
 
 class Segment:
     """Batches from `base_offset` up to `next_offset`, in one file."""
 
     __slots__ = (
-        "_cuts",
+        "_read_ends",
         "_disk",
         "_file",
         "_offset_index",
@@ -101,7 +98,7 @@ class Segment:
         self.aborted = AbortedIndex(
             disk, self.file_path(names.TRANSACTION_INDEX), exists=has_aborted
         )
-        self._cuts: dict[int, int] = {}
+        self._read_ends: dict[int, int] = {}
         # Last offsets and positions. Replaced when trimmed, never shortened: a thread may be reading.
         self._tail = (array("q"), array("q"))
         # How much of each index file is known to be what is in memory, -1 if nothing is known.
@@ -297,7 +294,7 @@ class Segment:
         if last_offsets and offset > last_offsets[0]:
             at = bisect_left(last_offsets, offset)
             return positions[at] if at < len(positions) else self.size_bytes
-        known = self._cuts.get(offset)
+        known = self._read_ends.get(offset)
         if known is not None:
             return known
         start = self.offset_index.position_before(offset - self.base_offset)
@@ -307,7 +304,7 @@ class Segment:
         return self.size_bytes
 
     def batches_from(
-        self, position: int, read: ReadAt | None = None, *, chunk_bytes: int = WALK_BYTES
+        self, position: int, read: ReadAt | None = None, *, chunk_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from a batch's position on; raises KafkaError at what is no batch."""
         end = self.size_bytes
@@ -326,7 +323,7 @@ class Segment:
         )  # fmt: skip
         return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{self.path}: no batch at byte {position}")
 
-    def cut(
+    def end_within(
         self, start: int, limit: int, max_bytes: int, *, min_one_batch: bool, read: ReadAt
     ) -> tuple[int, int]:
         """The last batch boundary of [start, limit] within max_bytes, and an offset there.
@@ -337,7 +334,7 @@ class Segment:
         if entry is not None and start < entry[1] <= limit:
             end = entry[1]
             for _, header in headers(read, end, self.size_bytes, chunk_bytes=LOOK_BYTES):
-                self._remember_cut(header.base_offset, end)
+                self._remember_end(header.base_offset, end)
                 return end, header.base_offset
             return end, self.base_offset + entry[0]
         sound_to, following = start, self.base_offset
@@ -346,18 +343,18 @@ class Segment:
             if sound_to > start + max_bytes:
                 if position == start and min_one_batch:
                     return sound_to, following
-                self._remember_cut(header.base_offset, position)
+                self._remember_end(header.base_offset, position)
                 return position, header.base_offset
         # There is more than fits, so only damage ends the walk: what is before it is good.
         if sound_to == start:
             raise self._corrupt(start)
         return sound_to, following
 
-    def _remember_cut(self, offset: int, position: int) -> None:
-        if len(self._cuts) >= CUTS_MAX:
-            for oldest in list(self._cuts)[:1]:
-                self._cuts.pop(oldest, None)
-        self._cuts[offset] = position
+    def _remember_end(self, offset: int, position: int) -> None:
+        if len(self._read_ends) >= READ_ENDS_MAX:
+            for oldest in list(self._read_ends)[:1]:
+                self._read_ends.pop(oldest, None)
+        self._read_ends[offset] = position
 
     # -- indexes --------------------------------------------------------------------------------
 
@@ -433,7 +430,7 @@ class Segment:
         return offsets, times
 
     def _forget_places(self) -> None:
-        self._cuts.clear()
+        self._read_ends.clear()
         self._tail = (array("q"), array("q"))
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -557,7 +554,7 @@ class Segment:
         left = copy(self)
         left._offset_index = offsets = self.offset_index.without(position)
         left._time_index = times = self.time_index.without(offset - self.base_offset)
-        left._cuts, left._tail = {}, (array("q"), array("q"))
+        left._read_ends, left._tail = {}, (array("q"), array("q"))
         left.first_timestamp_ms = self.first_timestamp_ms if position else None
         # Nothing is known of the files: an index that has grown again may be as long as what they hold.
         left._written = dict.fromkeys(self._written, -1)

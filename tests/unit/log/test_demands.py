@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.log.config import CREATE_TIME, LOG_APPEND_TIME, UNLIMITED, LogConfig
-from broker.log.packing import CODECS
+from broker.log.recompression import CODECS
 from broker.log.validation import REFUSED_RECORDS_MAX, prepare
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.records import machine_code, validation

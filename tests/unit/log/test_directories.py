@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.log import names
-from broker.log.directories.loading import PROGRESS_EVERY_MS
+from broker.log.directories.loader import PROGRESS_EVERY_MS
 from broker.log.directories.manager import Key
 from broker.log.directories.metrics import (
     DIRECTORY_OFFLINE,

@@ -10,8 +10,7 @@ import pytest
 
 from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.directories.checkpoints import GONE_MAX
-from broker.log.directories.manager import LogManager
+from broker.log.directories.manager import GONE_MAX, LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.names import RECOVERY_POINT_CHECKPOINT
 from broker.system import new_uuid
@@ -244,7 +243,7 @@ def test_a_log_does_not_begin_where_a_stray_one_of_its_name_did() -> None:
     old = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     old.advance_log_start_offset(8)
-    bench.manager.checkpoints.logs(bench.manager.directories.all[0], wait=True)
+    bench.manager.checkpoint_logs(bench.manager.directories.all[0], wait=True)
     bench.manager.set_aside("t", 0)
     bench.manager.create("t", 0, new_uuid())
     bench.append("t", count=3)

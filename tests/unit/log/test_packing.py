@@ -10,7 +10,7 @@ import pytest
 
 from broker.log.config import DAY_MS, LOG_APPEND_TIME, LogConfig
 from broker.log.log import Log
-from broker.log.packing import CODECS
+from broker.log.recompression import CODECS
 from broker.log.values import AppendInfo, AppendOrigin
 from broker.system import SystemClock, SystemDisk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from broker.coordinator.transaction.add_partitions_to_txn_manager import TransactionalWriter
-from broker.log.packing import PACKED_AT_ONCE_BYTES_MAX
-from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, WALKED_AT_ONCE_BYTES_MAX
+from broker.log.recompression import RECOMPRESSED_AT_ONCE_BYTES_MAX
+from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, VALIDATED_AT_ONCE_BYTES_MAX
 from broker.replica.leader import batch_preparer as preparing
 from broker.replica.leader.hosted import HostedPartition
 from broker.server.dispatch import Unanswerable, Waiting
@@ -34,7 +34,7 @@ from tests.in_process import NOW_MS, InProcess, batch_of, in_process, produce_re
 from tests.loops import in_loop
 
 HOLDS_MUCH = bytes(UNPACKED_AT_ONCE_BYTES_MAX[Codec.LZ4])
-LARGE = b"x" * (PACKED_AT_ONCE_BYTES_MAX[Codec.GZIP] + 1)
+LARGE = b"x" * (RECOMPRESSED_AT_ONCE_BYTES_MAX[Codec.GZIP] + 1)
 
 
 async def answer_of(waiting: Any) -> tuple[int, int]:
@@ -254,7 +254,7 @@ async def test_what_is_read_in_python_is_read_in_a_thread(
     async with in_process(memory_path) as broker:
         await broker.create("t")
         monkeypatch.setattr(validation, "_walker", None)
-        for size, waits in ((1 << 10, False), (WALKED_AT_ONCE_BYTES_MAX, True)):
+        for size, waits in ((1 << 10, False), (VALIDATED_AT_ONCE_BYTES_MAX, True)):
             for codec in Codec:
                 answer = broker.begin(produce_request("t", batch_of([bytes(size)], codec=codec)), 9)
                 assert isinstance(answer, Waiting) == waits, (size, codec)

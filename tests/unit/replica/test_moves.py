@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from broker.config.settings import MAX_LONG
-from broker.log.directories.futures import FutureLog
-from broker.log.directories.moving import Step, is_newer, next_step
+from broker.log.directories.comparison import Step, is_newer, next_step
+from broker.log.directories.manager import FutureLog
 from broker.log.epochs import LeaderEpochs
 from broker.remote.partitions import Led
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
@@ -38,7 +38,7 @@ def extent(start: int, end: int, *epochs: tuple[int, int]) -> Extent:
 
 async def until_ended(bench: MovingBench) -> None:
     async with asyncio.timeout(120):
-        while bench.manager.futures.get("t", 0) is not None or bench.moves.under_way:
+        while bench.manager.future_log("t", 0) is not None or bench.moves.under_way:
             await asyncio.sleep(0.0005)
 
 
@@ -63,7 +63,7 @@ def refusal(bench: MovingBench, path: str, topic: str = "t", partition: int = 0)
 
 
 def future(bench: MovingBench) -> FutureLog:
-    found = bench.manager.futures.get("t", 0)
+    found = bench.manager.future_log("t", 0)
     assert found is not None
     return found
 
@@ -149,7 +149,7 @@ async def test_what_a_copy_has_thrown_away_goes_though_its_folder_was_renamed_si
 async def test_what_is_refused_and_what_there_is_nothing_to_do_for() -> None:
     bench = MovingBench()
     bench.moves.alter("t", 0, "/a")
-    assert len(bench.manager.futures) == 0
+    assert len(bench.manager.future_logs) == 0
     assert refusal(bench, "/c") is ErrorCode.LOG_DIR_NOT_FOUND
     assert refusal(bench, "b") is ErrorCode.LOG_DIR_NOT_FOUND
     assert refusal(bench, "/b", "x" * 215) is ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -173,7 +173,7 @@ async def test_another_directory_ends_a_move() -> None:
     bench.moves.alter("t", 0, "/c")
     assert future(bench).home.path == "/c"
     bench.moves.alter("t", 0, "/a")
-    assert bench.manager.futures.get("t", 0) is None
+    assert bench.manager.future_log("t", 0) is None
     assert not bench.log.compaction.is_paused
     assert bench.folders() == {"/a/t-0", "/b/t-0-delete", "/c/t-0-delete"}
     bench.rate = MAX_LONG
@@ -306,11 +306,11 @@ async def test_what_is_durable_stays_durable_while_a_log_moves() -> None:
     [
         (extent(0, 10, (0, 0)), extent(0, 10, (0, 0)), Step.NOTHING),
         (extent(0, 10, (0, 0)), extent(0, 4, (0, 0)), Step.COPY),
-        (extent(0, 10, (0, 0)), extent(0, 12, (0, 0)), Step.CUT),
-        (extent(0, 10, (0, 0), (2, 5)), extent(0, 7, (0, 0), (1, 5)), Step.CUT),
+        (extent(0, 10, (0, 0)), extent(0, 12, (0, 0)), Step.TRUNCATE),
+        (extent(0, 10, (0, 0), (2, 5)), extent(0, 7, (0, 0), (1, 5)), Step.TRUNCATE),
         (extent(0, 10, (0, 0), (2, 5)), extent(0, 5, (0, 0)), Step.COPY),
-        (extent(6, 10, (0, 6)), extent(0, 4, (0, 0)), Step.BEGIN_ANEW),
-        (extent(0, 3, (0, 0)), extent(5, 8, (0, 5)), Step.BEGIN_ANEW),
+        (extent(6, 10, (0, 6)), extent(0, 4, (0, 0)), Step.BEGIN_AGAIN),
+        (extent(0, 3, (0, 0)), extent(5, 8, (0, 5)), Step.BEGIN_AGAIN),
     ],
 )
 def test_what_comes_next(log: Extent, copy: Extent, step: Step) -> None:

@@ -72,14 +72,14 @@ async def test_an_old_folder_goes_when_a_full_disk_has_room_for_what_was_in_it(
 ) -> None:
     bench = MovingBench()
     bench.append(20)
-    exchange = bench.manager.futures.exchange
+    exchange = bench.manager.replace_with_future
 
     def exchange_and_fill(topic: str, partition: int) -> None:
         exchange(topic, partition)
         bench.append(1, epoch=1)
         bench.disk.capacity_bytes = 0
 
-    monkeypatch.setattr(bench.manager.futures, "exchange", exchange_and_fill)
+    monkeypatch.setattr(bench.manager, "replace_with_future", exchange_and_fill)
     bench.moves.alter("t", 0, "/b")
     for _ in range(200):
         await asyncio.sleep(0.001)
@@ -119,7 +119,7 @@ async def test_a_copy_that_cannot_be_cut_at_a_start_is_given_up_and_copied_anew(
     bench.start()
     bench.disk.failing = set()
     assert 0 < bench.log.log_end_offset < copied
-    assert bench.manager.futures.get("t", 0) is None
+    assert bench.manager.future_log("t", 0) is None
     assert not bench.log.compaction.is_paused
     bench.rate = MAX_LONG
     await move(bench)

@@ -1,13 +1,10 @@
 """Pure: moving a log to another directory (KIP-113): the next step, and which of two logs of a name is the newer.
 
-Rules of this file:
-- A copy holds what its log holds as far as both know the same leader epochs: an offset of one epoch is one record.
-  Where they differ the log was truncated meanwhile, and the copy is truncated, too. What lies below the log's start is
-  not compared: nobody reads it.
-- If the copy's next batch is no longer in its log, because retention was faster, the copy begins anew.
-- Of two whole logs of a name and topic id, the newer is the one whose last epoch is later, or else the longer one. A
-  crash leaves two if it comes after the copy got the log's name and before the log lost it. Whatever was promised to be
-  durable in the older one is in the newer one. Kafka does not start with both.
+A copy holds what its log holds as far as both know the same leader epochs: an offset of one epoch is one record. Where
+they differ the log was truncated meanwhile, and the copy is truncated, too. What lies below the log's start is not
+compared. If the copy's next batch is no longer in its log, because retention was faster, the copy begins again. Of two
+whole logs of a name and topic id the newer is the one whose last epoch is later, or else the longer one: a crash leaves
+two if it comes after the copy got the log's name and before the log lost it. Kafka does not start with both.
 """
 
 from __future__ import annotations
@@ -33,8 +30,8 @@ class Extent(Protocol):
 class Step(Enum):
     """What is to be done with a copy."""
 
-    BEGIN_ANEW = auto()
-    CUT = auto()
+    BEGIN_AGAIN = auto()
+    TRUNCATE = auto()
     COPY = auto()
     NOTHING = auto()
 
@@ -58,9 +55,9 @@ def next_step(log: Extent, copy: Extent) -> Step:
     """The next step towards a complete copy."""
     agreed = agreed_end(log, copy)
     if agreed < max(log.first_base_offset, copy.first_base_offset):
-        return Step.BEGIN_ANEW
+        return Step.BEGIN_AGAIN
     if agreed < copy.log_end_offset:
-        return Step.CUT
+        return Step.TRUNCATE
     return Step.COPY if copy.log_end_offset < log.log_end_offset else Step.NOTHING
 
 

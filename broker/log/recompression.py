@@ -1,7 +1,7 @@
 """Pure: producers' batches in the codec that their topic wants (compression.type).
 
-Rules of this file: packing anew changes the codec, and nothing else that a consumer sees: offsets, times, sequences and
-the records' bytes stay. Of the attributes only those stay that mean something in a producer's batch, as in Kafka.
+Recompressing changes the codec, and nothing else that a consumer sees: offsets, times, sequences and the records' bytes
+stay. Of the attributes only those stay that mean something in a producer's batch, as in Kafka.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from kafka_ds.records.compression import (
 )
 from kafka_ds.records.crc import Buffer
 
-__all__ = ["CODECS", "pack", "packed_at_once_bytes_max", "packed_attributes", "wanted_codec"]
+__all__ = [
+    "CODECS",
+    "recompress",
+    "recompressed_at_once_bytes_max",
+    "recompressed_attributes",
+    "target_codec",
+]
 
 CODECS = {
     "uncompressed": Codec.NONE,
@@ -25,16 +31,16 @@ CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
-# What is packed while the event loop waits: what producers fill a batch with by default takes a tenth of a millisecond,
-# less than a thread costs. A level may be slow.
-PACKED_AT_ONCE_BYTES_MAX: dict[Codec, int] = {
+# What is recompressed while the event loop waits: what producers fill a batch with by default takes a tenth of a
+# millisecond, less than a thread costs. A level may be slow.
+RECOMPRESSED_AT_ONCE_BYTES_MAX: dict[Codec, int] = {
     Codec.NONE: 128 << 10,
     Codec.GZIP: 32 << 10,
     Codec.SNAPPY: 64 << 10,
     Codec.LZ4: 64 << 10,
     Codec.ZSTD: 32 << 10,
 }
-PACKED_SLOWLY_AT_ONCE_BYTES_MAX = 8 << 10
+RECOMPRESSED_SLOWLY_AT_ONCE_BYTES_MAX = 8 << 10
 _USUAL_LEVELS: dict[Codec, int] = {
     Codec.GZIP: GZIP_LEVEL_DEFAULT,
     Codec.LZ4: LZ4_LEVEL_DEFAULT,
@@ -42,26 +48,26 @@ _USUAL_LEVELS: dict[Codec, int] = {
 }
 
 
-def wanted_codec(config: LogConfig, codec: int) -> Codec | None:
-    """The codec with which a batch of this one must be packed anew; None if it may stay as it is."""
+def target_codec(config: LogConfig, codec: int) -> Codec | None:
+    """The codec with which a batch of this one must be recompressed; None if it may stay as it is."""
     wanted = CODECS.get(config.compression_type)  # `producer` is none.
     return None if wanted is None or wanted == codec else wanted
 
 
-def packed_at_once_bytes_max(codec: Codec, config: LogConfig) -> int:
-    """How many bytes of records may be packed while the event loop waits."""
+def recompressed_at_once_bytes_max(codec: Codec, config: LogConfig) -> int:
+    """How many bytes of records may be recompressed while the event loop waits."""
     if _level(codec, config) == _USUAL_LEVELS.get(codec):
-        return PACKED_AT_ONCE_BYTES_MAX[codec]
-    return PACKED_SLOWLY_AT_ONCE_BYTES_MAX
+        return RECOMPRESSED_AT_ONCE_BYTES_MAX[codec]
+    return RECOMPRESSED_SLOWLY_AT_ONCE_BYTES_MAX
 
 
-def pack(payload: Buffer, codec: Codec, config: LogConfig) -> Buffer:
+def recompress(payload: Buffer, codec: Codec, config: LogConfig) -> Buffer:
     """These records, compressed with another codec; the same bytes where that is none."""
     return payload if codec == Codec.NONE else compress(codec, payload, _level(codec, config))
 
 
-def packed_attributes(attributes: int, codec: Codec) -> int:
-    """The attributes of a producer's batch that was packed anew."""
+def recompressed_attributes(attributes: int, codec: Codec) -> int:
+    """The attributes of a producer's batch that was recompressed."""
     return attributes & TRANSACTIONAL_FLAG | codec
 
 

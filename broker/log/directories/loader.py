@@ -1,12 +1,10 @@
 """Shell: opening all logs of the log directories at a start, several at a time.
 
-Rules of this file:
-- num.recovery.threads.per.data.dir threads work on each directory, on all directories at once: most of the time after a
-  crash goes into reading and checksums, which release the interpreter's lock.
-- A log that cannot be read fails its directory, not the start; a mistake in `log.dirs` ends the start.
-- A log that can be read, but is damaged where nothing may be truncated, fails alone. If it is a future log, its
-  directory fails: the copy may be all that there is.
-- Progress is logged, and shown by `remaining`.
+num.recovery.threads.per.data.dir threads work on each directory, on all directories at once: most of the time after a
+crash goes into reading and checksums, which release the interpreter's lock. A log that cannot be read fails its
+directory, not the start; a mistake in `log.dirs` ends the start. A log that can be read, but is damaged where nothing
+may be truncated, fails alone. If it is a future log, its directory fails: the copy may be all that there is. Progress
+is logged, and shown by `remaining`.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class Contents:
 Opening = dict[Future[Log], tuple[Contents, names.PartitionFolder]]
 
 
-class Loader:
+class LogLoader:
     """Opens logs; made for one start."""
 
     def __init__(
