@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker import log_lines
-from broker.config.loading import BrokerConfig, load
+from broker.config.loader import BrokerConfig, load
 from broker.config.settings import ConfigError
 from broker.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
 from kafka_ds.version import VERSION

@@ -23,7 +23,7 @@ from broker.adoption.mark import check_taken_over
 from broker.cleaner.settings import CleanerSettings
 from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
-from broker.config.loading import BrokerConfig, LogConfigs
+from broker.config.loader import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
 from broker.controller.controller import Controller, Defaults
 from broker.controller.driver import ClusterDriver
@@ -58,7 +58,7 @@ from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPre
 from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetch_manager import FetchManager
 from broker.seams import Clock, Disk, Network
-from broker.security.wiring import Security
+from broker.security.security import Security
 from broker.server.dispatch import Dispatcher
 from broker.server.local_request import handle_locally
 from broker.server.metrics import Metrics

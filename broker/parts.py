@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from broker.compaction.manager import LogCleaner
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
     from broker.controller.driver import ClusterDriver
     from broker.coordinator.group.coordinator import GroupCoordinator
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.replica.serving.fetch_manager import FetchManager
     from broker.seams import Clock, Disk, Network
     from broker.security.authentication.listener_keys import ListenerKeys
-    from broker.security.wiring import Security
+    from broker.security.security import Security
 
 
 class Parts:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from broker.config.loading import BrokerConfig
+from broker.config.loader import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.controller.elections import ElectionType
 from broker.coordinator.group.records import encode_record

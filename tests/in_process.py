@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from broker.config.loading import from_given
+from broker.config.loader import from_given
 from broker.node import Node
 from broker.principal import ANONYMOUS, Principal
 from broker.server.dispatch import Waiting

@@ -20,7 +20,7 @@ from broker.adoption.kafka_dirs import look
 from broker.adoption.mark import mark_taken_over
 from broker.adoption.plan import Found, FoundLog, Plan, join, plan
 from broker.config.dynamic import with_changes
-from broker.config.loading import BrokerConfig, topic_config
+from broker.config.loader import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
 from broker.lake_store import reason, store_of
 from broker.log import names

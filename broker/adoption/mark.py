@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.config.loading import BrokerConfig
+from broker.config.loader import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.files import read_or_none, replace

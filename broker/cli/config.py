@@ -37,7 +37,7 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
       kafka-ds config check server.properties
       kafka-ds config check server.properties --override node.id=2 --all --json
     """
-    from broker.config.loading import load
+    from broker.config.loader import load
     from broker.config.settings import ConfigError
 
     try:

@@ -18,7 +18,7 @@ from broker.config.settings import Kind, Setting, attribute_of, settings_of
 from broker.config.topic import REMOTE_STORAGE_KEPT
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
 
 
 class Source(IntEnum):

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from broker.config.group import group_settings
-from broker.config.loading import broker_settings, topic_settings
+from broker.config.loader import broker_settings, topic_settings
 from broker.config.settings import MAX_INT, MAX_LONG, Setting
 from broker.config.unserved import reasons, unserved_names
 

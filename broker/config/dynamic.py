@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.config.broker import ALL_BROKERS, changeable
 from broker.config.listeners import check_listener_value, listener_key
-from broker.config.loading import (
+from broker.config.loader import (
     broker_settings,
     check_cleaner,
     known_names,
@@ -28,7 +28,7 @@ from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_setting
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
 
 log = logging.getLogger(__name__)
 

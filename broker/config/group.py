@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from broker.config.settings import ConfigError, Setting, Value, attribute_of, i32, settings_of
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from broker.metadata.acls import CLUSTER_NAME, Operation, ResourceType
 from broker.metadata.image import BrokerRegistration, MetadataImage
-from broker.security.authorization.asking import may, operations_for
+from broker.security.authorization.permissions import may, operations_for
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.data import LeaderIdAndEpoch, NodeEndpoint
 

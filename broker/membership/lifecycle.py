@@ -28,7 +28,7 @@ from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerRegistratio
 from kafka_ds.protocol.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
     from broker.controller.driver import ClusterDriver
     from broker.membership.channel import ControllerChannel
     from broker.metadata.image import BrokerRegistration

@@ -37,7 +37,7 @@ from broker.transport.peers import Peers
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
     from broker.controller.controller import Controller
     from broker.controller.driver import ClusterDriver, ControllerClaim
     from broker.seams import Clock, Network

@@ -5,7 +5,7 @@ Rules of this file:
   later. If nothing of the request is allowed, the handler is not called.
 - A refusal looks like the API's own errors, and is made by the same functions. It does not reveal whether the resource
   exists.
-- If there are quotas, usage is counted (`throttling`), and the answer says how long the client must wait.
+- If there are quotas, usage is counted (`throttle`), and the answer says how long the client must wait.
 - Without an authorizer and without quotas this costs one check for each.
 """
 
@@ -27,7 +27,7 @@ from broker.security.authorization.access import (
     Shown,
     Whole,
 )
-from broker.security.quotas.throttling import Throttling, is_exempt
+from broker.security.quotas.throttle import Throttling, is_exempt
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.refusal import answer_of, refusals_of, without_elements
 

@@ -20,7 +20,7 @@ from kafka_ds.protocol.frame_assembler import Scratch
 from kafka_ds.protocol.request_memory import RequestMemory
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
     from broker.server.dispatch import Dispatcher
     from broker.server.metrics import NetMetrics
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from broker.principal import ANONYMOUS, Principal
 from broker.registry import Authenticating, Registry, RequestContext, Served
 from broker.security.guard import guarded
-from broker.security.quotas.throttling import Refused, Unanswered
+from broker.security.quotas.throttle import Refused, Unanswered
 from broker.server.metrics import ApiCounters, NetMetrics
 from broker.server.unsupported_version import refuse_unsupported
 from kafka_ds.protocol.codec import decode

@@ -17,7 +17,7 @@ from broker.server.connection_limits import LimitSettings
 from broker.transport.addresses import one_text
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
 
 log = logging.getLogger(__name__)
 

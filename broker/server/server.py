@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.config.endpoints import Endpoint
-from broker.config.loading import BrokerConfig
+from broker.config.loader import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.seams import Listener, Network
 from broker.security.authentication.listener_keys import ListenerKeys

@@ -25,7 +25,7 @@ from kafka_ds.security.tls_settings import TlsSettings
 from kafka_ds.security.token_file import TokenUnreadable, read_token
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
     from broker.seams import Listener, Network
     from kafka_ds.client.session import SaslRefused
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from broker.__main__ import _loop_factory
-from broker.config.loading import from_given
+from broker.config.loader import from_given
 from broker.node import Node
 from broker.security.authentication.scram_users import ScramCredential
 from broker.system import SystemClock, SystemDisk, SystemNetwork

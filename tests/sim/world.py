@@ -15,7 +15,7 @@ from contextvars import Context
 from random import Random
 from typing import IO, Any
 
-from broker.config.loading import from_given
+from broker.config.loader import from_given
 from broker.node import Node
 from kafka_ds.delta.store.store import Entry, NotWritten
 from kafka_ds.protocol.codec import decode

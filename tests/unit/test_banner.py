@@ -1,7 +1,7 @@
 """What a broker says of itself when it starts."""
 
 from broker.banner import banner
-from broker.config.loading import from_given
+from broker.config.loader import from_given
 
 
 def lines(**given: str) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import broker.node  # noqa: F401 - imports everything that declares
-from broker.config.loading import broker_settings, topic_settings
+from broker.config.loader import broker_settings, topic_settings
 from broker.metrics.names import declared
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "operations"

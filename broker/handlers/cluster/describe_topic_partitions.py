@@ -18,7 +18,7 @@ from broker.handlers.common import topic_operations
 from broker.metadata.image import MetadataImage, TopicImage
 from broker.metadata.topic_names import why_illegal
 from broker.registry import RequestContext, serves
-from broker.security.authorization.asking import sees
+from broker.security.authorization.permissions import sees
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     DescribeTopicPartitionsRequest,

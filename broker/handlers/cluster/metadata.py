@@ -39,7 +39,7 @@ from broker.metadata.events import PartitionRegistration
 from broker.metadata.image import TopicImage
 from broker.metadata.topic_names import why_illegal
 from broker.registry import REGISTRY, RequestContext, serves
-from broker.security.authorization.asking import may, sees
+from broker.security.authorization.permissions import may, sees
 from broker.security.guard import guarded
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

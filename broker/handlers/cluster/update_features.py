@@ -17,7 +17,7 @@ from __future__ import annotations
 from broker.controller.configs import FeatureResult, FeatureUpdate
 from broker.controller.controller import Controller
 from broker.controller.draft import Decision
-from broker.handlers.waiting import within
+from broker.handlers.time_limit import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import UpdateFeaturesRequest, UpdateFeaturesResponse

@@ -11,7 +11,7 @@ Left out: broker loggers and client metrics as resources.
 from __future__ import annotations
 
 from broker.controller.configs import Alteration, ResourceAlteration
-from broker.handlers.configs.altering import alter
+from broker.handlers.configs.alteration import alter
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import AlterConfigsRequest, AlterConfigsResponse
 from kafka_ds.protocol.messages.configs import AlterConfigsResource

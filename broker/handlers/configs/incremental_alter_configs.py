@@ -6,7 +6,7 @@
   broker, another kind of resource: INVALID_REQUEST. Unknown topic: UNKNOWN_TOPIC_OR_PARTITION.
 - Brokers: one by its id, or all by the empty name. Only defaults of topics, limits and keys can be changed, and not so
   that a topic's own settings no longer fit. Each broker judges a change by its own file and keys
-  (`broker.handlers.configs.judging`). DescribeConfigs shows what is in force, with its source.
+  (`broker.handlers.configs.verdicts`). DescribeConfigs shows what is in force, with its source.
 - Groups: by their id, whether or not there is such a group; members learn a change by their next heartbeat.
 - A resource changes as a whole or not at all. When it is answered the change is durable and open logs have it.
 - A topic's remote.storage.enable can be set to false only with remote.log.delete.on.disable=true (KIP-950): the table
@@ -20,7 +20,7 @@ Left out: broker loggers and client metrics as resources.
 from __future__ import annotations
 
 from broker.controller.configs import Alteration, ResourceAlteration
-from broker.handlers.configs.altering import alter
+from broker.handlers.configs.alteration import alter
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsRequest,

@@ -8,7 +8,7 @@ Versions: 0. Key 20002, which no release of Apache Kafka has, and which is not a
 
 from __future__ import annotations
 
-from broker.handlers.configs.judging import why_not
+from broker.handlers.configs.verdicts import why_not
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import JudgeSettingsRequest, JudgeSettingsResponse

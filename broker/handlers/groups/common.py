@@ -10,7 +10,7 @@ from functools import partial
 from broker.coordinator.group.values import Client, sees_all
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext
-from broker.security.authorization.asking import authorizer_of, sees
+from broker.security.authorization.permissions import authorizer_of, sees
 from kafka_ds.protocol.errors import ErrorCode
 
 

@@ -16,7 +16,7 @@ from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of
 from broker.metadata.acls import ResourceType
 from broker.registry import RequestContext, serves
-from broker.security.authorization.asking import operations_for
+from broker.security.authorization.permissions import operations_for
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
 from kafka_ds.protocol.messages.group_admin import DescribedGroup

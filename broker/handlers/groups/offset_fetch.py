@@ -25,7 +25,7 @@ from broker.handlers.groups.common import client_of, topic_of
 from broker.metadata.acls import Operation, ResourceType
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext, serves
-from broker.security.authorization.asking import may, sees
+from broker.security.authorization.permissions import may, sees
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from kafka_ds.protocol.messages.group_offsets import (

@@ -26,8 +26,8 @@ from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, Fetc
 from broker.replica.serving.fetch_sessions import CachedPartition, FetchContext, IdlePartitions
 from broker.replica.session_epochs import FINAL_EPOCH
 from broker.replica.throttle import is_listed
-from broker.security.authorization.asking import authorizer_of, may
-from broker.security.quotas.throttling import fetch_bytes_max
+from broker.security.authorization.permissions import authorizer_of, may
+from broker.security.quotas.throttle import fetch_bytes_max
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.messages.data import (

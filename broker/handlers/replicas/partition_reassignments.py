@@ -14,7 +14,7 @@ Left out: nothing.
 from __future__ import annotations
 
 from broker.controller.reassignment import Reassignment, ReassignmentResult
-from broker.handlers.waiting import within
+from broker.handlers.time_limit import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import (
     AlterPartitionReassignmentsRequest,

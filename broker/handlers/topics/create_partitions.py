@@ -14,7 +14,7 @@ Left out: nothing.
 from __future__ import annotations
 
 from broker.controller.topics import MorePartitions
-from broker.handlers.waiting import within
+from broker.handlers.time_limit import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import CreatePartitionsRequest, CreatePartitionsResponse
 from kafka_ds.protocol.messages.topics import CreatePartitionsTopic, CreatePartitionsTopicResult

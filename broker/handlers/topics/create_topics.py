@@ -22,12 +22,12 @@ Left out: policies.
 from __future__ import annotations
 
 from broker.config.describe import describe_topic
-from broker.config.loading import BrokerConfig
+from broker.config.loader import BrokerConfig
 from broker.controller.controller import NewTopic, TopicResult
-from broker.handlers.waiting import within
+from broker.handlers.time_limit import within
 from broker.metadata.acls import Operation, ResourceType
 from broker.registry import RequestContext, serves
-from broker.security.authorization.asking import may
+from broker.security.authorization.permissions import may
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreateTopicsRequest, CreateTopicsResponse
 from kafka_ds.protocol.messages.topics import (

@@ -13,7 +13,7 @@ Left out: nothing.
 from __future__ import annotations
 
 from broker.controller.controller import TopicResult
-from broker.handlers.waiting import within
+from broker.handlers.time_limit import within
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse

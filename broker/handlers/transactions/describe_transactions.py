@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from broker.coordinator.transaction.transaction_metadata import by_topic
 from broker.registry import RequestContext, serves
-from broker.security.authorization.asking import sees
+from broker.security.authorization.permissions import sees
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 from kafka_ds.protocol.messages.transaction_admin import (

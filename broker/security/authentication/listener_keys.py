@@ -17,7 +17,7 @@ from broker.config.settings import ConfigError
 from broker.security.authentication.listener_security import Credentials, ListenerSecurity
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from kafka_ds.security.tls import TlsError, certificate_of, client_context, serv
 from kafka_ds.security.tls_settings import NONE, TlsSettings
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
 
 # The credential of a user for a mechanism.
 Credentials = Callable[[str, str], ScramCredential | None]

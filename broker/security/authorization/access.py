@@ -7,7 +7,7 @@ Rules of this file:
   beside the rest; `Shown` leaves out of the answer what its reader may not know of. They are asked in their order.
 - Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart (sessions of
   Fetch, all topics of Metadata and DescribeTopicPartitions, topics of OffsetFetch and of transactions, settings of a
-  new topic, operations that are told) it asks by `broker.security.authorization.asking`.
+  new topic, operations that are told) it asks by `broker.security.authorization.permissions`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from broker import log_lines
 from broker.__main__ import main
 from broker.adoption.adopt import adopt, parse_topic_configs
 from broker.adoption.mark import check_taken_over
-from broker.config.loading import from_given
+from broker.config.loader import from_given
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, decode_partition_metadata

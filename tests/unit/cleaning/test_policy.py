@@ -10,7 +10,7 @@ import pytest
 from broker.cleaner.settings import CleanerSettings
 from broker.cleaner.throttle import Throttle
 from broker.compaction.policy import Candidate, LogState, Measured, cleanable, group
-from broker.config.loading import load
+from broker.config.loader import load
 from broker.log.config import LogConfig
 from kafka_ds.records import hashes
 from kafka_ds.records.crc import crc32c

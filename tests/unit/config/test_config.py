@@ -9,7 +9,7 @@ from broker.__main__ import main
 from broker.config.describe import Source, describe_broker, describe_topic
 from broker.config.doc import render
 from broker.config.dynamic import with_changes
-from broker.config.loading import (
+from broker.config.loader import (
     LogConfigs,
     broker_settings,
     from_given,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from broker.config.loading import load
+from broker.config.loader import load
 
 OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations"
 MANIFESTS = OPERATIONS / "kubernetes" / "kafka-ds.yaml"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from broker.config.settings import MAX_LONG
-from broker.handlers.configs import altering
-from broker.handlers.configs.altering import rules_of
+from broker.handlers.configs import alteration as altering
+from broker.handlers.configs.alteration import rules_of
 from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

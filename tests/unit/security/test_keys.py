@@ -12,7 +12,7 @@ import jwt
 import pytest
 
 from broker.config.dynamic import with_changes
-from broker.config.loading import BrokerConfig, from_given
+from broker.config.loader import BrokerConfig, from_given
 from broker.config.settings import ConfigError
 from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.listener_security import ListenerSecurity

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-from broker.config.loading import load
+from broker.config.loader import load
 from broker.registry import Registry, RequestContext, serves
 from broker.server.connection import Connection
 from broker.server.dispatch import Dispatcher

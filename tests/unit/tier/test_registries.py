@@ -5,7 +5,7 @@ import pytest
 import broker.node_metrics
 import broker.remote.manager  # noqa: F401 - declares what it shows
 from broker.config.broker import changeable
-from broker.config.loading import known_names, topic_settings
+from broker.config.loader import known_names, topic_settings
 from broker.config.settings import Kind, Setting, broker_synonyms
 from broker.config.topic import TopicConfig
 from broker.config.unserved import reasons, unserved_setting
@@ -129,7 +129,7 @@ def setting_of(name: str) -> Setting | None:
     synonym = broker_synonyms(TopicConfig).get(name)
     if synonym is not None:
         return synonym[0]
-    from broker.config.loading import broker_settings
+    from broker.config.loader import broker_settings
 
     return broker_settings().get(name) or unserved_setting(name)
 

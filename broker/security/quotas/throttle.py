@@ -31,7 +31,7 @@ from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.types import NO_UUID
 
 if TYPE_CHECKING:
-    from broker.config.loading import BrokerConfig
+    from broker.config.loader import BrokerConfig
     from broker.metadata.image import MetadataImage
     from broker.registry import RequestContext, Served
     from broker.replica.serving.fetch_sessions import FetchSessionCache

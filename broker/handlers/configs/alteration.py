@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from broker.config.broker import changeable
 from broker.config.dynamic import with_changes
 from broker.config.group import check_group_config
-from broker.config.loading import BrokerConfig, topic_config, topic_settings
+from broker.config.loader import BrokerConfig, topic_config, topic_settings
 from broker.config.settings import ConfigError, Kind, attribute_of
 from broker.controller.configs import (
     ConfigRules,
@@ -23,8 +23,8 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.handlers.configs.judging import check_settings, verdicts
 from broker.handlers.configs.tables import why_not_from, with_table_kept
+from broker.handlers.configs.verdicts import check_settings, verdicts
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker.config.dynamic import with_changes
-from broker.config.loading import BrokerConfig, topic_config
+from broker.config.loader import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
 from broker.handlers.configs.tables import why_not_from
 from broker.metadata.topic_names import in_force

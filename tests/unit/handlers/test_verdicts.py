@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from broker.handlers.configs import judging
-from broker.handlers.configs.judging import verdicts
+from broker.handlers.configs import verdicts as judging
+from broker.handlers.configs.verdicts import verdicts
 from broker.parts import Parts
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages import JudgeSettingsResponse
