@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from broker.config.broker import BrokerConfig
-from broker.config.describe import Source, describe_broker
+from broker.config.describe import ConfigSource, describe_broker
 from kafka_ds.version import VERSION
 
 # Told in lines of their own.
@@ -53,8 +53,8 @@ def _given(config: BrokerConfig) -> Iterator[str]:
     """The settings that were given and differ from what holds without."""
     for each in describe_broker(config):
         value = "(hidden)" if each.is_sensitive else each.value
-        defaults = [s.value for s in each.synonyms if s.source is Source.DEFAULT]
-        was_given = any(s.source is Source.STATIC_BROKER for s in each.synonyms)
+        defaults = [s.value for s in each.synonyms if s.source is ConfigSource.DEFAULT]
+        was_given = any(s.source is ConfigSource.STATIC_BROKER for s in each.synonyms)
         if (
             was_given
             and each.name not in _TOLD

@@ -10,7 +10,7 @@ import sys
 
 import broker.loop_stalls
 import broker.node  # noqa: F401 - these import everything that declares
-from broker.metrics.names import Kind, Metric, declared
+from broker.metrics.names import Metric, MetricKind, declared
 
 _HEAD = """# Metrics
 
@@ -41,7 +41,7 @@ def render() -> str:
 
 
 def _row(metric: Metric) -> str:
-    kind = "histogram" if metric.kind is Kind.SUMMARY else metric.kind.value
+    kind = "histogram" if metric.kind is MetricKind.SUMMARY else metric.kind.value
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     says = f"{metric.says} **ours**" if metric.ours else metric.says
     return f"| `{metric.name}` | {kind} | {labels} | `{metric.bean}` | {says} |\n"

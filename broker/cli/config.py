@@ -57,12 +57,12 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
 
 
 def _rows(loaded: Any) -> list[dict[str, Any]]:
-    from broker.config.describe import Source, describe_broker
+    from broker.config.describe import ConfigSource, describe_broker
 
     rows = []
     for each in describe_broker(loaded):
-        given = [s for s in each.synonyms if s.source is Source.STATIC_BROKER]
-        default = next((s.value for s in each.synonyms if s.source is Source.DEFAULT), None)
+        given = [s for s in each.synonyms if s.source is ConfigSource.STATIC_BROKER]
+        default = next((s.value for s in each.synonyms if s.source is ConfigSource.DEFAULT), None)
         origin = "default"
         if given:
             # It may have been given by another name, as log.retention.hours gives log.retention.ms.

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from broker.config.broker import ALL_BROKERS, changeable
 from broker.config.group import group_settings, inherited
 from broker.config.listeners import listener_key
-from broker.config.settings import Kind, Setting, attribute_of, settings_of
+from broker.config.settings import ConfigType, Setting, attribute_of, settings_of
 from broker.config.topic import REMOTE_STORAGE_KEPT
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Where a value comes from."""
 
     TOPIC = 1
@@ -38,7 +38,7 @@ class Synonym:
 
     name: str
     value: str | None
-    source: Source
+    source: ConfigSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Described:
 
     name: str
     value: str | None
-    source: Source
-    kind: Kind
+    source: ConfigSource
+    kind: ConfigType
     documentation: str
     synonyms: tuple[Synonym, ...]
     is_read_only: bool
@@ -80,7 +80,7 @@ def _of_listeners(config: BrokerConfig) -> Iterator[Described]:
         synonyms = _changes(config, key.setting, name)
         if name in given:
             value = key.setting.text(given[name])
-            synonyms.append(Synonym(name=name, value=value, source=Source.STATIC_BROKER))
+            synonyms.append(Synonym(name=name, value=value, source=ConfigSource.STATIC_BROKER))
         if synonyms:
             yield _described(
                 key.setting,
@@ -104,7 +104,9 @@ def describe_all_brokers(config: BrokerConfig) -> list[Described]:
     for name, setting in changeable().items():
         if name in changed:
             value = setting.text(setting.parse(changed[name]))
-            synonyms = (Synonym(name=name, value=value, source=Source.DYNAMIC_DEFAULT_BROKER),)
+            synonyms = (
+                Synonym(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            )
             described.append(_described(setting, name, value, synonyms, is_read_only=False))
     return sorted(described, key=lambda entry: entry.name)
 
@@ -122,11 +124,11 @@ def describe_topic(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
         if setting.synonyms:
             synonyms = _broker_synonyms(config, setting, setting.synonyms[0][0], inherited)
         elif name not in overrides:
-            synonyms = (Synonym(name=name, value=inherited, source=Source.DEFAULT),)
+            synonyms = (Synonym(name=name, value=inherited, source=ConfigSource.DEFAULT),)
         value = inherited
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
-            synonyms = (Synonym(name=name, value=value, source=Source.TOPIC), *synonyms)
+            synonyms = (Synonym(name=name, value=value, source=ConfigSource.TOPIC), *synonyms)
         described.append(_described(setting, name, value, synonyms, is_read_only=False))
     return described
 
@@ -137,11 +139,13 @@ def describe_group(config: BrokerConfig, overrides: Mapping[str, str]) -> list[D
     for name, setting in group_settings().items():
         value = setting.text(inherited(config, setting))
         broker_wide = setting.synonyms[0][0]
-        source = Source.STATIC_BROKER if broker_wide in config.origins else Source.DEFAULT
+        source = (
+            ConfigSource.STATIC_BROKER if broker_wide in config.origins else ConfigSource.DEFAULT
+        )
         synonyms: tuple[Synonym, ...] = (Synonym(name=broker_wide, value=value, source=source),)
         if name in overrides:
             value = setting.text(setting.parse(overrides[name]))
-            synonyms = (Synonym(name=name, value=value, source=Source.GROUP), *synonyms)
+            synonyms = (Synonym(name=name, value=value, source=ConfigSource.GROUP), *synonyms)
         described.append(_described(setting, name, value, synonyms, is_read_only=False))
     return described
 
@@ -158,9 +162,9 @@ def _broker_synonyms(
         value = setting.text(getattr(holder, attribute_of(setting.name)))
     for synonym in names:
         if synonym in config.origins:
-            found.append(Synonym(name=synonym, value=value, source=Source.STATIC_BROKER))
+            found.append(Synonym(name=synonym, value=value, source=ConfigSource.STATIC_BROKER))
     default = setting.text(setting.default)
-    found.append(Synonym(name=name, value=default, source=Source.DEFAULT))
+    found.append(Synonym(name=name, value=default, source=ConfigSource.DEFAULT))
     return tuple(found)
 
 
@@ -168,8 +172,8 @@ def _changes(config: BrokerConfig, setting: Setting, name: str) -> list[Synonym]
     """What was changed while the broker runs, its own before that of all brokers."""
     found = []
     for resource, source in (
-        (str(config.node_id), Source.DYNAMIC_BROKER),
-        ("", Source.DYNAMIC_DEFAULT_BROKER),
+        (str(config.node_id), ConfigSource.DYNAMIC_BROKER),
+        ("", ConfigSource.DYNAMIC_DEFAULT_BROKER),
     ):
         text = config.changes.get(resource, {}).get(name)
         if text is not None:

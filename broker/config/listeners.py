@@ -20,7 +20,7 @@ from broker.config.mapping_rules import parse_rules
 from broker.config.settings import (
     MAX_INT,
     ConfigError,
-    Kind,
+    ConfigType,
     Setting,
     Value,
     boolean,
@@ -201,9 +201,14 @@ class ListenerKey:
 
 @cache
 def _declared() -> Mapping[str, Setting]:
-    jaas = Setting(name=JAAS, kind=Kind.PASSWORD, default=None, says="", nullable=True)
+    jaas = Setting(name=JAAS, kind=ConfigType.PASSWORD, default=None, says="", nullable=True)
     limit = Setting(
-        name="max.connections", kind=Kind.INT, default=MAX_INT, says="", low=0, changeable=True
+        name="max.connections",
+        kind=ConfigType.INT,
+        default=MAX_INT,
+        says="",
+        low=0,
+        changeable=True,
     )
     return {**settings_of(ListenerConfig), JAAS: jaas, "max.connections": limit}
 

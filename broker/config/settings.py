@@ -32,7 +32,7 @@ class ConfigError(Exception):
         return ConfigError(f"{self} ({place})")
 
 
-class Kind(IntEnum):
+class ConfigType(IntEnum):
     """The type of a value; the numbers are those of DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
@@ -47,9 +47,9 @@ class Kind(IntEnum):
 
 
 _WHOLE = {
-    Kind.INT: (-(2**31), MAX_INT),
-    Kind.SHORT: (-(2**15), 2**15 - 1),
-    Kind.LONG: (-(2**63), MAX_LONG),
+    ConfigType.INT: (-(2**31), MAX_INT),
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.LONG: (-(2**63), MAX_LONG),
 }
 
 
@@ -64,7 +64,7 @@ class Setting:
     """
 
     name: str
-    kind: Kind
+    kind: ConfigType
     default: Value
     says: str
     low: float | None = None
@@ -80,7 +80,7 @@ class Setting:
     @property
     def sensitive(self) -> bool:
         """Whether its value must never be shown."""
-        return self.kind is Kind.PASSWORD
+        return self.kind is ConfigType.PASSWORD
 
     def parse(self, text: str) -> Value:
         """The value that `text` means, or a ConfigError that names this setting."""
@@ -106,18 +106,18 @@ class Setting:
     def _typed(self, text: str) -> Value:
         if self.kind in _WHOLE:
             return self._whole(text)
-        if self.kind is Kind.BOOLEAN:
+        if self.kind is ConfigType.BOOLEAN:
             if text.lower() not in ("true", "false"):
                 raise ConfigError(f"{self.name}={text} is neither true nor false")
             return text.lower() == "true"
-        if self.kind is Kind.DOUBLE:
+        if self.kind is ConfigType.DOUBLE:
             try:
                 return float(text)
             except ValueError:
                 raise ConfigError(f"{self.name}={text} is not a number") from None
-        if self.kind is Kind.LIST:
+        if self.kind is ConfigType.LIST:
             return tuple(item.strip() for item in text.split(",")) if text else ()
-        if self.kind is Kind.PASSWORD:
+        if self.kind is ConfigType.PASSWORD:
             return Secret(text) if text else None
         return text
 
@@ -148,49 +148,49 @@ class Setting:
             )
 
 
-def _declare(kind: Kind, default: Value, says: str, more: Mapping[str, Any]) -> Any:
+def _declare(kind: ConfigType, default: Value, says: str, more: Mapping[str, Any]) -> Any:
     setting = Setting(name="", kind=kind, default=default, says=says, **more)
     return field(default=default, metadata={_METADATA_KEY: setting})
 
 
 def boolean(default: bool, says: str, **more: Any) -> Any:
     """Declares a setting that is true or false."""
-    return _declare(Kind.BOOLEAN, default, says, more)
+    return _declare(ConfigType.BOOLEAN, default, says, more)
 
 
 def i16(default: int | None, says: str, **more: Any) -> Any:
     """Declares a whole number of 16 bits; `low` and `high` bound it."""
-    return _declare(Kind.SHORT, default, says, {"nullable": default is None, **more})
+    return _declare(ConfigType.SHORT, default, says, {"nullable": default is None, **more})
 
 
 def i32(default: int | None, says: str, **more: Any) -> Any:
     """Declares a whole number of 32 bits; `low` and `high` bound it."""
-    return _declare(Kind.INT, default, says, {"nullable": default is None, **more})
+    return _declare(ConfigType.INT, default, says, {"nullable": default is None, **more})
 
 
 def i64(default: int | None, says: str, **more: Any) -> Any:
     """Declares a whole number of 64 bits; `low` and `high` bound it."""
-    return _declare(Kind.LONG, default, says, {"nullable": default is None, **more})
+    return _declare(ConfigType.LONG, default, says, {"nullable": default is None, **more})
 
 
 def double(default: float, says: str, **more: Any) -> Any:
     """Declares a number with a fraction."""
-    return _declare(Kind.DOUBLE, default, says, more)
+    return _declare(ConfigType.DOUBLE, default, says, more)
 
 
 def string(default: str | None, says: str, **more: Any) -> Any:
     """Declares a text; `choices` lists the only ones."""
-    return _declare(Kind.STRING, default, says, {"nullable": default is None, **more})
+    return _declare(ConfigType.STRING, default, says, {"nullable": default is None, **more})
 
 
 def password(says: str, **more: Any) -> Any:
     """Declares a text that is never shown."""
-    return _declare(Kind.PASSWORD, None, says, {"nullable": True, **more})
+    return _declare(ConfigType.PASSWORD, None, says, {"nullable": True, **more})
 
 
 def strings(default: tuple[str, ...] | None, says: str, **more: Any) -> Any:
     """Declares a list, written with commas."""
-    return _declare(Kind.LIST, default, says, {"nullable": default is None, **more})
+    return _declare(ConfigType.LIST, default, says, {"nullable": default is None, **more})
 
 
 def settings_of(cls: type) -> Mapping[str, Setting]:
@@ -230,5 +230,5 @@ def _synonym(setting: Setting, name: str, factor: int) -> Setting:
     # Kafka's settings in minutes and hours are 32 bits wide and bounded in their own unit.
     low = setting.low if setting.low is None or setting.low < 0 else -(-setting.low // factor)
     return replace(
-        setting, name=name, kind=Kind.INT, default=None, nullable=True, low=low, synonyms=()
+        setting, name=name, kind=ConfigType.INT, default=None, nullable=True, low=low, synonyms=()
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from broker.config.settings import Kind, Setting, Value
+from broker.config.settings import ConfigType, Setting, Value
 
 _KINDS = {
-    "B": Kind.BOOLEAN, "S": Kind.STRING, "I": Kind.INT, "H": Kind.SHORT, "L": Kind.LONG,
-    "D": Kind.DOUBLE, "A": Kind.LIST, "C": Kind.CLASS, "P": Kind.PASSWORD,
+    "B": ConfigType.BOOLEAN, "S": ConfigType.STRING, "I": ConfigType.INT, "H": ConfigType.SHORT, "L": ConfigType.LONG,
+    "D": ConfigType.DOUBLE, "A": ConfigType.LIST, "C": ConfigType.CLASS, "P": ConfigType.PASSWORD,
 }  # fmt: skip
 
 # @ stands for org.apache.kafka.
@@ -238,7 +238,7 @@ def unserved_setting(name: str) -> Setting | None:
         return None
     kind, default = row
     bare = Setting(name=name, kind=kind, default=None, says="")
-    value: Value = bare.parse(default) if default else () if kind is Kind.LIST else None
+    value: Value = bare.parse(default) if default else () if kind is ConfigType.LIST else None
     return Setting(
         name=name,
         kind=kind,
@@ -249,8 +249,8 @@ def unserved_setting(name: str) -> Setting | None:
 
 
 @cache
-def _rows() -> dict[str, tuple[Kind, str]]:
-    found: dict[str, tuple[Kind, str]] = {}
+def _rows() -> dict[str, tuple[ConfigType, str]]:
+    found: dict[str, tuple[ConfigType, str]] = {}
     for line in _TABLE.replace("@", "org.apache.kafka.").strip().splitlines():
         name, kind, *default = line.split(" ")
         found[name] = (_KINDS[kind], "".join(default))

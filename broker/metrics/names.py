@@ -24,7 +24,7 @@ _NOT_ALLOWED = re.compile(r"[^a-zA-Z0-9_]")
 _RATE = "PerSec"
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """What Prometheus calls it."""
 
     COUNTER = "counter"
@@ -38,7 +38,7 @@ class Metric:
 
     bean: str
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     says: str
     ours: bool
@@ -68,27 +68,35 @@ def declared() -> Iterator[Metric]:
 def meter(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
     """Declares one of Kafka's rates, `…PerSec`: a counter of what it is the rate of."""
     assert bean.endswith(_RATE), f"{bean} is no rate"
-    return _declare(bean, bean.removesuffix(_RATE), "_total", Kind.COUNTER, says, labels, ours)
+    return _declare(
+        bean, bean.removesuffix(_RATE), "_total", MetricKind.COUNTER, says, labels, ours
+    )
 
 
 def gauge(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
     """Declares a value that goes up and down."""
-    return _declare(bean, bean, "", Kind.GAUGE, says, labels, ours)
+    return _declare(bean, bean, "", MetricKind.GAUGE, says, labels, ours)
 
 
 def histogram(bean: str, says: str, *labels: str, ours: bool = False) -> Metric:
     """Declares a distribution; values are `Summary`."""
-    return _declare(bean, bean, "", Kind.SUMMARY, says, labels, ours)
+    return _declare(bean, bean, "", MetricKind.SUMMARY, says, labels, ours)
 
 
 def attribute(bean: str, name: str, says: str, *labels: str, ours: bool = False) -> Metric:
     """Declares an attribute of an MBean of Kafka's second kind; `…-total` is a counter, all else a gauge."""
-    kind = Kind.COUNTER if name.endswith("-total") else Kind.GAUGE
+    kind = MetricKind.COUNTER if name.endswith("-total") else MetricKind.GAUGE
     return _declare(f"{bean}:{name}", f"{bean},={name}", "", kind, says, labels, ours)
 
 
 def _declare(
-    bean: str, of: str, suffix: str, kind: Kind, says: str, labels: tuple[str, ...], ours: bool
+    bean: str,
+    of: str,
+    suffix: str,
+    kind: MetricKind,
+    says: str,
+    labels: tuple[str, ...],
+    ours: bool,
 ) -> Metric:
     domain, _, keys = of.partition(":")
     words = [domain, *(key.partition("=")[2] for key in keys.split(","))]

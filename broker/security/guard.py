@@ -21,8 +21,8 @@ from broker.security.authorization.access import (
     ACCESS,
     CLUSTER,
     CODES,
+    Elements,
     Every,
-    Parts,
     Resource,
     Shown,
     Whole,
@@ -193,7 +193,7 @@ class _Guarding:
             return
         raise KafkaError(rule.code or CODES[resource[0]])
 
-    def _take_out(self, rule: Parts, request: Any) -> tuple[Any, Any]:
+    def _take_out(self, rule: Elements, request: Any) -> tuple[Any, Any]:
         """The request without what is refused; where nothing is left, an answer that lacks only that."""
         image = self._context.node.metadata
         left, refused = [], []

@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.principal import USER, Principal
-from broker.security.authentication.sasl import Phase, SaslServer
+from broker.security.authentication.sasl import SaslServer, SaslState
 from broker.server.dispatch import Answer, Unanswerable, Waiting
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, MalformedFrame
 from kafka_ds.protocol.messages import (
@@ -78,7 +78,7 @@ class Authentication:
 
     def on_malformed(self) -> None:
         """What came has a size that no request has: the connection ends."""
-        if self._machine.phase not in (Phase.DONE, Phase.FAILED):
+        if self._machine.phase not in (SaslState.DONE, SaslState.FAILED):
             self._count_failure()
             self._connection.end_after(self._delay_ms / 1_000)
 
@@ -87,22 +87,22 @@ class Authentication:
     ) -> Answer | Waiting:
         """Lets a request through, or not; Unanswerable closes the connection."""
         machine = self._machine
-        if machine.phase is Phase.FAILED:
+        if machine.phase is SaslState.FAILED:
             return None
         if machine.takes_bare_tokens:
             return self._take_bare(frame)
         api_key = int.from_bytes(frame[:2], "big")
-        if api_key == _AUTHENTICATE and machine.phase is Phase.HANDSHAKE:
+        if api_key == _AUTHENTICATE and machine.phase is SaslState.HANDSHAKE:
             return self._take_bare(frame)  # It fails, whatever it holds: there is no mechanism.
         if api_key in _SASL:
             return self._handle(frame, host, listener, arrived_s, principal, self)
-        if machine.phase is Phase.DONE:
+        if machine.phase is SaslState.DONE:
             if not machine.is_expired(self._now_ms()):
                 return self._handle(frame, host, listener, arrived_s, principal)
             self._metrics.sessions_expired += 1
             raise Unanswerable("its session is over, and it has not authenticated anew")
-        if api_key != _API_VERSIONS or machine.phase is not Phase.HANDSHAKE:
-            is_answered = machine.phase is Phase.AUTHENTICATE
+        if api_key != _API_VERSIONS or machine.phase is not SaslState.HANDSHAKE:
+            is_answered = machine.phase is SaslState.AUTHENTICATE
             error = machine.refuse(api_key)
             return self._put_off(frame, arrived_s, error) if is_answered else self._end(error)
         return self._handle(frame, host, listener, arrived_s, principal)
@@ -159,7 +159,7 @@ class Authentication:
     def _end_if_authenticated(self) -> None:
         """Lets the client in, if it has just shown who it is."""
         machine = self._machine
-        if machine.phase is not Phase.DONE:
+        if machine.phase is not SaslState.DONE:
             return
         self._deadline.cancel()
         if machine.is_again:
@@ -171,7 +171,7 @@ class Authentication:
         )
 
     def _refuse(self, error: KafkaError, response: Any) -> Any:
-        if self._machine.phase is not Phase.FAILED:
+        if self._machine.phase is not SaslState.FAILED:
             return response
         self._fail(error)
         return self._later(response)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from broker.principal import ANONYMOUS, Principal
 from broker.registry import Authenticating, Registry, RequestContext, Served
 from broker.security.guard import guarded
-from broker.security.quotas.throttle import Refused, Unanswered
+from broker.security.quotas.throttle import ThrottledRefusal, Unanswered
 from broker.server.metrics import ApiCounters, NetMetrics
 from broker.server.unsupported_version import refuse_unsupported
 from kafka_ds.protocol.codec import decode
@@ -216,7 +216,7 @@ def _failure(
     response = refusal_of(request, header.api_version, code, message)
     if response is None:
         raise Unanswerable(f"{served.name} has no answer for {code.name}") from None
-    if isinstance(error, Refused) and hasattr(response, "throttle_time_ms"):
+    if isinstance(error, ThrottledRefusal) and hasattr(response, "throttle_time_ms"):
         response.throttle_time_ms = error.throttle_ms
     return _encoded(response, header)
 

@@ -18,7 +18,7 @@ from prometheus_client import Metric as Family
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 
-from broker.metrics.names import Kind, Metric, Summary
+from broker.metrics.names import Metric, MetricKind, Summary
 from broker.server.metrics import Metrics
 
 SAMPLES_AT_ONCE = 500
@@ -59,7 +59,9 @@ async def take(metrics: Metrics) -> list[Family]:
         if family is None:
             # prometheus-client adds the suffix of a counter to its family's name by itself.
             name = (
-                metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+                metric.name.removesuffix("_total")
+                if metric.kind is MetricKind.COUNTER
+                else metric.name
             )
             family = families[metric] = Family(name, metric.says, metric.kind.value)
         labels = {name: text for name, text in zip(metric.labels, values, strict=False) if text}

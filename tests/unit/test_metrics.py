@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.metrics.names import (
-    Kind,
     Metric,
+    MetricKind,
     Sample,
     Summary,
     attribute,
@@ -34,32 +34,32 @@ ROOT = Path(__file__).resolve().parents[2]
         (
             meter("t.server:type=BrokerTopicMetrics,name=MessagesInPerSec", ""),
             "t_server_brokertopicmetrics_messagesin_total",
-            Kind.COUNTER,
+            MetricKind.COUNTER,
         ),
         (
             gauge("t.coordinator.group:type=GroupMetadataManager,name=NumGroups", ""),
             "t_coordinator_group_groupmetadatamanager_numgroups",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
         ),
         (
             histogram("t.network:type=RequestMetrics,name=TotalTimeMs", "", "request"),
             "t_network_requestmetrics_totaltimems",
-            Kind.SUMMARY,
+            MetricKind.SUMMARY,
         ),
         (
             attribute("t.server:type=socket-server-metrics", "connection-close-total", ""),
             "t_server_socket_server_metrics_connection_close_total",
-            Kind.COUNTER,
+            MetricKind.COUNTER,
         ),
         (
             attribute("t.server:type=socket-server-metrics", "connection-count", ""),
             "t_server_socket_server_metrics_connection_count",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
         ),
     ],
     ids=lambda value: value.name if isinstance(value, Metric) else "",
 )
-def test_names_are_those_of_the_exporter(metric: Metric, name: str, kind: Kind) -> None:
+def test_names_are_those_of_the_exporter(metric: Metric, name: str, kind: MetricKind) -> None:
     assert (metric.name, metric.kind) == (name, kind)
 
 
@@ -106,15 +106,15 @@ def test_totals_keep_what_was_counted_of_topics_that_are_gone() -> None:
     assert values("name=MessagesInPerSec") == {(): 8, ("a",): 3, ("b",): 1}
 
 
-def made(kind: Kind, name: str, *labels: str) -> Metric:
+def made(kind: MetricKind, name: str, *labels: str) -> Metric:
     """A metric that is not in the generated documentation."""
     return Metric(bean="", name=name, kind=kind, labels=labels, says="what it is", ours=True)
 
 
 def test_the_text_is_what_prometheus_reads() -> None:
-    size = made(Kind.GAUGE, "own_size", "topic", "partition")
-    count = made(Kind.COUNTER, "own_things_total", "topic")
-    time = made(Kind.SUMMARY, "own_timems", "request")
+    size = made(MetricKind.GAUGE, "own_size", "topic", "partition")
+    count = made(MetricKind.COUNTER, "own_things_total", "topic")
+    time = made(MetricKind.SUMMARY, "own_timems", "request")
 
     def source() -> Iterator[Sample]:
         yield size, ('a"b\\c\nd', "7"), 1.5
@@ -147,7 +147,7 @@ def test_the_text_is_what_prometheus_reads() -> None:
 
 
 def test_a_long_reading_gives_way_to_others() -> None:
-    many = made(Kind.GAUGE, "own_many", "number")
+    many = made(MetricKind.GAUGE, "own_many", "number")
     turns = 0
 
     async def other() -> None:

@@ -79,7 +79,7 @@ def metadata(
     wanted = request.topics
     version = context.header.api_version
     if wanted is None or (version == 0 and not wanted):
-        return Answer(request, context).all_topics()
+        return MetadataAnswer(request, context).all_topics()
     if version < FIRST_VERSION_WITH_IDS and any(
         t.name is None or t.topic_id != NO_UUID for t in wanted
     ):
@@ -94,7 +94,7 @@ def metadata(
     missing = [name for name in missing if name not in refused]
     if missing:
         return _create_and_answer(request, wanted, missing, refused, context)
-    return Answer(request, context).of(wanted, refused)
+    return MetadataAnswer(request, context).of(wanted, refused)
 
 
 def _may_describe(context: RequestContext, name: str) -> bool:
@@ -135,7 +135,7 @@ async def _create_and_answer(
     except KafkaError:
         # Whatever is wrong now, the client asks again.
         errors |= dict.fromkeys(others, ErrorCode.LEADER_NOT_AVAILABLE)
-    return Answer(request, context).of(wanted, errors)
+    return MetadataAnswer(request, context).of(wanted, errors)
 
 
 async def _create_coordinated(
@@ -176,7 +176,7 @@ async def _create(names: Sequence[str], context: RequestContext) -> dict[str, Er
     return {name: _NOT_NOW.get(code, code) for name, code in codes.items()}
 
 
-class Answer:
+class MetadataAnswer:
     """Builds the answer to one request from the current image."""
 
     def __init__(self, request: MetadataRequest, context: RequestContext) -> None:

@@ -16,7 +16,7 @@ from broker.config.broker import changeable
 from broker.config.dynamic import with_changes
 from broker.config.group import check_group_config
 from broker.config.loader import BrokerConfig, topic_config, topic_settings
-from broker.config.settings import ConfigError, Kind, attribute_of
+from broker.config.settings import ConfigError, ConfigType, attribute_of
 from broker.controller.configs import (
     ConfigRules,
     Overrides,
@@ -147,7 +147,7 @@ def rules_of(config: BrokerConfig, judged: Judged = NOBODY) -> ConfigRules:
             return None
         settings = topic_settings() if resource_type == TOPIC_RESOURCE else changeable()
         setting = settings.get(name)
-        if setting is None or setting.kind is not Kind.LIST:
+        if setting is None or setting.kind is not ConfigType.LIST:
             return None
         items: Sequence[str] = getattr(config.topic, attribute_of(setting.name)) or ()
         return items

@@ -19,7 +19,7 @@ from broker.security.authentication.mechanisms import ServerMechanism
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 
-class Phase(Enum):
+class SaslState(Enum):
     """What the client has to do next."""
 
     HANDSHAKE = "handshake"
@@ -44,7 +44,7 @@ class SaslServer:
         self._mechanism = ""
         self._exchange: ServerMechanism | None = None
         self._ends_ms: int | None = None  # of the session, by the wall's clock
-        self.phase = Phase.HANDSHAKE
+        self.phase = SaslState.HANDSHAKE
         self.takes_bare_tokens = False
         self.user = ""
         self.is_again = False  # whether the client authenticates anew
@@ -69,18 +69,18 @@ class SaslServer:
         Raises:
             KafkaError: ILLEGAL_SASL_STATE, UNSUPPORTED_SASL_MECHANISM.
         """
-        if self.phase is Phase.DONE and self.has_session and version > 0:
+        if self.phase is SaslState.DONE and self.has_session and version > 0:
             if mechanism != self._mechanism:
                 raise self._failed(
                     ErrorCode.SASL_AUTHENTICATION_FAILED,
                     "the mechanism must not change when a client authenticates anew",
                 )
             self.is_again = True
-        elif self.phase is not Phase.HANDSHAKE:
+        elif self.phase is not SaslState.HANDSHAKE:
             over = "SaslHandshake request received after " + (
-                "successful authentication" if self.phase is Phase.DONE else "another one"
+                "successful authentication" if self.phase is SaslState.DONE else "another one"
             )
-            if self.phase is Phase.DONE:
+            if self.phase is SaslState.DONE:
                 raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, over)
             raise self._failed(ErrorCode.ILLEGAL_SASL_STATE, over)
         offered = self._offered.get(mechanism)
@@ -91,7 +91,7 @@ class SaslServer:
             )
         self._mechanism, self._exchange = mechanism, offered.new()
         self.takes_bare_tokens = version == 0
-        self.phase = Phase.AUTHENTICATE
+        self.phase = SaslState.AUTHENTICATE
 
     def authenticate(self, token: bytes, now_ms: int) -> tuple[bytes, int]:
         """The mechanism's answer, and for how many milliseconds the session lasts (0: for good, or not begun).
@@ -99,10 +99,10 @@ class SaslServer:
         Raises:
             KafkaError: ILLEGAL_SASL_STATE, SASL_AUTHENTICATION_FAILED.
         """
-        if self.phase is Phase.DONE:
+        if self.phase is SaslState.DONE:
             message = "SaslAuthenticate request received after successful authentication"
             raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, message)
-        if self.phase is not Phase.AUTHENTICATE or self._exchange is None:
+        if self.phase is not SaslState.AUTHENTICATE or self._exchange is None:
             raise self._failed(
                 ErrorCode.ILLEGAL_SASL_STATE,
                 "SaslAuthenticate request received before SaslHandshake",
@@ -125,12 +125,12 @@ class SaslServer:
         if not exchange.is_done:
             return answer, 0
         self.user, self._exchange = exchange.user, None
-        self.phase, self.takes_bare_tokens = Phase.DONE, False
+        self.phase, self.takes_bare_tokens = SaslState.DONE, False
         return answer, self._begin_session(exchange.expires_ms, now_ms)
 
     def refuse(self, api_key: int) -> KafkaError:
         """Something else came than what the client has to do next: that is its failure, too."""
-        step = "handshake" if self.phase is Phase.HANDSHAKE else "authentication"
+        step = "handshake" if self.phase is SaslState.HANDSHAKE else "authentication"
         message = f"Unexpected Kafka request with API key {api_key} during SASL {step}"
         return self._failed(ErrorCode.ILLEGAL_SASL_STATE, message)
 
@@ -143,5 +143,5 @@ class SaslServer:
         return 0 if self._ends_ms is None else self._ends_ms - now_ms
 
     def _failed(self, code: ErrorCode, message: str) -> KafkaError:
-        self.phase, self._exchange = Phase.FAILED, None
+        self.phase, self._exchange = SaslState.FAILED, None
         return KafkaError(code, message)

@@ -3,7 +3,7 @@
 Rules of this file:
 - An API that is served and does not stand here is a mistake, and a test finds it; so is one that is answered wholly
   to whom nothing is allowed.
-- `Whole` and `Every` refuse the request; `Parts` takes out of it what is refused, and the answer has the refusals
+- `Whole` and `Every` refuse the request; `Elements` takes out of it what is refused, and the answer has the refusals
   beside the rest; `Shown` leaves out of the answer what its reader may not know of. They are asked in their order.
 - Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart (sessions of
   Fetch, all topics of Metadata and DescribeTopicPartitions, topics of OffsetFetch and of transactions, settings of a
@@ -48,7 +48,7 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Elements:
     """Each element of a field of the request is refused unless this is allowed."""
 
     operation: Operation
@@ -79,7 +79,7 @@ class Every:
     resources: Callable[[Any], Iterable[Resource]]
 
 
-Rule: TypeAlias = Whole | Every | Parts | Shown
+Rule: TypeAlias = Whole | Every | Elements | Shown
 
 # -- how names are taken from requests ---------------------------------------------------------------
 
@@ -182,22 +182,22 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "DescribeCluster": (),
     "Produce": (
         _WRITES_IN_TRANSACTION,
-        Parts(Operation.WRITE, "topic_data", _topic),
+        Elements(Operation.WRITE, "topic_data", _topic),
     ),
     # The handler: a session has more topics than a request.
     "Fetch": (
         Whole(Operation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ),
-    "ListOffsets": (Parts(Operation.DESCRIBE, "topics", _topic),),
+    "ListOffsets": (Elements(Operation.DESCRIBE, "topics", _topic),),
     "OffsetForLeaderEpoch": (
-        Parts(Operation.DESCRIBE, "topics", _topic, or_else=Operation.CLUSTER_ACTION),
+        Elements(Operation.DESCRIBE, "topics", _topic, or_else=Operation.CLUSTER_ACTION),
     ),
-    "DescribeProducers": (Parts(Operation.READ, "topics", _topic),),
-    "DescribeTopicPartitions": (Parts(Operation.DESCRIBE, "topics", _topic),),
+    "DescribeProducers": (Elements(Operation.READ, "topics", _topic),),
+    "DescribeTopicPartitions": (Elements(Operation.DESCRIBE, "topics", _topic),),
     # Groups.
     "FindCoordinator": (
         Whole(Operation.DESCRIBE, _coordinator, when=_before(4)),
-        Parts(
+        Elements(
             Operation.DESCRIBE,
             "coordinator_keys",
             _coordinator_key,
@@ -210,10 +210,10 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "LeaveGroup": _MEMBER,
     # Expressions are looked up with the member's rights (broker.coordinator.group.consumer_group_reconciler).
     "ConsumerGroupHeartbeat": (*_MEMBER, Every(Operation.DESCRIBE, _subscribed_topics)),
-    "OffsetCommit": (*_MEMBER, Parts(Operation.READ, "topics", _topic)),
+    "OffsetCommit": (*_MEMBER, Elements(Operation.READ, "topics", _topic)),
     "OffsetFetch": (
         Whole(Operation.DESCRIBE, _group, when=_before(8)),
-        Parts(
+        Elements(
             Operation.DESCRIBE,
             "groups",
             _group_item,
@@ -222,7 +222,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     ),
     "OffsetDelete": (
         Whole(Operation.DELETE, _group),
-        Parts(Operation.READ, "topics", _topic),
+        Elements(Operation.READ, "topics", _topic),
     ),
     "ListGroups": (
         Shown(
@@ -233,9 +233,9 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
             or_else=Operation.DESCRIBE,
         ),
     ),
-    "DescribeGroups": (Parts(Operation.DESCRIBE, "groups", _group_item),),
-    "ConsumerGroupDescribe": (Parts(Operation.DESCRIBE, "group_ids", _group_item),),
-    "DeleteGroups": (Parts(Operation.DELETE, "groups_names", _group_item),),
+    "DescribeGroups": (Elements(Operation.DESCRIBE, "groups", _group_item),),
+    "ConsumerGroupDescribe": (Elements(Operation.DESCRIBE, "group_ids", _group_item),),
+    "DeleteGroups": (Elements(Operation.DELETE, "groups_names", _group_item),),
     # Transactions.
     "InitProducerId": (
         _WRITES_IN_TRANSACTION,
@@ -243,7 +243,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     ),
     "AddPartitionsToTxn": (
         Whole(Operation.WRITE, _old_transaction, when=_before(4)),
-        Parts(
+        Elements(
             Operation.WRITE,
             "v3_and_below_topics",
             _topic,
@@ -256,11 +256,11 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "TxnOffsetCommit": (
         _WRITES_IN_TRANSACTION,
         Whole(Operation.READ, _group),
-        Parts(Operation.READ, "topics", _topic),
+        Elements(Operation.READ, "topics", _topic),
     ),
     "EndTxn": (_WRITES_IN_TRANSACTION,),
     "WriteTxnMarkers": (Whole(Operation.CLUSTER_ACTION, or_else=Operation.ALTER),),
-    "DescribeTransactions": (Parts(Operation.DESCRIBE, "transactional_ids", _transaction_item),),
+    "DescribeTransactions": (Elements(Operation.DESCRIBE, "transactional_ids", _transaction_item),),
     "ListTransactions": (
         Shown(
             Operation.DESCRIBE,
@@ -270,16 +270,16 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
         ),
     ),
     # Topics.
-    "CreateTopics": (Parts(Operation.CREATE, "topics", _topic, or_else=Operation.CREATE),),
+    "CreateTopics": (Elements(Operation.CREATE, "topics", _topic, or_else=Operation.CREATE),),
     "DeleteTopics": (
-        Parts(Operation.DELETE, "topics", _topic, or_else=Operation.DELETE),
-        Parts(Operation.DELETE, "topic_names", _topic, or_else=Operation.DELETE),
+        Elements(Operation.DELETE, "topics", _topic, or_else=Operation.DELETE),
+        Elements(Operation.DELETE, "topic_names", _topic, or_else=Operation.DELETE),
     ),
-    "DeleteRecords": (Parts(Operation.DELETE, "topics", _topic),),
-    "CreatePartitions": (Parts(Operation.ALTER, "topics", _topic),),
-    "DescribeConfigs": (Parts(Operation.DESCRIBE_CONFIGS, "resources", _config),),
-    "AlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", _config),),
-    "IncrementalAlterConfigs": (Parts(Operation.ALTER_CONFIGS, "resources", _config),),
+    "DeleteRecords": (Elements(Operation.DELETE, "topics", _topic),),
+    "CreatePartitions": (Elements(Operation.ALTER, "topics", _topic),),
+    "DescribeConfigs": (Elements(Operation.DESCRIBE_CONFIGS, "resources", _config),),
+    "AlterConfigs": (Elements(Operation.ALTER_CONFIGS, "resources", _config),),
+    "IncrementalAlterConfigs": (Elements(Operation.ALTER_CONFIGS, "resources", _config),),
     # The cluster.
     "ListConfigResources": (Whole(Operation.DESCRIBE_CONFIGS),),
     "CreateAcls": _ALTER,

@@ -47,7 +47,7 @@ class Unanswered(NamedTuple):
     throttle_ms: int
 
 
-class Refused(KafkaError):
+class ThrottledRefusal(KafkaError):
     """A refusal of the whole request, after which its client is not heard for a while."""
 
     def __init__(self, error: KafkaError, throttle_ms: int) -> None:
@@ -177,7 +177,7 @@ class Throttling:
                 REQUEST_PERCENTAGE,
                 self._quotas.worked(self._user, self._client_id, worked_s, self._now_ms()),
             )
-        return Refused(error, self._throttle_ms) if self._throttle_ms else error
+        return ThrottledRefusal(error, self._throttle_ms) if self._throttle_ms else error
 
     def give_back(self) -> None:
         """What was taken for what it wants is free again: it is decided, or there is no answer."""

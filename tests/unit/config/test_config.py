@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import main
-from broker.config.describe import Source, describe_broker, describe_topic
+from broker.config.describe import ConfigSource, describe_broker, describe_topic
 from broker.config.doc import render
 from broker.config.dynamic import with_changes
 from broker.config.loader import (
@@ -19,7 +19,7 @@ from broker.config.loader import (
     topic_config,
     topic_settings,
 )
-from broker.config.settings import ConfigError, Kind, Setting, attribute_of
+from broker.config.settings import ConfigError, ConfigType, Setting, attribute_of
 from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_names, unserved_setting
 from broker.log.config import LogConfig
@@ -343,27 +343,31 @@ def test_sources_and_synonyms_are_told() -> None:
     config = load(None, ["log.retention.hours=2", "num.partitions=4"])
     broker = {entry.name: entry for entry in describe_broker(config)}
     assert broker["num.partitions"].value == "4"
-    assert broker["num.partitions"].source is Source.STATIC_BROKER
+    assert broker["num.partitions"].source is ConfigSource.STATIC_BROKER
     assert broker["log.retention.ms"].value == "7200000"
-    assert broker["lake.uri"].source is Source.DEFAULT
+    assert broker["lake.uri"].source is ConfigSource.DEFAULT
     topic = {entry.name: entry for entry in describe_topic(config, {"segment.bytes": "1048576"})}
     assert set(topic) == set(topic_settings())
     segment = topic["segment.bytes"]
-    assert (segment.value, segment.source, segment.kind) == ("1048576", Source.TOPIC, Kind.INT)
+    assert (segment.value, segment.source, segment.kind) == (
+        "1048576",
+        ConfigSource.TOPIC,
+        ConfigType.INT,
+    )
     assert [(s.name, s.value, s.source) for s in segment.synonyms] == [
-        ("segment.bytes", "1048576", Source.TOPIC),
-        ("log.segment.bytes", "1073741824", Source.DEFAULT),
+        ("segment.bytes", "1048576", ConfigSource.TOPIC),
+        ("log.segment.bytes", "1073741824", ConfigSource.DEFAULT),
     ]
     assert [(s.name, s.value, s.source) for s in topic["retention.ms"].synonyms] == [
-        ("log.retention.hours", "7200000", Source.STATIC_BROKER),
-        ("log.retention.ms", "604800000", Source.DEFAULT),
+        ("log.retention.hours", "7200000", ConfigSource.STATIC_BROKER),
+        ("log.retention.ms", "604800000", ConfigSource.DEFAULT),
     ]
-    assert topic["remote.storage.enable"].source is Source.DEFAULT
+    assert topic["remote.storage.enable"].source is ConfigSource.DEFAULT
     assert all(entry.documentation for entry in (*broker.values(), *topic.values()))
 
 
 def test_a_secret_is_not_shown() -> None:
-    secret = Setting(name="ssl.key.password", kind=Kind.PASSWORD, default=None, says="")
+    secret = Setting(name="ssl.key.password", kind=ConfigType.PASSWORD, default=None, says="")
     assert secret.sensitive
     assert secret.parse("hush") == Secret("hush")
 

@@ -22,7 +22,7 @@ from broker.principal import (
     principal_of,
 )
 from broker.registry import REGISTRY, RequestContext, Served
-from broker.security.authorization.access import ACCESS, CODES, Parts, Shown, Whole
+from broker.security.authorization.access import ACCESS, CODES, Elements, Shown, Whole
 from broker.security.authorization.authorizer import Authorizer
 from broker.security.guard import guarded
 from broker.server.dispatch import Unanswerable
@@ -145,7 +145,7 @@ def test_who_may_do_nothing_is_told_so_by_every_api_in_every_version(served: Ser
                     assert getattr(request, "acks", 1) == 0, f"{served.name} {version} has no words"
             left = seen[0] if seen else None
             for rule in ACCESS[served.name]:
-                if left is not None and isinstance(rule, Parts) and rule.when(version):
+                if left is not None and isinstance(rule, Elements) and rule.when(version):
                     # What is left names nothing that anybody knows, or no resource at all.
                     items = getattr(left, rule.field) or []
                     assert all(rule.resource(i, nobody().metadata, left) is None for i in items)

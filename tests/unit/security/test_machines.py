@@ -14,7 +14,7 @@ from broker.config.mapping_rules import distinguished_name, parse_rules, user_of
 from broker.principal import ANONYMOUS
 from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
 from broker.security.authentication.mechanisms import OauthBearerServer, PlainServer, Token
-from broker.security.authentication.sasl import Offered, Phase, SaslServer
+from broker.security.authentication.sasl import Offered, SaslServer, SaslState
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
 from broker.server.authentication import Authentication
@@ -199,35 +199,35 @@ def test_who_has_authenticated_is_let_in_for_good() -> None:
     sasl = machine()
     sasl.handshake("PLAIN", 1)
     assert sasl.authenticate(ALICE, 1_000) == (b"", 0)
-    assert sasl.phase is Phase.DONE and sasl.user == "alice" and not sasl.has_session
+    assert sasl.phase is SaslState.DONE and sasl.user == "alice" and not sasl.has_session
     with pytest.raises(KafkaError) as again:
         sasl.handshake("PLAIN", 1)
-    assert code_of(again) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is Phase.DONE
+    assert code_of(again) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is SaslState.DONE
     with pytest.raises(KafkaError) as again:
         sasl.authenticate(ALICE, 1_000)
-    assert code_of(again) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is Phase.DONE
+    assert code_of(again) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is SaslState.DONE
 
 
 def test_what_comes_out_of_order_is_the_end() -> None:
     sasl = machine()
     with pytest.raises(KafkaError) as error:
         sasl.authenticate(ALICE, 0)
-    assert code_of(error) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is Phase.FAILED
+    assert code_of(error) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is SaslState.FAILED
     sasl = machine()
     sasl.handshake("PLAIN", 1)
     with pytest.raises(KafkaError) as error:
         sasl.handshake("PLAIN", 1)
-    assert code_of(error) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is Phase.FAILED
+    assert code_of(error) is ErrorCode.ILLEGAL_SASL_STATE and sasl.phase is SaslState.FAILED
     sasl = machine()
     with pytest.raises(KafkaError) as error:
         sasl.handshake("GSSAPI", 1)
-    assert code_of(error) is ErrorCode.UNSUPPORTED_SASL_MECHANISM and sasl.phase is Phase.FAILED
+    assert code_of(error) is ErrorCode.UNSUPPORTED_SASL_MECHANISM and sasl.phase is SaslState.FAILED
     sasl = machine()
     sasl.handshake("PLAIN", 0)
     assert sasl.takes_bare_tokens
     with pytest.raises(KafkaError) as error:
         sasl.authenticate(b"\0alice\0wrong", 0)
-    assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is Phase.FAILED
+    assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is SaslState.FAILED
 
 
 WITHOUT_ANSWER = {
@@ -340,13 +340,13 @@ def test_a_session_has_an_end_and_is_renewed_by_the_same_user() -> None:
     sasl.handshake("PLAIN", 1)
     with pytest.raises(KafkaError) as error:
         sasl.authenticate(BOB, 1_700)
-    assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is Phase.FAILED
+    assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is SaslState.FAILED
     sasl = machine(reauthentication_ms_max=500)
     sasl.handshake("PLAIN", 1)
     sasl.authenticate(ALICE, 1_000)
     with pytest.raises(KafkaError) as error:
         sasl.handshake("OAUTHBEARER", 1)
-    assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is Phase.FAILED
+    assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is SaslState.FAILED
 
 
 def test_a_token_ends_a_session_by_itself() -> None:

@@ -6,7 +6,7 @@ import broker.node_metrics
 import broker.remote.manager  # noqa: F401 - declares what it shows
 from broker.config.broker import changeable
 from broker.config.loader import known_names, topic_settings
-from broker.config.settings import Kind, Setting, broker_synonyms
+from broker.config.settings import ConfigType, Setting, broker_synonyms
 from broker.config.topic import TopicConfig
 from broker.config.unserved import reasons, unserved_setting
 from broker.metrics.names import declared
@@ -14,48 +14,48 @@ from broker.metrics.names import declared
 LONG_MAX = 2**63 - 1
 # Name, type and default of Apache Kafka.
 BROKER = {
-    "log.local.retention.bytes": (Kind.LONG, -2),
-    "log.local.retention.ms": (Kind.LONG, -2),
-    "log.remote.copy.lag.bytes": (Kind.LONG, 0),
-    "log.remote.copy.lag.ms": (Kind.LONG, 0),
-    "remote.fetch.max.wait.ms": (Kind.INT, 500),
-    "remote.list.offsets.request.timeout.ms": (Kind.LONG, 30_000),
-    "remote.log.index.file.cache.total.size.bytes": (Kind.LONG, 1 << 30),
-    "remote.log.index.file.cache.ttl.ms": (Kind.LONG, 900_000),
-    "remote.log.manager.copier.thread.pool.size": (Kind.INT, 10),
-    "remote.log.manager.copy.max.bytes.per.second": (Kind.LONG, LONG_MAX),
-    "remote.log.manager.copy.quota.window.num": (Kind.INT, 11),
-    "remote.log.manager.copy.quota.window.size.seconds": (Kind.INT, 1),
-    "remote.log.manager.expiration.thread.pool.size": (Kind.INT, 10),
-    "remote.log.manager.fetch.max.bytes.per.second": (Kind.LONG, LONG_MAX),
-    "remote.log.manager.fetch.quota.window.num": (Kind.INT, 11),
-    "remote.log.manager.fetch.quota.window.size.seconds": (Kind.INT, 1),
-    "remote.log.manager.follower.thread.pool.size": (Kind.INT, 2),
-    "remote.log.manager.task.interval.ms": (Kind.LONG, 30_000),
-    "remote.log.manager.thread.pool.size": (Kind.INT, 2),
-    "remote.log.metadata.custom.metadata.max.bytes": (Kind.INT, 128),
+    "log.local.retention.bytes": (ConfigType.LONG, -2),
+    "log.local.retention.ms": (ConfigType.LONG, -2),
+    "log.remote.copy.lag.bytes": (ConfigType.LONG, 0),
+    "log.remote.copy.lag.ms": (ConfigType.LONG, 0),
+    "remote.fetch.max.wait.ms": (ConfigType.INT, 500),
+    "remote.list.offsets.request.timeout.ms": (ConfigType.LONG, 30_000),
+    "remote.log.index.file.cache.total.size.bytes": (ConfigType.LONG, 1 << 30),
+    "remote.log.index.file.cache.ttl.ms": (ConfigType.LONG, 900_000),
+    "remote.log.manager.copier.thread.pool.size": (ConfigType.INT, 10),
+    "remote.log.manager.copy.max.bytes.per.second": (ConfigType.LONG, LONG_MAX),
+    "remote.log.manager.copy.quota.window.num": (ConfigType.INT, 11),
+    "remote.log.manager.copy.quota.window.size.seconds": (ConfigType.INT, 1),
+    "remote.log.manager.expiration.thread.pool.size": (ConfigType.INT, 10),
+    "remote.log.manager.fetch.max.bytes.per.second": (ConfigType.LONG, LONG_MAX),
+    "remote.log.manager.fetch.quota.window.num": (ConfigType.INT, 11),
+    "remote.log.manager.fetch.quota.window.size.seconds": (ConfigType.INT, 1),
+    "remote.log.manager.follower.thread.pool.size": (ConfigType.INT, 2),
+    "remote.log.manager.task.interval.ms": (ConfigType.LONG, 30_000),
+    "remote.log.manager.thread.pool.size": (ConfigType.INT, 2),
+    "remote.log.metadata.custom.metadata.max.bytes": (ConfigType.INT, 128),
     "remote.log.metadata.manager.class.name": (
-        Kind.STRING,
+        ConfigType.STRING,
         "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager",
     ),
-    "remote.log.metadata.manager.class.path": (Kind.STRING, None),
-    "remote.log.metadata.manager.impl.prefix": (Kind.STRING, "rlmm.config."),
-    "remote.log.metadata.manager.listener.name": (Kind.STRING, None),
-    "remote.log.reader.max.pending.tasks": (Kind.INT, 100),
-    "remote.log.reader.threads": (Kind.INT, 10),
-    "remote.log.storage.manager.class.name": (Kind.STRING, None),
-    "remote.log.storage.manager.class.path": (Kind.STRING, None),
-    "remote.log.storage.manager.impl.prefix": (Kind.STRING, "rsm.config."),
-    "remote.log.storage.system.enable": (Kind.BOOLEAN, False),
+    "remote.log.metadata.manager.class.path": (ConfigType.STRING, None),
+    "remote.log.metadata.manager.impl.prefix": (ConfigType.STRING, "rlmm.config."),
+    "remote.log.metadata.manager.listener.name": (ConfigType.STRING, None),
+    "remote.log.reader.max.pending.tasks": (ConfigType.INT, 100),
+    "remote.log.reader.threads": (ConfigType.INT, 10),
+    "remote.log.storage.manager.class.name": (ConfigType.STRING, None),
+    "remote.log.storage.manager.class.path": (ConfigType.STRING, None),
+    "remote.log.storage.manager.impl.prefix": (ConfigType.STRING, "rsm.config."),
+    "remote.log.storage.system.enable": (ConfigType.BOOLEAN, False),
 }
 TOPIC = {
-    "local.retention.bytes": (Kind.LONG, -2),
-    "local.retention.ms": (Kind.LONG, -2),
-    "remote.copy.lag.bytes": (Kind.LONG, 0),
-    "remote.copy.lag.ms": (Kind.LONG, 0),
-    "remote.log.copy.disable": (Kind.BOOLEAN, False),
-    "remote.log.delete.on.disable": (Kind.BOOLEAN, False),
-    "remote.storage.enable": (Kind.BOOLEAN, False),
+    "local.retention.bytes": (ConfigType.LONG, -2),
+    "local.retention.ms": (ConfigType.LONG, -2),
+    "remote.copy.lag.bytes": (ConfigType.LONG, 0),
+    "remote.copy.lag.ms": (ConfigType.LONG, 0),
+    "remote.log.copy.disable": (ConfigType.BOOLEAN, False),
+    "remote.log.delete.on.disable": (ConfigType.BOOLEAN, False),
+    "remote.storage.enable": (ConfigType.BOOLEAN, False),
 }
 # Of the manager of the metadata topic, given with a prefix: of a topic that is a table here.
 OF_THE_METADATA_TOPIC = (
