@@ -230,8 +230,8 @@ class CopyLoop:
                     self._unreadable(led)
                     continue
                 found.append((view, ranges))
-                if not (ranges or view.closed):
-                    # What could not be copied has expired, or somebody else has copied it.
+                if not ranges:
+                    # The lake was just asked, and names nothing in the way; no copy will show more.
                     self._resume(led)
                 if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
                     self.look_at(led.key, UNSTABLE_RECHECK_MS)

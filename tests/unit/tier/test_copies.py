@@ -492,18 +492,22 @@ def test_what_is_paused_is_counted() -> None:
     assert paused() == {(): 0, ("u",): 0}
 
 
-def test_a_pause_ends_where_nothing_is_left_to_copy() -> None:
+@pytest.mark.parametrize("is_open", [False, True], ids=["expired", "in an open transaction"])
+def test_a_pause_ends_where_nothing_is_left_to_copy(is_open: bool) -> None:
     worker = Refuses()
     led = led_partition("t", 0, 2, 1_000)
     desk = Desk(led, worker=worker)
     asyncio.run(desk.until(1_000))
     assert led.state.is_paused
-    led.log.rolled_segments = lambda start=0, limit=None: []  # type: ignore[method-assign]
+    if is_open:
+        led.last_stable_offset = lambda: 5
+    else:
+        led.log.rolled_segments = lambda start=0, limit=None: []  # type: ignore[method-assign]
     asyncio.run(desk.until(60_000))
     assert led.state.is_paused
     worker.reason = ""
     asyncio.run(desk.until(60_000))
-    assert not led.state.is_paused
+    assert led.state.allows_upkeep
 
 
 class Knows(CopiesAtOnce):
