@@ -32,7 +32,7 @@ from broker.coordinator.group.offset_publisher import OffsetPublisher
 from broker.coordinator.group.settings import group_settings
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.settings import transaction_settings
-from broker.ipc.channel import AskWorker
+from broker.ipc.request import AskWorker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.directories.directories import are_empty, disown, unowned

@@ -1,21 +1,18 @@
 """Pure: what the broker asks of the child process that cleans, and the answers.
 
-Rules of this file: headers of `broker.ipc.channel` are JSON, so values travel as lists and numbers. One cleaning of
-a log is a job: `begin` maps the keys of its dirty part, `group` writes one segment from several, `end` forgets the job;
-`abort` stops one of its operations at once. The settings may change while the child runs: each job brings those that it
-is done with, and `limit` changes what all jobs together read and write.
+Rules of this file: one cleaning of a log is a job: `Job` maps the keys of its dirty part, `Group` writes one segment
+from several, `End` forgets the job; `Abort` stops one of its operations at once. The settings may change while the
+child runs: each job brings those that it is done with, and `Limit` changes what all jobs together read and write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from broker.cleaner.settings import CleanerSettings
+from broker.ipc.request import Request
 from broker.log.values import AbortedTransaction
-
-BEGIN, GROUP, END, ABORT, LIMIT = "begin", "group", "end", "abort", "limit"
 
 # Kinds of error that the child answers with.
 ABORTED = "aborted"
@@ -49,7 +46,7 @@ class LastRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Request["Mapped"]):
     """What is needed to clean a log: its segments below `first_uncleanable_offset`, and what is known of them."""
 
     number: int
@@ -65,20 +62,6 @@ class Job:
     aborted: tuple[AbortedTransaction, ...]
     last_records: tuple[LastRecord, ...]
     settings: CleanerSettings
-
-    def header(self) -> dict[str, Any]:
-        """The request that begins it."""
-        return {"op": BEGIN, "job": self.number, **asdict(self)}
-
-    @classmethod
-    def of(cls, header: Mapping[str, Any]) -> Self:
-        """The other way."""
-        taken = {field.name: header[field.name] for field in fields(cls)}
-        taken["segments"] = tuple(SourceSegment(**each) for each in taken["segments"])
-        taken["aborted"] = tuple(AbortedTransaction(*each) for each in taken["aborted"])
-        taken["last_records"] = tuple(LastRecord(**each) for each in taken["last_records"])
-        taken["settings"] = CleanerSettings(**taken["settings"])
-        return cls(**taken)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +83,32 @@ class Cleaned:
     records_read: int
     records_kept: int
     without_key: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group(Request[Cleaned]):
+    """Write one segment from these of the job."""
+
+    job: int
+    segments: Sequence[SourceSegment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Request[None]):
+    """Forget the job."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abort(Request[None]):
+    """Stop what is being done of the job."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit(Request[None]):
+    """All jobs together read and write no more than that."""
+
+    bytes_per_second: float

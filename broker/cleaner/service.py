@@ -1,34 +1,32 @@
 """Shell: what the child process does for each operation that the broker may ask for.
 
-Rules of this file: requests become calls of `rewriting`, results and errors become headers. A job's operations come one
-after the other, an `abort` at any time; jobs of different logs run side by side and share the allowance of bytes.
+Rules of this file: requests become calls of `rewriter`, expected errors become answers. A job's operations come one
+after the other, an `Abort` at any time; jobs of different logs run side by side and share the allowance of bytes.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from broker.cleaner.rewriter import Cleaning, KeysDoNotFit
 from broker.cleaner.rpc import (
-    ABORT,
     ABORTED,
-    BEGIN,
     CORRUPT,
     DISK,
-    END,
-    GROUP,
-    LIMIT,
     UNKNOWN_JOB,
+    Abort,
     Cleaned,
+    End,
+    Group,
     Job,
+    Limit,
     Mapped,
-    SourceSegment,
 )
 from broker.cleaner.throttle import Throttle
-from broker.ipc.channel import Answer, Header, Operation
+from broker.ipc.request import ErrorAnswer, Operation
 from broker.seams import Disk
 from kafka_ds.records.batch import CorruptRecord
 
@@ -36,6 +34,8 @@ from kafka_ds.records.batch import CorruptRecord
 LIMIT_LOOK_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class JobAborted(Exception):
@@ -60,18 +60,17 @@ class CleaningService:
         self._jobs: dict[int, Cleaning] = {}
         self._aborted: dict[int, threading.Event] = {}
 
-    def operations(self) -> dict[str, Operation]:
-        """By the name that a request gives."""
+    def operations(self) -> Mapping[type, Operation]:
+        """By the class of the request."""
         return {
-            BEGIN: self._begin,
-            GROUP: self._group,
-            END: self._end,
-            ABORT: self._abort,
-            LIMIT: self._limit,
+            Job: self._begin,
+            Group: self._group,
+            End: self._end,
+            Abort: self._abort,
+            Limit: self._limit,
         }
 
-    def _begin(self, request: Header) -> Answer:
-        job = Job.of(request)
+    def _begin(self, job: Job) -> Mapped | ErrorAnswer:
         self._work_with(job.settings.log_cleaner_threads)
         self._throttle.limit(job.settings.log_cleaner_io_max_bytes_per_second)
 
@@ -88,26 +87,21 @@ class CleaningService:
 
         return self._answer(job.number, begin)
 
-    def _group(self, request: Header) -> Answer:
-        number = request["job"]
-        segments = [SourceSegment(**each) for each in request["segments"]]
-        cleaning = self._jobs.get(number)
+    def _group(self, request: Group) -> Cleaned | ErrorAnswer:
+        cleaning = self._jobs.get(request.job)
         if cleaning is None:
-            return {"error": UNKNOWN_JOB, "message": f"job {number} was begun elsewhere"}, ()
-        return self._answer(number, lambda: cleaning.clean(segments))
+            return ErrorAnswer(kind=UNKNOWN_JOB, message=f"job {request.job} was begun elsewhere")
+        return self._answer(request.job, lambda: cleaning.clean(request.segments))
 
-    def _end(self, request: Header) -> Answer:
-        self._jobs.pop(request["job"], None)
-        self._aborted.pop(request["job"], None)
-        return {}, ()
+    def _end(self, request: End) -> None:
+        self._jobs.pop(request.job, None)
+        self._aborted.pop(request.job, None)
 
-    def _abort(self, request: Header) -> Answer:
-        self._asked_to_abort(request["job"]).set()
-        return {}, ()
+    def _abort(self, request: Abort) -> None:
+        self._asked_to_abort(request.job).set()
 
-    def _limit(self, request: Header) -> Answer:
-        self._throttle.limit(request["bytes_per_second"])
-        return {}, ()
+    def _limit(self, request: Limit) -> None:
+        self._throttle.limit(request.bytes_per_second)
 
     def _asked_to_abort(self, number: int) -> threading.Event:
         return self._aborted.setdefault(number, threading.Event())
@@ -122,12 +116,13 @@ class CleaningService:
         if aborted.is_set():
             raise JobAborted
 
-    def _answer(self, number: int, work: Callable[[], Mapped | Cleaned]) -> Answer:
+    @staticmethod
+    def _answer(number: int, work: Callable[[], T]) -> T | ErrorAnswer:
         try:
-            return asdict(work()), ()
+            return work()
         except JobAborted:
-            return {"error": ABORTED, "message": f"job {number} was aborted"}, ()
+            return ErrorAnswer(kind=ABORTED, message=f"job {number} was aborted")
         except (CorruptRecord, KeysDoNotFit) as error:
-            return {"error": CORRUPT, "message": str(error)}, ()
+            return ErrorAnswer(kind=CORRUPT, message=str(error))
         except OSError as error:
-            return {"error": DISK, "message": str(error)}, ()
+            return ErrorAnswer(kind=DISK, message=str(error))

@@ -14,16 +14,15 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
-from functools import partial
 from typing import Protocol
 
-from broker.cleaner.rpc import DISK, LIMIT, UNKNOWN_JOB
+from broker.cleaner.rpc import DISK, UNKNOWN_JOB, Limit
 from broker.cleaner.settings import CleanerSettings
 from broker.compaction.metrics import CleanerMetrics
 from broker.compaction.policy import Candidate, Cleanable, LogState, cleanable
-from broker.compaction.run import Ask, CleaningAborted, Outcome, Run
-from broker.ipc.channel import Header
+from broker.compaction.run import CleaningAborted, Outcome, Run
 from broker.ipc.child import Worker, WorkerDied, WorkerFailed, WorkerLost
+from broker.ipc.request import AskWorker, Request
 from broker.log.log import Log
 from broker.metrics.names import Sample
 from broker.seams import Clock, Disk
@@ -56,7 +55,7 @@ class LogCleaner:
         clock: Clock,
         disk: Disk,
         executor: Executor | None = None,
-        ask: Ask | None = None,
+        ask: AskWorker | None = None,
     ) -> None:
         """`executor` has the threads that wait for disks; `ask` stands for the child process, where there is none."""
         self._settings = settings
@@ -73,7 +72,7 @@ class LogCleaner:
                 module="broker.cleaner.main",
                 name="log cleaner",
             )
-            ask = partial(_ask, self._worker)
+            ask = self._worker.ask
         self._ask = ask
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -102,7 +101,7 @@ class LogCleaner:
         if settings == self._settings:
             return
         self._settings = settings
-        self._send({"op": LIMIT, "bytes_per_second": settings.log_cleaner_io_max_bytes_per_second})
+        self._send(Limit(bytes_per_second=settings.log_cleaner_io_max_bytes_per_second))
         self._changed.set()  # Those that have nothing to do look now.
         self._changed.clear()
         if self._tasks:
@@ -225,7 +224,7 @@ class LogCleaner:
     async def _in_thread(self, work: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
-    def _send(self, request: Header) -> None:
+    def _send(self, request: Request[None]) -> None:
         """Ask something whose answer changes nothing."""
         if self._worker is not None and self._worker.pid is None:
             return  # Nobody knows of the job any more.
@@ -233,7 +232,7 @@ class LogCleaner:
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _sent(self, request: Header) -> None:
+    async def _sent(self, request: Request[None]) -> None:
         with suppress(WorkerLost, WorkerFailed):
             await self._ask(request)
 
@@ -294,11 +293,6 @@ class LogCleaner:
                 )
             each.compaction.cleaned_offset = plan.first_dirty_offset
         return plan
-
-
-async def _ask(worker: Worker, request: Header) -> Header:
-    answer, _ = await worker.ask(request)
-    return answer
 
 
 def _may_pass(error: Exception) -> bool:

@@ -10,32 +10,29 @@ again. The log counts as clean once everything is swapped.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from broker.cleaner.rpc import (
-    ABORT,
-    END,
-    GROUP,
     NO_OFFSET,
+    Abort,
     Cleaned,
+    End,
+    Group,
     Job,
     LastRecord,
-    Mapped,
     SourceSegment,
 )
 from broker.cleaner.settings import CleanerSettings
 from broker.compaction.metrics import RunCounters
 from broker.compaction.policy import Cleanable, Measured, group
-from broker.ipc.channel import Header
+from broker.ipc.request import A, AskWorker, Request
 from broker.log import names
 from broker.log.log import Log
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import keep_open
 from broker.seams import Disk
 
-# The child: takes a request, gives its answer, raises WorkerLost or WorkerFailed.
-Ask: TypeAlias = Callable[[Header], Awaitable[Header]]
 # Does something in a thread.
 InThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
 
@@ -65,10 +62,10 @@ class Run:
         plan: Cleanable,
         settings: CleanerSettings,
         *,
-        ask: Ask,
+        ask: AskWorker,
         disk: Disk,
         in_thread: InThread,
-        abort: Callable[[Header], None],
+        abort: Callable[[Request[None]], None],
     ) -> None:
         """`abort` sends a request whose answer nobody waits for."""
         self._number = number
@@ -96,11 +93,11 @@ class Run:
         finally:
             if compaction.stop == self._stop:
                 compaction.stop = None
-            self._abort({"op": END, "job": self._number})
+            self._abort(End(job=self._number))
 
     def _stop(self) -> None:
         self._is_aborted = True
-        self._abort({"op": ABORT, "job": self._number})
+        self._abort(Abort(job=self._number))
 
     def _check(self) -> None:
         if self._is_aborted or self._log.config.copies_to_lake is not self._copies_to_lake:
@@ -109,16 +106,14 @@ class Run:
     async def _clean(self, now_ms: int) -> Outcome:
         log = self._log
         segments = self._segments_below(self._plan.first_uncleanable_offset)
-        mapped = await self._asked(self._job(segments, now_ms).header(), Mapped)
+        mapped = await self._asked(self._job(segments, now_ms))
         written, done = 0, []
         below = [each for each in segments if each.base_offset < mapped.end_offset]
         by_base = {segment.base_offset: segment for segment in below}
         for neighbours in group([self._measured(each) for each in below], log.config):
             old = [by_base[each.base_offset] for each in neighbours]
-            sources = [asdict(_source(each)) for each in old]
-            cleaned = await self._asked(
-                {"op": GROUP, "job": self._number, "segments": sources}, Cleaned
-            )
+            sources = [_source(each) for each in old]
+            cleaned = await self._asked(Group(job=self._number, segments=sources))
             await self._swap(old, cleaned)
             written += cleaned.size_bytes
             done.append(cleaned)
@@ -136,11 +131,11 @@ class Run:
             end_offset=mapped.end_offset,
         )
 
-    async def _asked(self, request: Header, kind: Any) -> Any:
+    async def _asked(self, request: Request[A]) -> A:
         self._check()
         answer = await self._ask(request)
         self._check()
-        return kind(**{name: answer[name] for name in kind.__dataclass_fields__})
+        return answer
 
     async def _swap(self, old: Sequence[Segment], cleaned: Cleaned) -> None:
         log = self._log

@@ -1,27 +1,21 @@
-"""Shell: frames between the broker and its worker: a small JSON header and a binary payload.
+"""Shell: frames between the broker and its worker: a small head and a binary payload.
 
 Rules of this file: both ends are ours, so an unreadable frame is an AssertionError; sizes are bounded all the same.
-`u32 frame length | u32 header length | header | payload`. The broker's end is in the event loop and reads a payload
+`u32 frame length | u32 head length | head | payload`. The broker's end is in the event loop and reads a payload
 straight into the buffer that it is used from; the worker's end blocks. `closed`, or an empty `receive`, says that the
 other end is closed.
 """
 
 import asyncio
-import json
 import socket
 import struct
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
-Header = dict[str, Any]
-Buffer = bytes | bytearray | memoryview
-# Has the worker carry out a request.
-AskWorker: TypeAlias = Callable[[Header], Awaitable[Any]]
-# What a request comes to, and what makes it.
-Answer = tuple[Header, Sequence[Buffer]]
-Operation = Callable[[Header], Answer]
+from broker.ipc.codec import decode, encode
+from broker.ipc.request import Buffer
 
 _PREFIX = struct.Struct(">II")
 FRAME_BYTES_MAX = 1 << 30
@@ -29,9 +23,9 @@ FRAME_BYTES_MAX = 1 << 30
 SOCKET_BYTES = 2 * 1024 * 1024
 
 
-def frame(header: Header, payload: Sequence[Buffer] = ()) -> list[Buffer]:
+def frame(head: object, payload: Sequence[Buffer] = ()) -> list[Buffer]:
     """The buffers of one frame, the payload's uncopied."""
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text, _ = encode(head)
     size = len(text) + sum(len(each) for each in payload)
     assert size <= FRAME_BYTES_MAX, f"a frame of {size} bytes"
     return [_PREFIX.pack(size, len(text)) + text, *payload]
@@ -56,22 +50,22 @@ class BlockingChannel:
         self._socket = sock
         self._sending = threading.Lock()
 
-    def receive(self) -> tuple[Header, memoryview] | None:
+    def receive(self) -> tuple[Any, memoryview] | None:
         """The next frame, or None when the broker's end is closed."""
         prefix = self._exactly(_PREFIX.size)
         if prefix is None:
             return None
-        size, header_size = _PREFIX.unpack(prefix)
-        assert header_size <= size <= FRAME_BYTES_MAX, "not a frame"
+        size, head_size = _PREFIX.unpack(prefix)
+        assert head_size <= size <= FRAME_BYTES_MAX, "not a frame"
         body = self._exactly(size)
         if body is None:
             return None
-        return json.loads(bytes(body[:header_size])), body[header_size:]
+        return decode(body[:head_size]), body[head_size:]
 
-    def send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
+    def send(self, head: object, payload: Sequence[Buffer] = ()) -> None:
         """Send one frame whole; raises OSError when the broker is gone."""
         with self._sending:
-            for buffer in frame(header, payload):
+            for buffer in frame(head, payload):
                 self._socket.sendall(buffer)
 
     def _exactly(self, size: int) -> memoryview | None:
@@ -86,26 +80,26 @@ class BlockingChannel:
 
 
 class ChannelProtocol(asyncio.BufferedProtocol):
-    """The broker's end: calls `received(header, payload)` for each frame, `closed()` once."""
+    """The broker's end: calls `received(head, payload)` for each frame, `closed()` once."""
 
     def __init__(
-        self, received: Callable[[Header, memoryview], None], closed: Callable[[], None]
+        self, received: Callable[[Any, memoryview], None], closed: Callable[[], None]
     ) -> None:
         self._received = received
         self._closed = closed
         self._prefix = memoryview(bytearray(_PREFIX.size))
         self._target = self._prefix
         self._filled = 0
-        self._header_size = 0
+        self._head_size = 0
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own has no such base
 
-    def send(self, header: Header, payload: Sequence[Buffer] = ()) -> None:
+    def send(self, head: object, payload: Sequence[Buffer] = ()) -> None:
         """Queue one frame; requests are small, so that nothing needs to wait for the socket."""
         assert self._transport is not None
-        self._transport.writelines(frame(header, payload))
+        self._transport.writelines(frame(head, payload))
 
     def close(self) -> None:
         """Hang up: the worker ends."""
@@ -121,13 +115,12 @@ class ChannelProtocol(asyncio.BufferedProtocol):
             return
         done, self._filled = self._target, 0
         if done is self._prefix:
-            size, self._header_size = _PREFIX.unpack(done)
-            assert self._header_size <= size <= FRAME_BYTES_MAX, "not a frame"
+            size, self._head_size = _PREFIX.unpack(done)
+            assert self._head_size <= size <= FRAME_BYTES_MAX, "not a frame"
             self._target = memoryview(bytearray(size))
             return
         self._target = self._prefix
-        header = json.loads(bytes(done[: self._header_size]))
-        self._received(header, done[self._header_size :])
+        self._received(decode(done[: self._head_size]), done[self._head_size :])
 
     def eof_received(self) -> bool:
         return False

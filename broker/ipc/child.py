@@ -14,9 +14,12 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from broker.ipc.backoff import Backoff
-from broker.ipc.channel import Buffer, ChannelProtocol, Header, widen
+from broker.ipc.channel import ChannelProtocol, cut, widen
+from broker.ipc.codec import decode
+from broker.ipc.request import A, ErrorAnswer, Request
 from broker.ipc.shared_memory import BrokerMemory
 from broker.seams import Clock
 
@@ -75,12 +78,12 @@ class Worker:
         idle_ms: int,
         module: str,
         name: str,
-        brief: frozenset[str] = frozenset(),
+        brief: frozenset[type[Request[Any]]] = frozenset(),
         shared_bytes: int = 0,
     ) -> None:
         """`module` is what the process runs, with a file descriptor and the arguments; `name` is for the log.
 
-        A worker that was asked for `brief` operations alone is ended soon.
+        A worker that was asked for nothing but `brief` is ended soon.
         Of so many bytes that it keeps answers may be views: it gets the descriptor of that memory as its last argument.
         """
         self._brief = brief
@@ -95,7 +98,7 @@ class Worker:
         self._process: asyncio.subprocess.Process | None = None
         self._channel: ChannelProtocol | None = None
         self._changing = asyncio.Lock()
-        self._waiting: dict[int, asyncio.Future[tuple[Header, memoryview]]] = {}
+        self._waiting: dict[int, asyncio.Future[object]] = {}
         self._last_id = 0
         self._backoff = Backoff(first_ms=100, longest_ms=10_000)
         self._stopped = False
@@ -112,31 +115,28 @@ class Worker:
         """The process id while a worker runs."""
         return self._process.pid if self._process is not None and self._channel else None
 
-    async def ask(
-        self, header: Header, payload: Sequence[Buffer] = ()
-    ) -> tuple[Header, memoryview]:
-        """Send a request and wait for its answer."""
+    async def ask(self, request: Request[A]) -> A:
+        """Send a request and wait for its answer. Raises WorkerLost, WorkerFailed."""
         if self._channel is None:
             await self._start()
         if self._channel is None:
             raise WorkerLost("the worker died as it started")
-        self._is_brief &= header["op"] in self._brief
+        self._is_brief &= type(request) in self._brief
         self._last_id += 1
         number = self._last_id
         future = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
             freed = self._memory.freed() if self._memory is not None else ()
-            more = {"id": number, "freed": freed} if freed else {"id": number}
-            self._channel.send({**header, **more}, payload)
-            answer, body = await future
+            self._channel.send((number, freed, request))
+            answer = await future
         finally:
             self._waiting.pop(number, None)
             self._note_activity()
         self._backoff.succeeded()
-        if "error" in answer:
-            raise WorkerFailed(answer["error"], answer.get("message", ""))
-        return answer, body
+        if isinstance(answer, ErrorAnswer):
+            raise WorkerFailed(answer.kind, answer.message)
+        return cast("A", answer)
 
     async def stop(self) -> None:
         """End the worker; nothing is started again."""
@@ -205,7 +205,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         _, self._channel = await loop.create_connection(
             lambda: ChannelProtocol(
-                lambda header, payload: self._received(memory, header, payload),
+                lambda head, payload: self._received(memory, head, payload),
                 lambda: self._lost(process),
             ),
             sock=ours,
@@ -215,14 +215,16 @@ class Worker:
         log.info("%s %d started", self._name, process.pid)
         self._note_activity()
 
-    def _received(self, memory: BrokerMemory | None, header: Header, payload: memoryview) -> None:
-        if "lease" in header:
+    def _received(self, memory: BrokerMemory | None, head: Any, payload: memoryview) -> None:
+        number, body, sizes, leased = head
+        buffers = cut(payload, sizes)
+        if leased is not None:
             # Also where nobody waits any more: that ends the lease.
             assert memory is not None, "a lease of no memory"
-            header["views"] = memory.view(header["lease"], header["runs"])
-        future = self._waiting.get(header["id"])
+            buffers = [*memory.view(*leased)]
+        future = self._waiting.get(number)
         if future is not None and not future.done():
-            future.set_result((header, payload))
+            future.set_result(decode(body, buffers))
 
     def _lost(self, process: asyncio.subprocess.Process) -> None:
         """Our end saw the other close: a death, unless we are ending it ourselves."""

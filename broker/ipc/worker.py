@@ -17,11 +17,15 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from broker import log_lines
-from broker.ipc.channel import BlockingChannel, Buffer, Header, Operation
+from broker.ipc.channel import BlockingChannel
+from broker.ipc.codec import encode
 from broker.ipc.memory import Trimmer
+from broker.ipc.request import ErrorAnswer, Leased, Operation
 
 log = logging.getLogger(__name__)
 
+# A request, and the number that its answer bears.
+Asked = tuple[int, object]
 # The kind of an error that nobody expected.
 INTERNAL = "internal"
 READ_NICENESS = 2
@@ -37,16 +41,18 @@ class Worker:
         self,
         channel: BlockingChannel,
         *,
-        writing: dict[str, Operation],
-        reading: dict[str, Operation],
-        maintaining: dict[str, Operation] | None = None,
+        writing: Mapping[type, Operation],
+        reading: Mapping[type, Operation],
+        maintaining: Mapping[type, Operation] | None = None,
         afterwards: Callable[[], None],
         reader_threads: int,
         reader_niceness: int = READ_NICENESS,
         kinds: Mapping[type[Exception], str] | None = None,
         freed: Callable[[Sequence[int]], None] = lambda leases: None,
     ) -> None:
-        """`kinds`: what an error is called in an answer; others are ours, INTERNAL, and in the log.
+        """`writing`, `reading`, `maintaining`: what carries out requests of a class.
+
+        `kinds`: what an error is called in an answer; others are ours, INTERNAL, and in the log.
 
         `freed` is told the leases of shared memory that the broker is done with.
         """
@@ -56,9 +62,9 @@ class Worker:
         self._channel = channel
         maintaining = maintaining or {}
         self._operations = {**writing, **reading, **maintaining}
-        self._writes: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
-        self._reads: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
-        self._maintenance: queue.SimpleQueue[Header | None] = queue.SimpleQueue()
+        self._writes: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._reads: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._maintenance: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         """None: nothing was asked, but there may be something to tidy up."""
         self._queues = {
             **dict.fromkeys(writing, self._writes),
@@ -82,9 +88,9 @@ class Worker:
             received = self._channel.receive()
             if received is None:
                 return
-            header, _ = received
-            self._freed(header.pop("freed", ()))
-            self._queues[header["op"]].put(header)
+            (number, freed, request), _ = received
+            self._freed(freed)
+            self._queues[type(request)].put((number, request))
 
     def read_with(self, threads: int) -> None:
         """Serve what only reads with at least so many threads."""
@@ -93,7 +99,7 @@ class Worker:
                 self._thread(self._reads, self._reader_niceness)
             self._readers = max(self._readers, threads)
 
-    def _thread(self, source: "queue.SimpleQueue[Header | None]", niceness: int) -> None:
+    def _thread(self, source: "queue.SimpleQueue[Asked | None]", niceness: int) -> None:
         def work() -> None:
             # On Linux priorities and policies are the threads' own. Batch: it never preempts who wakes up.
             with contextlib.suppress(OSError, AttributeError):
@@ -101,11 +107,11 @@ class Worker:
                 if niceness >= COPY_NICENESS:
                     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
             while True:
-                request = source.get()
-                if request is None:
+                asked = source.get()
+                if asked is None:
                     self._look_after()
                 else:
-                    self._serve(request)
+                    self._serve(*asked)
                 if source is self._writes and source.empty() and self._maintenance.empty():
                     self._maintenance.put(None)
                 with self._trimming:
@@ -120,29 +126,39 @@ class Worker:
         except Exception:
             log.exception("upkeep of the tables failed")
 
-    def _serve(self, request: Header) -> None:
-        payload: Sequence[Buffer] = ()
+    def _serve(self, number: int, request: object) -> None:
+        name = type(request).__name__
         try:
-            answer, payload = self._operations[request["op"]](request)
+            answer = self._operations[type(request)](request)
         except self._expected as error:
-            answer = {"error": self._kind_of(error), "message": str(error)}
+            answer = ErrorAnswer(kind=self._kind_of(error), message=str(error))
         except Exception as error:
-            log.exception("%s failed", request["op"])
-            answer = {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"}
+            log.exception("%s failed", name)
+            answer = _internal(error)
         try:
-            self._send(request, answer, payload)
+            self._send(number, answer)
         except Exception as error:
             # What cannot be made a frame is one request's trouble: a thread that ended would leave all others waiting.
-            log.exception("the answer to %s cannot be sent", request["op"])
-            self._send(request, {"error": INTERNAL, "message": f"{type(error).__name__}: {error}"})
+            log.exception("the answer to %s cannot be sent", name)
+            self._send(number, _internal(error))
 
-    def _send(self, request: Header, answer: Header, payload: Sequence[Buffer] = ()) -> None:
+    def _send(self, number: int, answer: object) -> None:
+        leased = None
+        if isinstance(answer, Leased):
+            leased, answer = (answer.lease, answer.runs), answer.answer
+        body, buffers = encode(answer)
+        if leased is not None:
+            buffers = []
         # Without a broker there is nobody to tell: the receiving thread ends the process.
         with contextlib.suppress(OSError):
-            self._channel.send({**answer, "id": request["id"]}, payload)
+            self._channel.send((number, body, [len(each) for each in buffers], leased), buffers)
 
     def _kind_of(self, error: Exception) -> str:
         return next(kind for each, kind in self._kinds.items() if isinstance(error, each))
+
+
+def _internal(error: Exception) -> ErrorAnswer:
+    return ErrorAnswer(kind=INTERNAL, message=f"{type(error).__name__}: {error}")
 
 
 def begin(arguments: Sequence[str], name: str) -> BlockingChannel:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from broker.crash_points import CrashPoints
-from broker.ipc.channel import Header
 from broker.ipc.child import Worker, WorkerFailed, WorkerLost
 from broker.remote.copy_policy import (
     Limits,
@@ -37,10 +36,15 @@ from broker.worker.rpc import (
     CopyAnswer,
     CopyRequest,
     CopyTopic,
+    GiveUp,
     PartitionOutcome,
+    StateRequest,
+    TieredState,
+    Unavailable,
 )
 from broker.worker.settings import UNBOUNDED, TierSettings
-from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.protocol.types import uuid_from_text
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +118,7 @@ class CopyLoop:
     async def _give_up(self, led: Led) -> None:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.ask({"op": "give_up", **place_of(led)})
+            await self._worker.ask(GiveUp(place=place_of(led)))
 
     def stop(self) -> None:
         """Start no further copy."""
@@ -283,40 +287,41 @@ class CopyLoop:
         for start in range(0, len(partitions), STATE_QUESTION_PARTITIONS_MAX):
             asked = partitions[start : start + STATE_QUESTION_PARTITIONS_MAX]
             question = [
-                [led.log.topic, uuid_text(led.log.topic_id), led.log.partition] for led in asked
+                TopicIdPartition(led.log.topic_id, led.log.topic, led.log.partition)
+                for led in asked
             ]
             try:
-                answer, _ = await self._worker.ask({"op": "state", "partitions": question})
+                states = await self._worker.ask(StateRequest(partitions=question))
             except (WorkerLost, WorkerFailed) as error:
                 log.warning("the lake's state is not known yet: %s", error)
                 return self._wait_ms(error, asked)
             now_ms = self._clock.monotonic_ms()
-            for led, state in zip(asked, answer["partitions"], strict=True):
-                if state.get("outcome") == CONFLICT:
-                    self._pause(led, state["error"])
-                elif "error" in state:
-                    log.warning("the lake's state of %s: %s", led.name, state["error"])
+            for led, state in zip(asked, states, strict=True):
+                if isinstance(state, Unavailable) and state.outcome == CONFLICT:
+                    self._pause(led, state.message)
+                elif isinstance(state, Unavailable):
+                    log.warning("the lake's state of %s: %s", led.name, state.message)
                     self.look_at(led.key, led.state.backoff.failed(now_ms))
-                elif led.state.is_paused and state["conflict"]:
-                    self._pause(led, state["conflict"])
+                elif led.state.is_paused and state.conflict:
+                    self._pause(led, state.conflict)
                 elif led.state.phase is Phase.UNKNOWN:
                     self._learnt(led, state)
         return None
 
-    def _learnt(self, led: Led, state: Header) -> None:
+    def _learnt(self, led: Led, state: TieredState) -> None:
         now_ms = self._clock.monotonic_ms()
-        if state["tiered_end"] >= led.log.log_end_offset:
+        if state.tiered_end >= led.log.log_end_offset:
             # Other records have its offsets: by none of them may the others be let go.
-            reason = f"the lake ends at {state['tiered_end']}, beyond the log"
+            reason = f"the lake ends at {state.tiered_end}, beyond the log"
             led.state.diverge(reason, now_ms)
             log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
             return
         led.state.backoff.succeeded()
         self._resume(led)
-        led.state.learnt(state["tiered_end"], now_ms)
-        led.lake_log_start = state["log_start_offset"]
+        led.state.learnt(state.tiered_end, now_ms)
+        led.lake_log_start = state.log_start_offset
         if self.led.get(led.key) is led:
-            led.lake_reaches(state["tiered_end"] + 1)
+            led.lake_reaches(state.tiered_end + 1)
         self._advanced(led)
 
     def _wait_ms(self, error: WorkerLost | WorkerFailed, partitions: Sequence[Led]) -> int:
@@ -339,7 +344,7 @@ class CopyLoop:
         self._crash_points.at("broker_before_copy")
         self._metrics.copiers.begin(self._clock.monotonic_ms() / 1000)
         try:
-            header, _ = await self._worker.ask(CopyRequest(topics=topics).header())
+            answer = await self._worker.ask(CopyRequest(topics=topics))
         except (WorkerLost, WorkerFailed) as error:
             log.warning("copy of %s failed: %s", _names(taking_part), error)
             for led in taking_part:
@@ -349,8 +354,7 @@ class CopyLoop:
         finally:
             self._metrics.copiers.end(self._clock.monotonic_ms() / 1000)
         self._crash_points.at("broker_after_copy")
-        self._metrics.foreign_commits += header["complaints"]
-        answer = CopyAnswer.of(header)
+        self._metrics.foreign_commits += answer.complaints
         for outcome in answer.partitions:
             key = (uuid_from_text(outcome.topic_id), outcome.partition)
             led_now = self.led.get(key)
@@ -364,8 +368,7 @@ class CopyLoop:
     def _settle(self, led: Led, outcome: PartitionOutcome, *, is_seen: bool) -> None:
         now_ms = self._clock.monotonic_ms()
         if outcome.outcome == FINISHED:
-            commit = None if outcome.commit is None else (outcome.commit[0], outcome.commit[1])
-            led.state.finished(outcome.tiered_end, now_ms, is_seen=is_seen, commit=commit)
+            led.state.finished(outcome.tiered_end, now_ms, is_seen=is_seen, commit=outcome.commit)
             self._resume(led)
             self._metrics.copied(
                 led.log.topic, outcome.log_bytes, outcome.lake_bytes, outcome.ranges

@@ -12,8 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from broker.crash_points import CrashPoints
 from broker.ipc.backoff import Backoff
@@ -21,6 +20,16 @@ from broker.ipc.child import Worker, WorkerFailed, WorkerLost
 from broker.remote.metrics import Holding, TierMetrics
 from broker.remote.partitions import Key, Led, place_of
 from broker.seams import Clock
+from broker.worker.rpc import (
+    UNAVAILABLE,
+    MoveLogStart,
+    Survey,
+    SurveyQuestion,
+    SurveyRequest,
+    Sweep,
+    Swept,
+    Unavailable,
+)
 from broker.worker.settings import TierSettings
 from kafka_ds.topic.expiration import NO_LIMIT, Decision, Outlook, Retention
 
@@ -150,30 +159,28 @@ class ExpirationLoop:
 
     async def _look_at(self, due: Sequence[tuple[_Watched, Retention]]) -> None:
         questions = [
-            {
-                **place_of(watched.led),
-                "retention": asdict(retention),
-                "lineage": watched.led.lineage(),
-                "copied_offset": watched.led.state.copied_offset,
-            }
+            SurveyQuestion(
+                place=place_of(watched.led),
+                retention=retention,
+                lineage=watched.led.lineage(),
+                copied_offset=watched.led.state.copied_offset,
+            )
             for watched, retention in due
         ]
         asked = [
             (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
         ]
         try:
-            answer, _ = await self._worker.ask({"op": "survey", "partitions": questions})
+            surveys = await self._worker.ask(SurveyRequest(partitions=questions))
         except (WorkerLost, WorkerFailed) as error:
             for watched, _ in due:
                 self._failed(watched, error)
             return
-        for (watched, retention), (offset, told), survey in zip(
-            due, asked, answer["partitions"], strict=True
-        ):
+        for (watched, retention), (offset, told), survey in zip(due, asked, surveys, strict=True):
             if self._stopped or not self._is_led(watched):
                 continue
-            if "error" in survey:
-                self._failed(watched, survey["error"])
+            if isinstance(survey, Unavailable):
+                self._failed(watched, survey.message)
                 continue
             await self._act(watched, retention, offset, survey)
             if told < retention.log_start_offset:
@@ -181,18 +188,17 @@ class ExpirationLoop:
                 watched.outlook = None
 
     async def _act(
-        self, watched: _Watched, retention: Retention, copied_offset: int, survey: Mapping[str, Any]
+        self, watched: _Watched, retention: Retention, copied_offset: int, survey: Survey
     ) -> None:
         """Do what the survey found to be due, step by step."""
-        decision = Decision.of(survey["decision"])
-        led = watched.led
-        self._count(led, survey, decision)
+        led, decision = watched.led, survey.decision
+        self._count(led, survey)
         try:
             if decision.expired and not await self._move(led, decision):
                 return
-            if decision.expired or survey["below"] or survey["has_files_below"]:
+            if decision.expired or survey.below or survey.has_files_below:
                 self._crash_points.at("broker_before_sweep")
-                swept, _ = await self._worker.ask({"op": "sweep", **place_of(led)})
+                swept = await self._worker.ask(Sweep(place=place_of(led)))
                 self._swept(led, swept)
         except (WorkerLost, WorkerFailed) as error:
             self._failed(watched, error)
@@ -201,7 +207,7 @@ class ExpirationLoop:
         # What holds a deletion up is gone one day, and nothing else would be a reason to look.
         watched.outlook = (
             None
-            if survey["held_up"]
+            if survey.held_up
             else Outlook(decision=decision, retention=retention, copied_offset=copied_offset)
         )
 
@@ -209,14 +215,13 @@ class ExpirationLoop:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
-        question = {"op": "move_log_start", **place_of(led), "offset": offset}
-        answer, _ = await self._worker.ask(question)
+        answer = await self._worker.ask(MoveLogStart(place=place_of(led), offset=offset))
         self._crash_points.at("broker_after_log_start")
-        if "error" in answer:
-            raise WorkerFailed("unavailable", answer["error"])
-        if self._led.get(led.key) is not led or answer["log_start_offset"] < offset:
+        if isinstance(answer, Unavailable):
+            raise WorkerFailed(UNAVAILABLE, answer.message)
+        if self._led.get(led.key) is not led or answer.log_start_offset < offset:
             return False
-        led.lake_log_start = max(led.lake_log_start or 0, answer["log_start_offset"])
+        led.lake_log_start = max(led.lake_log_start or 0, answer.log_start_offset)
         self._agree(led)
         log.info(
             "%s begins at %d by %s: %d ranges, %.1f MB of log expired",
@@ -229,27 +234,27 @@ class ExpirationLoop:
         )
         return True
 
-    def _count(self, led: Led, survey: Mapping[str, Any], decision: Decision) -> None:
-        if not survey["is_counted"]:
+    def _count(self, led: Led, survey: Survey) -> None:
+        if not survey.is_counted:
             return
         self._metrics.holdings[led.log.topic, led.log.partition] = Holding(
-            segments=survey["segments"],
-            size_bytes=survey["size_bytes"],
-            computation_ms=survey["milliseconds"],
-            delete_lag_bytes=survey["below_bytes"] + decision.expired_bytes,
-            delete_lag_segments=survey["below"] + decision.expired,
+            segments=survey.segments,
+            size_bytes=survey.size_bytes,
+            computation_ms=survey.milliseconds,
+            delete_lag_bytes=survey.below_bytes + survey.decision.expired_bytes,
+            delete_lag_segments=survey.below + survey.decision.expired,
         )
 
-    def _swept(self, led: Led, swept: Mapping[str, Any]) -> None:
-        self._metrics.deleted(led.log.topic, swept["segments"])
+    def _swept(self, led: Led, swept: Swept) -> None:
+        self._metrics.deleted(led.log.topic, swept.segments)
         key = (led.log.topic, led.log.partition)
         before = self._metrics.holdings.get(key, Holding())
         self._metrics.holdings[key] = Holding(
-            segments=max(0, before.segments - swept["segments"]),
-            size_bytes=max(0, before.size_bytes - swept["size_bytes"]),
+            segments=max(0, before.segments - swept.segments),
+            size_bytes=max(0, before.size_bytes - swept.size_bytes),
             computation_ms=before.computation_ms,
-            delete_lag_bytes=max(0, before.delete_lag_bytes - swept["size_bytes"]),
-            delete_lag_segments=max(0, before.delete_lag_segments - swept["segments"]),
+            delete_lag_bytes=max(0, before.delete_lag_bytes - swept.size_bytes),
+            delete_lag_segments=max(0, before.delete_lag_segments - swept.segments),
         )
 
     def _failed(self, watched: _Watched, error: object) -> None:

@@ -14,8 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
 
 from broker.crash_points import CrashPoints
 from broker.ipc.child import Worker, WorkerFailed, WorkerLost
@@ -23,6 +22,7 @@ from broker.log.log import Log
 from broker.remote.copy_policy import Question
 from broker.remote.partitions import Key, Led, place_of
 from broker.seams import Clock
+from broker.worker.rpc import FAILED, Check, CheckQuestion, Repair, StoreState, Unavailable
 from broker.worker.settings import TierSettings
 from kafka_ds.protocol.errors import KafkaError
 
@@ -106,94 +106,84 @@ class LocalDeletion:
     async def _check(self, due: Sequence[Led]) -> None:
         now_ms = self._clock.monotonic_ms()
         asked = [(led, led.state.question(now_ms, self._grace_ms)) for led in due]
+        questions = [self._asked(*each) for each in asked]
         self._crash_points.at("broker_before_check")
-        answers = await self._ask("check", [(each[0], self._header(*each)) for each in asked])
+        answers = await self._ask(Check(partitions=questions), due)
         self._crash_points.at("broker_after_check")
         for (led, question), answer in zip(asked, answers, strict=True):
             if answer is None or not self._is_led(led):
                 continue
-            if answer["missing"]:
+            if answer.missing:
                 answer = await self._repair(led, question, answer)
             if answer is not None and self._is_led(led):
                 self._settle(led, question, answer)
 
-    async def _repair(
-        self, led: Led, question: Question, answer: Mapping[str, Any]
-    ) -> Mapping[str, Any] | None:
+    async def _repair(self, led: Led, question: Question, answer: StoreState) -> StoreState | None:
         """Have what is missing written again, as far as the log has it; what the store lacks after that."""
         try:
-            sources = [
-                led.sources(each["read_from"], each["read_to"]) for each in answer["missing"]
-            ]
+            sources = [(each, led.sources(each.read_from, each.read_to)) for each in answer.missing]
         except (OSError, KafkaError) as error:
             _LOGGER.error("%s cannot be read: %s", led.name, error)
             return answer
-        found = [
-            {
-                "read_from": missing["read_from"],
-                "read_to": missing["read_to"],
-                "ranges": [asdict(each) for each in ranges],
-            }
-            for missing, ranges in zip(answer["missing"], sources, strict=True)
-            if ranges
-        ]
+        found = [(missing, ranges) for missing, ranges in sources if ranges]
         if not found:
             return answer
-        header = {**self._header(led, question), "sources": found}
-        (after,) = await self._ask("repair", [(led, header)])
+        asked = replace(self._asked(led, question), sources=found)
+        (after,) = await self._ask(Repair(partitions=[asked]), [led])
         self._crash_points.at("broker_after_repair")
         return after if after is not None else answer
 
-    def _header(self, led: Led, question: Question) -> dict[str, Any]:
-        return {
-            **place_of(led),
-            "start_offset": led.log.local_log_start_offset,
-            "is_whole": question.is_whole,
-            "commits": [list(each) for each in question.commits],
-        }
+    @staticmethod
+    def _asked(led: Led, question: Question) -> CheckQuestion:
+        return CheckQuestion(
+            place=place_of(led),
+            start_offset=led.log.local_log_start_offset,
+            is_whole=question.is_whole,
+            commits=question.commits,
+        )
 
-    async def _ask(
-        self, operation: str, questions: Sequence[tuple[Led, dict[str, Any]]]
-    ) -> Sequence[Mapping[str, Any] | None]:
+    async def _ask(self, request: Check | Repair, asked: Sequence[Led]) -> list[StoreState | None]:
         """The worker's answers; None where it gave none, which is asked again later."""
         now_ms = self._clock.monotonic_ms()
+        answers: Sequence[StoreState | Unavailable]
         try:
-            header, _ = await self._worker.ask(
-                {"op": operation, "partitions": [each for _, each in questions]}
-            )
-            answers: Sequence[Mapping[str, Any]] = header["partitions"]
+            answers = await self._worker.ask(request)
         except (WorkerLost, WorkerFailed) as error:
-            answers = [{"error": str(error)}] * len(questions)
-        for (led, _), answer in zip(questions, answers, strict=True):
-            if "error" in answer:
-                wait_ms = led.state.check_backoff.failed(now_ms)
-                _LOGGER.warning(
-                    "%s: the store cannot be looked at, tried again in %d ms, until then local segments stay: %s",
-                    led.name,
-                    wait_ms,
-                    answer["error"],
-                )
-        return [None if "error" in each else each for each in answers]
+            answers = [Unavailable(message=str(error), outcome=FAILED)] * len(asked)
+        found: list[StoreState | None] = []
+        for led, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, StoreState):
+                found.append(answer)
+                continue
+            found.append(None)
+            wait_ms = led.state.check_backoff.failed(now_ms)
+            _LOGGER.warning(
+                "%s: the store cannot be looked at, tried again in %d ms, until then local segments stay: %s",
+                led.name,
+                wait_ms,
+                answer.message,
+            )
+        return found
 
-    def _settle(self, led: Led, question: Question, answer: Mapping[str, Any]) -> None:
+    def _settle(self, led: Led, question: Question, answer: StoreState) -> None:
         """Let go what the store has."""
         state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
-        if answer["lost"] or answer["tiered_end"] < question.offset:
+        if answer.is_lost or answer.tiered_end < question.offset:
             _LOGGER.error(
                 "%s: the table ends at %d, and ended at %d: another writer took commits away; copied again from there",
                 led.name,
-                answer["tiered_end"],
+                answer.tiered_end,
                 state.copied_offset,
                 extra=where,
             )
-            led.lost(min(answer["tiered_end"], state.copied_offset))
+            led.lost(min(answer.tiered_end, state.copied_offset))
             self._copy_again(led)
             return
-        gaps = [(each["start_offset"], each["end_offset"]) for each in answer["missing"]]
+        gaps = [(each.start_offset, each.end_offset) for each in answer.missing]
         if gaps and gaps != state.missing:
             shown = ", ".join(
-                f"{each['start_offset']}-{each['end_offset']} ({each['what']})"
-                for each in answer["missing"][:SHOWN_MAX]
+                f"{each.start_offset}-{each.end_offset} ({each.what})"
+                for each in answer.missing[:SHOWN_MAX]
             )
             _LOGGER.error(
                 "%s: the table's data of offsets %s%s are missing in the store; local segments from offset %d on stay",

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from broker.crash_points import ALL_BROKER_POINTS, armed_from_environment
-from broker.ipc.channel import AskWorker, Buffer, Header, cut
 from broker.ipc.child import WorkerFailed, WorkerLost
+from broker.ipc.request import A, AskWorker, Buffer, Request
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from broker.metrics.names import Metric, Sample
@@ -29,10 +29,26 @@ from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
 from broker.seams import Clock
-from broker.worker.rpc import OUT_OF_RANGE
+from broker.worker.rpc import (
+    OUT_OF_RANGE,
+    DeleteTopic,
+    EndOfRangeRequest,
+    Fence,
+    Found,
+    Materialise,
+    MaxTimestamp,
+    MoveLogStart,
+    OffsetForTimestamp,
+    Place,
+    PublishedOffsets,
+    Read,
+    StateRequest,
+    TieredState,
+    Unavailable,
+)
 from broker.worker.settings import TierSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.protocol.types import uuid_text
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +265,7 @@ class TierManager:
             self._copies.forget(key)
         if self._stopped:
             return
-        request = {"op": "delete_topic", "topic": topic, "topic_id": uuid_text(topic_id)}
+        request = DeleteTopic(topic=topic, topic_id=topic_id)
         self._spawn(self._until_done(lambda: request, f"deletion of the rows of {topic}"))
 
     def cluster_events(self, version: int) -> None:
@@ -267,9 +283,7 @@ class TierManager:
 
     async def noted_offsets(self) -> list[dict[str, Any]]:
         """The valid rows of `__offsets` of all brokers. Raises KafkaError."""
-        header, _ = await self._ask({"op": "noted_offsets"})
-        rows: list[dict[str, Any]] = header["rows"]
-        return rows
+        return await self._ask(PublishedOffsets())
 
     def sheds_reads(self) -> bool:
         """Whether remote.log.manager.fetch.max.bytes.per.second is used up: nothing is read now (KIP-956)."""
@@ -292,29 +306,23 @@ class TierManager:
         Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
         (retriable: store or worker away, queue full).
         """
-        request = {
-            "op": "read",
-            "topic": topic,
-            "topic_id": uuid_text(topic_id),
-            "partition": partition,
-            "offset": offset,
-            "max_bytes": max_bytes,
-            "isolation_level": isolation_level,
-        }
+        request = Read(
+            partition=TopicIdPartition(topic_id, topic, partition),
+            offset=offset,
+            max_bytes=max_bytes,
+            isolation_level=isolation_level,
+        )
         wait_ms = self._in_force("remote.fetch.max.wait.ms")
         try:
-            header, payload = await asyncio.wait_for(self._ask_to_read(request), wait_ms / 1000)
+            answer = await asyncio.wait_for(self._ask_to_read(request, topic), wait_ms / 1000)
         except TimeoutError:
             self._metrics.fetches_expired += 1
             return None
-        read = TierRead(
-            chunks=header["views"] if "views" in header else cut(payload, header["sizes"]),
-            next_offset=header["next_offset"],
-        )
+        read = TierRead(chunks=list(answer.chunks), next_offset=answer.next_offset)
         self._fetch_quota.record(read.size_bytes, self._clock.monotonic_ms())
         self._metrics.fetched(topic, read.size_bytes)
-        if "cache" in header:
-            self._metrics.cached(header["cache"])
+        if answer.cache is not None:
+            self._metrics.cached(answer.cache)
         return read
 
     def list_offsets_timeout_ms(self) -> int:
@@ -328,29 +336,23 @@ class TierManager:
 
     async def offset_for_timestamp(
         self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
+    ) -> Found | None:
         """First tiered record at or after a time and offset: (timestamp_ms, offset, leader_epoch), or None."""
-        question = {
-            "op": "offset_for_timestamp",
-            "timestamp_ms": timestamp_ms,
-            "start_offset": start_offset,
-        }
-        return await self._ask_record(topic, topic_id, partition, question)
+        request = OffsetForTimestamp(
+            partition=TopicIdPartition(topic_id, topic, partition),
+            timestamp_ms=timestamp_ms,
+            start_offset=start_offset,
+        )
+        return await self._ask_to_read(request, topic)
 
     async def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
+    ) -> Found | None:
         """First record of the greatest timestamp among those from an offset on, in the same form."""
-        question = {"op": "max_timestamp", "start_offset": start_offset}
-        return await self._ask_record(topic, topic_id, partition, question)
-
-    async def _ask_record(
-        self, topic: str, topic_id: bytes, partition: int, question: Header
-    ) -> tuple[int, int, int] | None:
-        place = {"topic": topic, "topic_id": uuid_text(topic_id), "partition": partition}
-        header, _ = await self._ask_to_read({**question, **place})
-        found = header["found"]
-        return (found[0], found[1], found[2]) if found else None
+        request = MaxTimestamp(
+            partition=TopicIdPartition(topic_id, topic, partition), start_offset=start_offset
+        )
+        return await self._ask_to_read(request, topic)
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
@@ -379,9 +381,9 @@ class TierManager:
         self, partitions: Sequence[tuple[str, bytes, int]]
     ) -> list[int | KafkaError]:
         """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
-        asked = [[topic, uuid_text(topic_id), index] for topic, topic_id, index in partitions]
-        header, _ = await self._ask_to_read({"op": "state", "partitions": asked})
-        return [_end_of(state) for state in header["partitions"]]
+        asked = [TopicIdPartition(id_, topic, partition) for topic, id_, partition in partitions]
+        states = await self._ask_to_read(StateRequest(partitions=asked))
+        return [_end_of(state) for state in states]
 
     async def fence(
         self, partitions: Sequence[tuple[str, bytes, int, int]]
@@ -390,14 +392,17 @@ class TierManager:
 
         For a leader whose log may hold less than others have copied or are about to copy.
         """
-        asked = [[topic, uuid_text(id_), index, epoch] for topic, id_, index, epoch in partitions]
+        places = [
+            Place(topic=topic, topic_id=id_, partition=partition, leader_epoch=epoch)
+            for topic, id_, partition, epoch in partitions
+        ]
         # It may wait for a copy: readers do not wait with it.
         try:
-            header, _ = await self._ask({"op": "fence", "partitions": asked})
+            states = await self._ask(Fence(places=places))
         except KafkaError:
             self._metrics.fetch_failed(None)
             raise
-        return [_end_of(state) for state in header["partitions"]]
+        return [_end_of(state) for state in states]
 
     async def ending(
         self, topic: str, topic_id: bytes, partition: int, offset: int
@@ -406,22 +411,22 @@ class TierManager:
 
         Raises KafkaError: OFFSET_OUT_OF_RANGE (it does not hold it), KAFKA_STORAGE_ERROR.
         """
-        request = {"op": "ending", "topic": topic, "topic_id": uuid_text(topic_id)}
+        request = EndOfRangeRequest(
+            partition=TopicIdPartition(topic_id, topic, partition), offset=offset
+        )
         counters = self._metrics.topics.of(topic)
         counters.build_requests += 1
         try:
-            header, _ = await self._ask_to_read(
-                {**request, "partition": partition, "offset": offset}
-            )
+            found = await self._ask_to_read(request, topic)
         except KafkaError:
             counters.build_errors += 1
             raise
         ending = RemoteLogAuxState(
-            producer_snapshot=bytes.fromhex(header["producer_snapshot"]),
-            leader_epochs=tuple((epoch, start) for epoch, start in header["leader_epochs"]),
-            epochs_known_to=header["epochs_known_to"],
+            producer_snapshot=found.producer_snapshot,
+            leader_epochs=found.leader_epochs,
+            epochs_known_to=found.epochs_known_to,
         )
-        return header["end_offset"] + 1, ending
+        return found.end_offset + 1, ending
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -434,15 +439,15 @@ class TierManager:
             window_seconds=self._settings.value_of(f"{prefix}.quota.window.size.seconds"),
         )
 
-    async def _ask_to_read(self, request: Header) -> tuple[Header, memoryview]:
+    async def _ask_to_read(self, request: Request[A], topic: str | None = None) -> A:
         """Ask for a client: such requests are bounded in number, and fail with an error that clients retry."""
         try:
             return await self._reads.ask(lambda: self._ask(request))
         except KafkaError:
-            self._metrics.fetch_failed(request.get("topic"))
+            self._metrics.fetch_failed(topic)
             raise
 
-    async def _ask(self, request: Header) -> tuple[Header, memoryview]:
+    async def _ask(self, request: Request[A]) -> A:
         try:
             return await self._worker.ask(request)
         except WorkerLost as error:
@@ -457,14 +462,12 @@ class TierManager:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _until_done(self, made: Callable[[], Header], what: str) -> Header:
-        """Repeat a request, `made` anew each time, until it succeeds; gives that one."""
+    async def _until_done(self, made: Callable[[], Request[A]], what: str) -> A:
+        """Repeat a request, `made` anew each time, until it is answered."""
         backoff = self._settings.backoff()
         while True:
-            request = made()
             try:
-                await self._worker.ask(request)
-                return request
+                return await self._worker.ask(made())
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
                 log.warning("%s failed, tried again in %d ms: %s", what, wait_ms, error)
@@ -475,11 +478,9 @@ class TierManager:
         while done < self._metadata_version:
             await asyncio.sleep(MATERIALISE_SECONDS)
             # What is tried again goes on to what was decided meanwhile: a deletion may fail for long.
-            request = await self._until_done(
-                lambda: {"op": "materialise", "version": self._metadata_version},
-                "rows of the cluster's events",
+            done = await self._until_done(
+                lambda: Materialise(version=self._metadata_version), "rows of the cluster's events"
             )
-            done = request["version"]
         self._materialising = False
 
     def _agree_on_start(self, led: Led) -> None:
@@ -498,9 +499,8 @@ class TierManager:
         backoff = self._settings.backoff()
         offset = led.log.log_start_offset
         while self._copies.led.get(led.key) is led and offset != led.lake_log_start:
-            request = {"op": "move_log_start", **place_of(led), "offset": offset}
             try:
-                await self._worker.ask(request)
+                await self._worker.ask(MoveLogStart(place=place_of(led), offset=offset))
                 led.lake_log_start = offset
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:
@@ -516,9 +516,8 @@ class TierManager:
         self._local.advanced()
 
 
-def _end_of(state: Header) -> int | KafkaError:
+def _end_of(state: TieredState | Unavailable) -> int | KafkaError:
     """A partition's last offset, from the worker's answer."""
-    if "error" in state:
-        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state["error"])
-    end: int = state["tiered_end"]
-    return end
+    if isinstance(state, Unavailable):
+        return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, state.message)
+    return state.tiered_end

@@ -6,11 +6,12 @@ Rules of this file: totals only grow; monitoring turns them into rates. What con
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from broker.metrics.names import Sample, Summary, gauge, histogram, meter
 from broker.metrics.times import QUANTILES, RecentTimes
 from broker.metrics.topics import PerTopic
+from broker.worker.rpc import CacheCounts
 
 _TOPICS = "kafka.server:type=BrokerTopicMetrics,name="
 _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
@@ -321,13 +322,14 @@ class TierMetrics:
         counters.fetch_requests += 1
         counters.fetch_bytes += size_bytes
 
-    def cached(self, counts: Mapping[str, int]) -> None:
+    def cached(self, of_worker: CacheCounts) -> None:
         """Take over the worker's counts of its cache since its start."""
+        counts = asdict(of_worker)
         is_new = counts["hits"] + counts["misses"] < sum(self.cache_seen[n] for n in _CACHE_TOTALS)
         for name in _CACHE_TOTALS:
             self.cache[name] += counts[name] - (0 if is_new else self.cache_seen[name])
         self.cache["size_bytes"], self.cache["is_off"] = counts["size_bytes"], counts["is_off"]
-        self.cache_seen = dict(counts)
+        self.cache_seen = counts
 
     def fetch_failed(self, topic: str | None) -> None:
         """A request to the lake failed, perhaps of one topic."""

@@ -13,7 +13,6 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from broker.ipc.backoff import Backoff
 from broker.ipc.child import Worker, WorkerFailed, WorkerLost
@@ -21,6 +20,7 @@ from broker.remote.boundary import Boundary
 from broker.remote.metrics import TierMetrics
 from broker.remote.partitions import Key, Led, place_of
 from broker.seams import Clock
+from broker.worker.rpc import GiveUp, Optimize, Optimized
 from broker.worker.settings import TierSettings
 
 log = logging.getLogger(__name__)
@@ -154,10 +154,10 @@ class LayoutLoop:
         led = watched.led
         seen = (led.state.copied_offset, led.lake_log_start)
         takes_any = watched.boundary.takes_any(led.deleted_below, self._clock.monotonic_ms())
-        question = {"op": "lay_out", **place_of(led), "takes_any_expired": takes_any}
+        request = Optimize(place=place_of(led), takes_any_expired=takes_any)
         self._at_work = led
         try:
-            done, _ = await self._worker.ask(question)
+            done = await self._worker.ask(request)
         except (WorkerLost, WorkerFailed) as error:
             wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
             self._metrics.layout_failed(led.log.topic)
@@ -170,37 +170,37 @@ class LayoutLoop:
         watched.boundary.looked(
             log_start=seen[1] or 0,
             copied_offset=seen[0],
-            is_left=done["has_expired"],
-            rewritten_bytes=done["boundary_bytes"],
+            is_left=done.has_expired,
+            rewritten_bytes=done.boundary_bytes,
             file_bytes=self._file_bytes,
             now_ms=self._clock.monotonic_ms(),
         )
         self._count_and_log(led, done)
-        if not done["is_done"]:
+        if not done.is_done:
             watched.seen = None
-        return bool(done["is_done"])
+        return done.is_done
 
-    def _count_and_log(self, led: Led, done: Mapping[str, Any]) -> None:
-        self._metrics.missing[led.log.topic, led.log.partition] = done["missing_offsets"]
-        count = sum(done["reasons"].values())
+    def _count_and_log(self, led: Led, done: Optimized) -> None:
+        self._metrics.missing[led.log.topic, led.log.partition] = done.missing_offsets
+        count = sum(done.reasons.values())
         if not count:
             return
-        self._metrics.laid_out(led.log.topic, count, done["files_before"], done["bytes_before"])
+        self._metrics.laid_out(led.log.topic, count, done.files_before, done.bytes_before)
         log.info(
             "laid %s anew (%s): %d files of %.1f MB are %d of %.1f MB, %d rows, %d expired, %d ms",
             led.name,
-            ", ".join(sorted(done["reasons"])),
-            done["files_before"],
-            done["bytes_before"] / 1e6,
-            done["files_after"],
-            done["bytes_after"] / 1e6,
-            done["rows"],
-            done["expired_rows"],
-            done["milliseconds"],
+            ", ".join(sorted(done.reasons)),
+            done.files_before,
+            done.bytes_before / 1e6,
+            done.files_after,
+            done.bytes_after / 1e6,
+            done.rows,
+            done.expired_rows,
+            done.milliseconds,
             extra={"topic": led.log.topic, "partition": led.log.partition},
         )
 
     async def _give_up(self, led: Led) -> None:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.ask({"op": "give_up", **place_of(led)})
+            await self._worker.ask(GiveUp(place=place_of(led)))

@@ -7,7 +7,6 @@ range into what the worker needs to copy it. It decides nothing and waits for no
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
@@ -21,7 +20,7 @@ from broker.remote.copy_policy import (
     Span,
     pending,
 )
-from broker.worker.rpc import CopyRange, CopyTopic
+from broker.worker.rpc import CopyRange, CopyTopic, Place
 from kafka_ds.protocol.types import uuid_text
 
 _LOGGER = logging.getLogger(__name__)
@@ -220,14 +219,14 @@ class Led:
         return [list(each) for each in log.leader_epochs.between(log.log_start_offset, end + 1)]
 
 
-def place_of(led: Led) -> dict[str, Any]:
+def place_of(led: Led) -> Place:
     """For the worker: which partition it is, and under which leader epoch it is asked."""
-    return {
-        "topic": led.log.topic,
-        "topic_id": uuid_text(led.log.topic_id),
-        "partition": led.log.partition,
-        "leader_epoch": led.leader_epoch,
-    }
+    return Place(
+        topic=led.log.topic,
+        topic_id=led.log.topic_id,
+        partition=led.log.partition,
+        leader_epoch=led.leader_epoch,
+    )
 
 
 def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:

@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.ipc.child import Worker
+from broker.ipc.request import Request
+from broker.worker.rpc import (
+    Check,
+    DeleteTopic,
+    EndOfRangeRequest,
+    Fence,
+    GiveUp,
+    Materialise,
+    MoveLogStart,
+    Optimize,
+    PublishedOffsets,
+    PublishOffsets,
+    StateRequest,
+    SurveyRequest,
+    Sweep,
+)
 
 if TYPE_CHECKING:
     from broker.seams import Clock
 
 # After these alone it is not kept waiting for more.
-BRIEF_OPERATIONS = frozenset(
+BRIEF_OPERATIONS = frozenset[type[Request[Any]]](
     {
-        "materialise",
-        "state",
-        "delete_topic",
-        "fence",
-        "ending",
-        "move_log_start",
-        "survey",
-        "sweep",
-        "note_offsets",
-        "noted_offsets",
-        "lay_out",
-        "give_up",
-        "check",
+        Check,
+        DeleteTopic,
+        EndOfRangeRequest,
+        Fence,
+        GiveUp,
+        Materialise,
+        MoveLogStart,
+        Optimize,
+        PublishedOffsets,
+        PublishOffsets,
+        StateRequest,
+        SurveyRequest,
+        Sweep,
     }
 )
 

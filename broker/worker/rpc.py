@@ -1,12 +1,17 @@
-"""Pure: what the broker asks of its worker, and the answers, as JSON-friendly values.
+"""Pure: what the broker asks of its worker, and the answers: one class for each operation, and one for each answer.
 
-Rules of this file: ids are texts (Kafka's base64), offsets are inclusive at both ends, and batches travel as the
-frame's payload, with their sizes in the header. Every request may be repeated: a copy of what the table already holds
-is answered with what it holds.
+Rules of this file: offsets are inclusive at both ends. Every request may be repeated: a copy of what the table already
+holds is answered with what it holds. Of several partitions in a request each is answered for itself, `Unavailable`
+where the store gave no answer for it. Nothing here needs more than the broker's process has.
 """
 
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.ipc.request import Buffer, Request
+from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.topic.expiration import Decision, Retention
 
 ZSTD = "zstd"
 
@@ -47,31 +52,6 @@ class CopyTopic:
     ranges: list[CopyRange]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRequest:
-    """One copy: one write of `__remote_log_metadata` when its ranges start, one when they finish."""
-
-    topics: list[CopyTopic]
-
-    def header(self) -> dict[str, Any]:
-        """As a frame's header."""
-        return {"op": "copy", **asdict(self)}
-
-    @classmethod
-    def of(cls, header: dict[str, Any]) -> Self:
-        """From a frame's header."""
-        return cls(
-            topics=[
-                CopyTopic(
-                    topic=each["topic"],
-                    topic_id=each["topic_id"],
-                    ranges=[CopyRange(**one) for one in each["ranges"]],
-                )
-                for each in header["topics"]
-            ]
-        )
-
-
 FINISHED = "finished"
 """COPY_SEGMENT_FINISHED is durable."""
 FAILED = "failed"
@@ -102,26 +82,6 @@ class PartitionOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyAnswer:
-    """The outcomes by partition."""
-
-    partitions: list[PartitionOutcome]
-    milliseconds: int = 0
-
-    def header(self) -> dict[str, Any]:
-        """As a frame's header."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, header: dict[str, Any]) -> Self:
-        """From a frame's header."""
-        return cls(
-            partitions=[PartitionOutcome(**each) for each in header["partitions"]],
-            milliseconds=header["milliseconds"],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TieredState:
     """What the table says of one partition."""
 
@@ -134,6 +94,325 @@ class TieredState:
     """The highest that wrote; -1: none."""
     conflict: str = ""
     """Why nothing may be copied to the table now; empty where it may."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unavailable:
+    """The store gave no answer for this partition."""
+
+    message: str
+    outcome: str
+    """FAILED or CONFLICT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A partition, and the leader epoch of the request."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+
+
+# -- copies -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyAnswer:
+    """The outcomes by partition."""
+
+    partitions: list[PartitionOutcome]
+    milliseconds: int = 0
+    complaints: int = 0
+    """Other writers' commits with rows, those that the broker was not told of yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyRequest(Request[CopyAnswer]):
+    """One copy: one write of `__remote_log_metadata` when its ranges start, one when they finish."""
+
+    topics: list[CopyTopic]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveUp(Request[None]):
+    """This broker no longer leads the partition: what is being done for it stops."""
+
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRequest(Request["list[TieredState | Unavailable]"]):
+    """What the lake holds of partitions."""
+
+    partitions: Sequence[TopicIdPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence(Request["list[TieredState | Unavailable]"]):
+    """The same, after which no leader of an epoch below the given one commits anything more."""
+
+    places: Sequence[Place]
+
+
+# -- what the store has -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """Offsets whose data the store lacks."""
+
+    start_offset: int
+    end_offset: int
+    what: str
+    """The file, for people; of several the first."""
+    read_from: int
+    read_to: int
+    """The batches that it is written again from are those of these offsets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckQuestion:
+    """What of one partition is looked for."""
+
+    place: Place
+    start_offset: int
+    is_whole: bool
+    """All files from `start_offset` on, and not the commits alone."""
+    commits: Sequence[tuple[int, str]]
+    """Version and commit id."""
+    sources: Sequence[tuple[Missing, Sequence[CopyRange]]] = ()
+    """To repair: what is missing, and where its batches are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreState:
+    """What the store has of one partition."""
+
+    is_lost: bool
+    """Whether one of the commits is another writer's by now."""
+    tiered_end: int
+    missing: tuple[Missing, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Request["list[StoreState | Unavailable]"]):
+    """Look whether the store has what the tables say."""
+
+    partitions: Sequence[CheckQuestion]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair(Request["list[StoreState | Unavailable]"]):
+    """Write again what the store lacks, and look once more."""
+
+    partitions: Sequence[CheckQuestion]
+
+
+# -- retention and layout ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveLogStart(Request["TieredState | Unavailable"]):
+    """The partition begins there, or further up if somebody has said so before."""
+
+    place: Place
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyQuestion:
+    """What a leader knows of one partition and its retention."""
+
+    place: Place
+    retention: Retention
+    lineage: list[list[int]]
+    copied_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What was found out about one partition."""
+
+    decision: Decision
+    is_counted: bool = True
+    """Whether the decision's numbers are known: nothing is counted where nothing can be due."""
+    segments: int = 0
+    """All that the metadata know of, in whatever state."""
+    size_bytes: int = 0
+    """Of those that are FINISHED."""
+    below: int = 0
+    """Segments that lie below the log start and may go."""
+    below_bytes: int = 0
+    has_files_below: bool = False
+    """Whether the table has files there, also of ranges that nobody has said to be FINISHED."""
+    held_up: int = 0
+    """Segments whose deletion has begun, and that may not go yet: a file that holds them has later records, too."""
+    milliseconds: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyRequest(Request["list[Survey | Unavailable]"]):
+    """Where partitions are to begin."""
+
+    partitions: Sequence[SurveyQuestion]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """What was removed."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    files: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep(Request[Swept]):
+    """Remove what lies below a partition's log start."""
+
+    place: Place
+
+
+@dataclass(slots=True, kw_only=True)
+class Optimized:
+    """What was done to one partition's files."""
+
+    files_before: int = 0
+    files_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    rows: int = 0
+    expired_rows: int = 0
+    boundary_bytes: int = 0
+    """Of files that were rewritten because rows in them had expired, before that."""
+    has_expired: bool = True
+    """Whether a file is left that holds rows below the log start and others; unless it cannot be rewritten."""
+    lost: int = 0
+    """Tasks that were given up because another writer was first."""
+    reasons: dict[str, int] = field(default_factory=dict)
+    """How many tasks, by why."""
+    is_done: bool = True
+    """Whether nothing is left to be done."""
+    milliseconds: int = 0
+    missing_offsets: int = 0
+    """Of the tiered ranges that a RESTORE took out of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimize(Request[Optimized]):
+    """Rewrite a partition's files where that helps readers."""
+
+    place: Place
+    takes_any_expired: bool
+    """Whether a file is rewritten for a single expired row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopic(Request[None]):
+    """Remove everything of a deleted topic."""
+
+    topic: str
+    topic_id: bytes
+
+
+# -- cold reads -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class CacheCounts:
+    """Counts of the worker's cache since its start."""
+
+    hits: int = 0
+    misses: int = 0
+    size_bytes: int = 0
+    is_off: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadAnswer:
+    """Whole batches from an offset on."""
+
+    chunks: Sequence[Buffer]
+    next_offset: int
+    cache: CacheCounts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read(Request[ReadAnswer]):
+    """At least one batch and then at most `max_bytes`."""
+
+    partition: TopicIdPartition
+    offset: int
+    max_bytes: int
+    isolation_level: int
+    """As in Fetch: 0 read_uncommitted, 1 read_committed."""
+
+
+Found = tuple[int, int, int]
+"""A record: timestamp (ms), offset, leader epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetForTimestamp(Request["Found | None"]):
+    """The first record at or after a time and offset."""
+
+    partition: TopicIdPartition
+    timestamp_ms: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxTimestamp(Request["Found | None"]):
+    """The first record of the greatest timestamp among those from an offset on."""
+
+    partition: TopicIdPartition
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfRange:
+    """What is known of a partition at the end of one of its ranges, besides records."""
+
+    end_offset: int
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    """(epoch, start offset) from the log's start on; empty where they are not known."""
+    epochs_known_to: int | None = None
+    """The last offset whose epoch is known, where that is not the end; -1 where none is though records are there."""
+    producer_snapshot: bytes = b""
+    """In Kafka's format, as of the offset after the range; empty where it is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfRangeRequest(Request[EndOfRange]):
+    """The end of the range that holds an offset."""
+
+    partition: TopicIdPartition
+    offset: int
+
+
+# -- system tables ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Materialise(Request[int]):
+    """Make the cluster's events up to a version rows; the version that was reached."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOffsets(Request[None]):
+    """Replace what this broker has published of its partitions and groups."""
+
+    partitions: list[list[Any]]
+    shards: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedOffsets(Request["list[dict[str, Any]]"]):
+    """The valid rows of `__offsets` of all brokers."""
 
 
 # Kinds of errors that a request may be answered with.

@@ -1,22 +1,22 @@
 """Shell: what the worker does for each operation that the broker may ask for.
 
-Rules of this file: requests become calls of the storage, the metadata or the copier, and results become
-headers and payloads; nothing is decided here. `writing` operations run in one thread, `maintaining` ones in another,
+Rules of this file: requests become calls of the storage, the metadata or the copier; nothing is decided here.
+`writing` operations run in one thread, `maintaining` ones in another,
 `reading` ones in several.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from broker.crash_points import CrashPoints
-from broker.ipc.channel import Answer, Header, Operation
+from broker.ipc.request import Leased, Operation
 from broker.ipc.shared_memory import WorkerMemory
 from broker.system import SystemClock, SystemDisk, new_uuid
 from broker.worker.cache.disk_cache import FOLDER, DiskCache
-from broker.worker.copier import STORE_ERRORS, Copier, Failure, apart
+from broker.worker.copier import STORE_ERRORS, Copier, apart
 from broker.worker.delta.check import Look
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.maintenance import Upkeep
@@ -24,15 +24,46 @@ from broker.worker.metadata.materialise import Materialiser
 from broker.worker.metadata.offset_rows import rows_of
 from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.orphans import Orphans
-from broker.worker.rpc import CopyRange, CopyRequest, TieredState
+from broker.worker.rpc import (
+    Check,
+    CheckQuestion,
+    CopyAnswer,
+    CopyRequest,
+    DeleteTopic,
+    EndOfRange,
+    EndOfRangeRequest,
+    Fence,
+    Found,
+    GiveUp,
+    Materialise,
+    MaxTimestamp,
+    MoveLogStart,
+    OffsetForTimestamp,
+    Optimize,
+    Optimized,
+    Place,
+    PublishedOffsets,
+    PublishOffsets,
+    Read,
+    ReadAnswer,
+    Repair,
+    StateRequest,
+    StoreState,
+    Survey,
+    SurveyQuestion,
+    SurveyRequest,
+    Sweep,
+    Swept,
+    TieredState,
+    Unavailable,
+)
 from broker.worker.settings import TierSettings
 from broker.worker.spi import CommitLost, StorageError
-from broker.worker.sweeper import Place, Sweeper
+from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.commit import CommitError, Conflict
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
 from kafka_ds.delta.store.uri import probe
-from kafka_ds.protocol.types import uuid_from_text
-from kafka_ds.topic.expiration import Retention
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
 from kafka_ds.topic.offsets import OffsetsTable, present
@@ -98,123 +129,120 @@ class Service:
             checkpointed=due,
         )
 
-    def writing(self) -> dict[str, Operation]:
+    def writing(self) -> Mapping[type, Operation]:
         """Operations that change the lake: one at a time."""
         return {
-            "copy": self._copy,
-            "check": self._check,
-            "repair": self._repair,
-            "delete_topic": self._delete_topic,
-            "materialise": self._materialise,
-            "fence": self._fence,
-            "move_log_start": self._move_log_start,
-            "survey": self._survey,
-            "sweep": self._sweep,
-            "note_offsets": self._note_offsets,
+            CopyRequest: self._copy,
+            Check: self._check,
+            Repair: self._repair,
+            DeleteTopic: self._delete_topic,
+            Materialise: self._materialise,
+            Fence: self._fence,
+            MoveLogStart: self._move_log_start,
+            SurveyRequest: self._survey,
+            Sweep: self._sweep,
+            PublishOffsets: self._publish_offsets,
         }
 
-    def reading(self) -> dict[str, Operation]:
+    def reading(self) -> Mapping[type, Operation]:
         """Operations that only read it."""
         return {
-            "read": self._read,
-            "offset_for_timestamp": self._offset_for_timestamp,
-            "max_timestamp": self._max_timestamp,
-            "state": self._state,
-            "ending": self._ending,
-            "give_up": self._give_up,
-            "noted_offsets": self._noted_offsets,
+            Read: self._read,
+            OffsetForTimestamp: self._offset_for_timestamp,
+            MaxTimestamp: self._max_timestamp,
+            StateRequest: self._state,
+            EndOfRangeRequest: self._end_of_range,
+            GiveUp: self._give_up,
+            PublishedOffsets: self._published_offsets,
         }
 
-    def maintaining(self) -> dict[str, Operation]:
+    def maintaining(self) -> Mapping[type, Operation]:
         """Slow operations on the tables, for which nobody waits."""
-        return {"lay_out": self._lay_out}
+        return {Optimize: self._optimize}
 
-    def _lay_out(self, request: Header) -> Answer:
-        place = Place.of(request)
+    def _optimize(self, request: Optimize) -> Optimized:
+        place = request.place
         given_up = self._copier.is_given_up
         done = self._storage.layout.lay_out(
             place.topic,
             place.topic_id,
             place.partition,
             leader_epoch=place.leader_epoch,
-            takes_any_expired=request["takes_any_expired"],
+            takes_any_expired=request.takes_any_expired,
             goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
         )
         # What others did to the table is noted in it also where nothing is copied.
         _look_after(f"the table of {place.topic}", partial(self._storage.maintain, place.topic))
-        return asdict(done), ()
+        return done
 
-    def _copy(self, request: Header) -> Answer:
+    def _copy(self, request: CopyRequest) -> CopyAnswer:
         self._check_store()
-        self._touched |= dict.fromkeys(each["topic"] for each in request["topics"])
-        answer = self._copier.copy(CopyRequest.of(request))
-        return {**answer.header(), "complaints": self._fresh_complaints()}, ()
+        self._touched |= dict.fromkeys(each.topic for each in request.topics)
+        return replace(self._copier.copy(request), complaints=self._fresh_complaints())
 
-    def _check(self, request: Header) -> Answer:
+    def _check(self, request: Check) -> list[StoreState | Unavailable]:
         """What the store lacks of each partition, and whether the commits are those that they were."""
-        whole = [each for each in request["partitions"] if each["is_whole"]]
+        whole = [each for each in request.partitions if each.is_whole]
         if whole:
             self._copier.recover()
-        for topic in {each["topic"] for each in whole}:
+        for topic in {each.place.topic for each in whole}:
             self._storage.check.forget(topic)
-        return {"partitions": [self._check_of(each)[0] for each in request["partitions"]]}, ()
+        return [self._check_of(each)[0] for each in request.partitions]
 
-    def _check_of(self, question: Header) -> tuple[Header, Look | None]:
-        place, answer, found = Place.of(question), dict[str, Any](), None
-        with apart(lambda message, _: answer.update(error=message)):
+    def _check_of(self, question: CheckQuestion) -> tuple[StoreState | Unavailable, Look | None]:
+        place = question.place
+        answers: list[StoreState | Unavailable] = []
+        found: Look | None = None
+        with apart(_told(answers)):
             is_lost = False
-            for version, commit_id in question["commits"]:
+            for version, commit_id in question.commits:
                 try:
                     self._storage.confirm(place.topic, (version, commit_id))
                 except CommitLost as error:
                     log.error("%s-%d: %s", place.topic, place.partition, error)
                     is_lost = True
-            if question["is_whole"]:
+            if question.is_whole:
                 segments = self._metadata.list_segments(place.topic_id, place.partition)
                 found = self._storage.check.look(
-                    place.topic, place.topic_id, place.partition, question["start_offset"], segments
+                    place.topic, place.topic_id, place.partition, question.start_offset, segments
                 )
                 end = found.tiered_end
             else:
                 end = self._storage.state(place.topic, place.topic_id, place.partition).tiered_end
-            missing = [asdict(each) for each in found.missing] if found else []
-            answer |= {"lost": is_lost, "tiered_end": end, "missing": missing}
-        return answer, found
+            missing = tuple(found.missing) if found else ()
+            answers.append(StoreState(is_lost=is_lost, tiered_end=end, missing=missing))
+        return answers[0], found
 
-    def _repair(self, request: Header) -> Answer:
+    def _repair(self, request: Repair) -> list[StoreState | Unavailable]:
         """Write again what the store lacks, and look once more."""
         self._check_store()
-        return {"partitions": [self._repair_of(each) for each in request["partitions"]]}, ()
+        return [self._repair_of(each) for each in request.partitions]
 
-    def _repair_of(self, question: Header) -> Header:
-        place, failed = Place.of(question), dict[str, Any]()
+    def _repair_of(self, question: CheckQuestion) -> StoreState | Unavailable:
+        place = question.place
+        failures: list[Unavailable] = []
         self._touched[place.topic] = None
-        answer, found = self._check_of({**question, "is_whole": True})
+        question = replace(question, is_whole=True)
+        answer, found = self._check_of(question)
         if found is None:
             return answer
-        with apart(lambda message, _: failed.update(error=message)):
+        with apart(_told(failures)):
             self._storage.check.repair(
                 place.topic,
                 place.topic_id,
                 place.partition,
                 leader_epoch=place.leader_epoch,
                 look=found,
-                sources={
-                    (each["read_from"], each["read_to"]): [
-                        CopyRange(**one) for one in each["ranges"]
-                    ]
-                    for each in question["sources"]
-                },
+                sources={(gap.read_from, gap.read_to): ranges for gap, ranges in question.sources},
             )
             # An attempt that was committed and not FINISHED, since its file was missing.
             self._copier.recover()
-        return failed or self._check_of({**question, "is_whole": True})[0]
+        return failures[0] if failures else self._check_of(question)[0]
 
-    def _give_up(self, request: Header) -> Answer:
+    def _give_up(self, request: GiveUp) -> None:
         # Read by another thread, as the one that copies is at it.
-        topic_id = uuid_from_text(request["topic_id"])
-        self._copier.give_up(topic_id, request["partition"], request["leader_epoch"])
-        return {}, ()
+        place = request.place
+        self._copier.give_up(place.topic_id, place.partition, place.leader_epoch)
 
     def _fresh_complaints(self) -> int:
         """Other writers' commits with rows, those that the broker was not told of yet."""
@@ -239,181 +267,158 @@ class Service:
             probe(self._store)
             self._checked = True
 
-    def _delete_topic(self, request: Header) -> Answer:
-        self._delete_rows(request["topic"], uuid_from_text(request["topic_id"]))
-        return {}, ()
+    def _delete_topic(self, request: DeleteTopic) -> None:
+        self._delete_rows(request.topic, request.topic_id)
 
     def _delete_rows(self, topic: str, topic_id: bytes) -> None:
         self._sweeper.delete_topic(topic, topic_id)
 
-    def _move_log_start(self, request: Header) -> Answer:
+    def _move_log_start(self, request: MoveLogStart) -> TieredState | Unavailable:
         self._check_store()
-        self._touched[request["topic"]] = None
+        place = request.place
+        self._touched[place.topic] = None
         self._storage.move_log_start(
-            request["topic"],
-            uuid_from_text(request["topic_id"]),
-            request["partition"],
-            leader_epoch=request["leader_epoch"],
-            offset=request["offset"],
+            place.topic,
+            place.topic_id,
+            place.partition,
+            leader_epoch=place.leader_epoch,
+            offset=request.offset,
         )
         # Told by others, or not ours to tell any more: whoever asked sees it by this.
-        place = (request["topic"], request["topic_id"], request["partition"])
-        return self._states([place], {})[0], ()
+        return self._states([_partition_of(place)], {})[0]
 
-    def _survey(self, request: Header) -> Answer:
+    def _survey(self, request: SurveyRequest) -> list[Survey | Unavailable]:
         """Where each partition is to begin, or why that is unknown."""
-        return {"partitions": [self._survey_of(each) for each in request["partitions"]]}, ()
+        return [self._survey_of(each) for each in request.partitions]
 
-    def _survey_of(self, question: Header) -> Header:
-        answer: Header = {}
-        with apart(lambda message, _: answer.update(error=message)):
+    def _survey_of(self, question: SurveyQuestion) -> Survey | Unavailable:
+        answers: list[Survey | Unavailable] = []
+        with apart(_told(answers)):
             survey = self._sweeper.survey(
-                Place.of(question),
-                Retention(**question["retention"]),
-                lineage=[(epoch, start) for epoch, start in question["lineage"]],
-                copied_offset=question["copied_offset"],
+                question.place,
+                question.retention,
+                lineage=[(epoch, start) for epoch, start in question.lineage],
+                copied_offset=question.copied_offset,
             )
-            answer = {**asdict(survey), "decision": survey.decision.header()}
-        return answer
+            answers.append(survey)
+        return answers[0]
 
-    def _sweep(self, request: Header) -> Answer:
+    def _sweep(self, request: Sweep) -> Swept:
         self._check_store()
-        self._touched[request["topic"]] = None
-        return asdict(self._sweeper.sweep(Place.of(request))), ()
+        self._touched[request.place.topic] = None
+        return self._sweeper.sweep(request.place)
 
-    def _fence(self, request: Header) -> Answer:
+    def _fence(self, request: Fence) -> list[TieredState | Unavailable]:
         """Fence each partition at its given leader epoch; returns their states after that, or errors."""
         self._check_store()
-        wanted: dict[tuple[str, str], dict[int, int]] = {}
-        for topic, topic_id, partition, leader_epoch in request["partitions"]:
-            wanted.setdefault((topic, topic_id), {})[partition] = leader_epoch
-        failed: dict[tuple[str, str], Failure] = {}
+        wanted: dict[tuple[str, bytes], dict[int, int]] = {}
+        for place in request.places:
+            wanted.setdefault((place.topic, place.topic_id), {})[place.partition] = (
+                place.leader_epoch
+            )
+        failed: dict[tuple[str, bytes], Unavailable] = {}
         for (topic, topic_id), epochs in wanted.items():
             self._touched[topic] = None
-            with apart(partial(_note, failed, (topic, topic_id))):
-                self._storage.fence(topic, uuid_from_text(topic_id), epochs)
-        asked = [(topic, id_, partition) for topic, id_, partition, _ in request["partitions"]]
-        return {"partitions": self._states(asked, failed)}, ()
+            failures: list[Unavailable] = []
+            with apart(_told(failures)):
+                self._storage.fence(topic, topic_id, epochs)
+            if failures:
+                failed[topic, topic_id] = failures[0]
+        return self._states([_partition_of(each) for each in request.places], failed)
 
-    def _note_offsets(self, request: Header) -> Answer:
-        """Replace this broker's notes of its partitions and groups."""
+    def _publish_offsets(self, request: PublishOffsets) -> None:
+        """Replace what this broker has published of its partitions and groups."""
         self._check_store()
-        rows = list(rows_of(request["partitions"], request["shards"], self._clock.wall_ms()))
+        rows = list(rows_of(request.partitions, request.shards, self._clock.wall_ms()))
         try:
             version = self._offsets.replace(self._node_id, rows)
         except (CommitError, Conflict, ForeignTable) as error:
             raise StorageError(f"{OFFSETS}: {error}") from error
         self._offsets_version = version
-        return {"version": version}, ()
 
-    def _noted_offsets(self, request: Header) -> Answer:
-        """The valid notes of all brokers."""
+    def _published_offsets(self, request: PublishedOffsets) -> list[dict[str, Any]]:
+        """The valid rows of all brokers."""
         try:
             # Not the writer's own: another thread may be at it.
             rows = OffsetsTable(self._store).read()
         except ForeignTable as error:
             raise StorageError(f"{OFFSETS}: {error}") from error
-        return {"rows": present(rows)}, ()
+        return present(rows)
 
-    def _materialise(self, request: Header) -> Answer:
-        return {"version": self._materialiser.materialise(request["version"])}, ()
+    def _materialise(self, request: Materialise) -> int:
+        return self._materialiser.materialise(request.version)
 
-    def _read(self, request: Header) -> Answer:
+    def _read(self, request: Read) -> ReadAnswer | Leased:
+        topic_id, topic, partition = request.partition
         found = self._storage.read(
-            request["topic"],
-            uuid_from_text(request["topic_id"]),
-            request["partition"],
-            request["offset"],
-            max_bytes=request["max_bytes"],
-            committed_only=request["isolation_level"] == 1,
+            topic,
+            topic_id,
+            partition,
+            request.offset,
+            max_bytes=request.max_bytes,
+            committed_only=request.isolation_level == 1,
         )
-        header: Header = {"next_offset": found.next_offset}
-        if self._cache is not None:
-            header["cache"] = asdict(self._cache.counts)
-        if self._memory is not None and all(at is not None for at, _ in found.shared):
-            header |= {"lease": self._memory.lease(found.chunks), "runs": found.shared}
-            return header, ()
-        header["sizes"] = [len(each) for each in found.chunks]
-        return header, found.chunks
-
-    def _offset_for_timestamp(self, request: Header) -> Answer:
-        found = self._storage.offset_for_timestamp(
-            request["topic"],
-            uuid_from_text(request["topic_id"]),
-            request["partition"],
-            request["timestamp_ms"],
-            start_offset=request["start_offset"],
+        answer = ReadAnswer(
+            chunks=[memoryview(each) for each in found.chunks],
+            next_offset=found.next_offset,
+            cache=None if self._cache is None else self._cache.counts,
         )
-        return {"found": list(found) if found else None}, ()
-
-    def _max_timestamp(self, request: Header) -> Answer:
-        topic_id = uuid_from_text(request["topic_id"])
-        found = self._storage.max_timestamp(
-            request["topic"], topic_id, request["partition"], start_offset=request["start_offset"]
+        runs = [(at, size) for at, size in found.shared if at is not None]
+        if self._memory is None or len(runs) < len(found.shared):
+            return answer
+        # One run may be several batches, which lie one after the other.
+        shared = [memoryview(b"") for _ in runs]
+        return Leased(
+            answer=replace(answer, chunks=shared), lease=self._memory.lease(found.chunks), runs=runs
         )
-        return {"found": list(found) if found else None}, ()
 
-    def _ending(self, request: Header) -> Answer:
-        found = self._storage.ending(
-            request["topic"],
-            uuid_from_text(request["topic_id"]),
-            request["partition"],
-            request["offset"],
+    def _offset_for_timestamp(self, request: OffsetForTimestamp) -> Found | None:
+        topic_id, topic, partition = request.partition
+        return self._storage.offset_for_timestamp(
+            topic, topic_id, partition, request.timestamp_ms, start_offset=request.start_offset
         )
-        return {
-            "end_offset": found.end_offset,
-            "producer_snapshot": found.producer_snapshot.hex(),
-            "leader_epochs": found.leader_epochs,
-            "epochs_known_to": found.epochs_known_to,
-        }, ()
 
-    def _state(self, request: Header) -> Answer:
-        return {"partitions": self._states(request["partitions"], {})}, ()
+    def _max_timestamp(self, request: MaxTimestamp) -> Found | None:
+        topic_id, topic, partition = request.partition
+        return self._storage.max_timestamp(
+            topic, topic_id, partition, start_offset=request.start_offset
+        )
+
+    def _end_of_range(self, request: EndOfRangeRequest) -> EndOfRange:
+        topic_id, topic, partition = request.partition
+        return self._storage.ending(topic, topic_id, partition, request.offset)
+
+    def _state(self, request: StateRequest) -> list[TieredState | Unavailable]:
+        return self._states(request.partitions, {})
 
     def _states(
-        self, asked: Sequence[Sequence[Any]], failed: Mapping[tuple[str, str], Failure]
-    ) -> list[Header]:
-        """The state of each (topic, topic id, partition), or its error; each table is asked once."""
-        by_topic: dict[tuple[str, str], list[int]] = {}
-        for topic, topic_id, partition in asked:
+        self,
+        asked: Sequence[TopicIdPartition],
+        failed: Mapping[tuple[str, bytes], Unavailable],
+    ) -> list[TieredState | Unavailable]:
+        """The state of each partition, or its error; each table is asked once."""
+        by_topic: dict[tuple[str, bytes], list[int]] = {}
+        for topic_id, topic, partition in asked:
             by_topic.setdefault((topic, topic_id), []).append(partition)
-        found: dict[tuple[str, str, int], Header] = {}
+        found: dict[tuple[str, bytes, int], TieredState | Unavailable] = {}
         for key, partitions in by_topic.items():
-            for each in self._states_of(*key, partitions, failed.get(key)):
-                found[*key, each["partition"]] = each
-        return [found[topic, topic_id, partition] for topic, topic_id, partition in asked]
-
-    def _states_of(
-        self, topic: str, topic_id: str, partitions: Sequence[int], failure: Failure | None
-    ) -> list[Header]:
-        wanted = uuid_from_text(topic_id)
-        failures = [] if failure is None else [failure]
-        states: Sequence[TieredState] = ()
-        if failure is None:
-            with apart(lambda *found: failures.append(found)):
-                states = self._storage.states(topic, wanted, partitions)
-        if failures:
-            error, outcome = failures[0]
-            return [
-                {"topic": topic, "partition": each, "error": error, "outcome": outcome}
-                for each in partitions
-            ]
-        return [
-            {
-                "topic": topic,
-                "partition": each.partition,
-                "tiered_end": each.tiered_end,
-                "log_start_offset": each.log_start_offset,
-                "conflict": each.conflict,
-            }
-            for each in states
-        ]
+            failures = [failed[key]] if key in failed else []
+            states: Sequence[TieredState] = ()
+            if not failures:
+                with apart(_told(failures)):
+                    states = self._storage.states(*key, partitions)
+            for at, partition in enumerate(partitions):
+                found[*key, partition] = failures[0] if failures else states[at]
+        return [found[topic, topic_id, partition] for topic_id, topic, partition in asked]
 
 
-def _note(
-    failed: dict[tuple[str, str], Failure], key: tuple[str, str], message: str, outcome: str
-) -> None:
-    failed[key] = message, outcome
+def _told(answers: list[Any]) -> Callable[[str, str], None]:
+    """What goes wrong becomes an answer."""
+    return lambda message, outcome: answers.append(Unavailable(message=message, outcome=outcome))
+
+
+def _partition_of(place: Place) -> TopicIdPartition:
+    return TopicIdPartition(place.topic_id, place.topic, place.partition)
 
 
 def _look_after(what: str, work: Callable[[], object]) -> None:

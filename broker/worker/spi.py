@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from broker.worker.rpc import CopyRange, TieredState
+from broker.worker.rpc import CopyRange, EndOfRange, TieredState
 from kafka_ds.records.crc import Buffer
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
@@ -74,19 +74,6 @@ class ColdRead:
     shared: tuple[tuple[int | None, int], ...] = ((None, 0),)
     """Where all of these bytes lie in the memory that is shared with the broker, in order: (position, bytes) of each
     run of them. A position None: they are not all there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndOfRange:
-    """What is known of a partition at the end of one of its ranges, besides records."""
-
-    end_offset: int
-    leader_epochs: tuple[tuple[int, int], ...] = ()
-    """(epoch, start offset) from the log's start on; empty where they are not known."""
-    epochs_known_to: int | None = None
-    """The last offset whose epoch is known, where that is not the end; -1 where none is though records are there."""
-    producer_snapshot: bytes = b""
-    """In Kafka's format, as of the offset after the range; empty where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,13 @@ may die between any two steps: the next one finds the ranges in their last state
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
+from broker.worker.rpc import Place, Survey, Swept
 from broker.worker.spi import Front, RemoteLogMetadataManager, RemoteStorageManager, StorageError
-from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.expiration import Decision, Held, Retention, decide, is_of_this_history
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
@@ -23,56 +22,6 @@ STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A partition, and the leader epoch of the request."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    leader_epoch: int
-
-    @classmethod
-    def of(cls, header: Mapping[str, Any]) -> "Place":
-        """From a request."""
-        return cls(
-            topic=header["topic"],
-            topic_id=uuid_from_text(header["topic_id"]),
-            partition=header["partition"],
-            leader_epoch=header["leader_epoch"],
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
-    """What was found out about one partition."""
-
-    decision: Decision
-    is_counted: bool = True
-    """Whether the decision's numbers are known: nothing is counted where nothing can be due."""
-    segments: int = 0
-    """All that the metadata know of, in whatever state."""
-    size_bytes: int = 0
-    """Of those that are FINISHED."""
-    below: int = 0
-    """Segments that lie below the log start and may go."""
-    below_bytes: int = 0
-    has_files_below: bool = False
-    """Whether the table has files there, also of ranges that nobody has said to be FINISHED."""
-    held_up: int = 0
-    """Segments whose deletion has begun, and that may not go yet: a file that holds them has later records, too."""
-    milliseconds: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """What was removed."""
-
-    segments: int = 0
-    size_bytes: int = 0
-    files: int = 0
 
 
 class Sweeper:
@@ -159,7 +108,7 @@ class Sweeper:
         key = (place.topic_id, place.partition)
         failed = self._copier.recover()
         if key in failed:
-            raise StorageError(failed[key])
+            raise StorageError(failed[key][0])
         front = self._storage.front(place.topic, place.topic_id, place.partition)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
         self._give_up_lost(segments)

@@ -11,10 +11,9 @@ Rules of this file:
   straddles it stays, with the ranges whose rows it holds.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Self
 
 from kafka_ds.topic.lineage import Lineage
 
@@ -71,15 +70,6 @@ class Decision:
     oldest_ms: int | None = None
     """The newest timestamp of the first range that stays; None where none does."""
     oldest_bytes: int = 0
-
-    def header(self) -> dict[str, Any]:
-        """As JSON-friendly values."""
-        return {**asdict(self), "reasons": sorted(each.value for each in self.reasons)}
-
-    @classmethod
-    def of(cls, header: Mapping[str, Any]) -> Self:
-        """From JSON-friendly values."""
-        return cls(**{**header, "reasons": frozenset(map(Reason, header["reasons"]))})
 
 
 def decide(held: Sequence[Held], retention: Retention) -> Decision:

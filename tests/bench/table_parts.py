@@ -14,10 +14,11 @@ from broker.crash_points import CrashPoints
 from broker.remote.process import new_worker
 from broker.system import SystemClock
 from broker.worker.delta.storage import DeltaStorage
+from broker.worker.rpc import StateRequest, TieredState
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.protocol.types import uuid_text
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.table import TopicTable
 from tests.bench.report import Figure, Report
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
@@ -81,12 +82,13 @@ def _commits(table: TopicTable, count: int) -> Callable[[], None]:
 def _start(store: LocalStore) -> None:
     """A worker process, from its start to its first answer."""
     settings = TierSettings(lake_uri=store.root)
-    question = {"op": "state", "partitions": [["orders", uuid_text(TOPIC_ID), 0]]}
+    question = StateRequest(partitions=[TopicIdPartition(TOPIC_ID, "orders", 0)])
 
     async def ask() -> None:
         worker = new_worker(settings.worker_arguments(), SystemClock(), idle_ms=-1)
-        answer, _ = await worker.ask(question)
-        assert answer["partitions"][0]["tiered_end"] > 0
+        (state,) = await worker.ask(question)
+        assert isinstance(state, TieredState)
+        assert state.tiered_end > 0
         await worker.stop()
 
     asyncio.run(ask())

@@ -4,7 +4,7 @@ import errno
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field, PrimitiveType
 
 from broker.crash_points import LAYOUT_POINTS
-from broker.ipc.channel import frame
+from broker.ipc.codec import decode, encode
 from broker.worker.delta import layout as delta_layout
-from broker.worker.delta.layout import OPERATION, LaidOut
+from broker.worker.delta.layout import OPERATION
 from broker.worker.delta.storage import DeltaStorage
+from broker.worker.rpc import Optimized, Place
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
-from broker.worker.sweeper import Place, Sweeper
+from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.files import rewrite as relaying
@@ -67,7 +68,7 @@ def storage_of(lake: Lake, crash_at: str = "") -> DeltaStorage:
     return DeltaStorage.open(lake.settings, RaisingCrashPoints({crash_at: 1}))
 
 
-def lay_out(storage: DeltaStorage, epoch: int = 3, **more: Any) -> LaidOut:
+def lay_out(storage: DeltaStorage, epoch: int = 3, **more: Any) -> Optimized:
     return storage.layout.lay_out(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, **more)
 
 
@@ -157,7 +158,7 @@ def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
     assert (done.files_before, done.files_after, done.rows) == (RANGES, 1, END)
     assert (done.is_done, done.lost, done.reasons) == (True, 0, {"small": 1})
     # As the worker answers it: what cannot be sent would end its thread.
-    assert json.loads(b"".join(map(bytes, frame(asdict(done))))[8:]) == asdict(done)
+    assert decode(encode(done)[0]) == done
     assert table(lake).to_pyarrow_table().sort_by("offset") == before
     assert lake.records() == records(0, END)
     assert storage_of(lake).state(TOPIC, TOPIC_ID, 0) == state

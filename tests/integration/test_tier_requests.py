@@ -11,9 +11,9 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.worker import service
-from broker.worker.rpc import FINISHED
+from broker.worker.rpc import FINISHED, CopyRequest, StateRequest
 from broker.worker.settings import TierSettings
-from kafka_ds.protocol.types import uuid_text
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.lake_store import MemoryStore
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 
@@ -64,10 +64,9 @@ class Asked:
             )
             for each in range(partitions)
         ]
-        header, _ = self.asking(
-            lambda: self.service.writing()["copy"](copy_request(ranges).header())
-        )
-        assert [each["outcome"] for each in header["partitions"]] == [FINISHED] * partitions
+        copied = copy_request(ranges)
+        answer = self.asking(lambda: self.service.writing()[CopyRequest](copied))
+        assert [each.outcome for each in answer.partitions] == [FINISHED] * partitions
         return dict(self.store.requests)
 
     def asking(self, what: Callable[[], Any]) -> Any:
@@ -97,13 +96,13 @@ def test_many_partitions_of_a_topic_are_asked_about_with_the_requests_of_one(
 ) -> None:
     worker = asked()
     worker.copy(0, partitions=20)
-    places = [[TOPIC, uuid_text(TOPIC_ID), each] for each in range(20)]
-    state = worker.service.reading()["state"]
-    worker.asking(lambda: state({"partitions": places[:1]}))
+    places = [TopicIdPartition(TOPIC_ID, TOPIC, each) for each in range(20)]
+    state = worker.service.reading()[StateRequest]
+    worker.asking(lambda: state(StateRequest(partitions=places[:1])))
     of_one = dict(worker.store.requests)
-    header, _ = worker.asking(lambda: state({"partitions": places}))
-    assert [each["partition"] for each in header["partitions"]] == list(range(20))
-    assert {each["tiered_end"] for each in header["partitions"]} == {RECORDS - 1}
+    answer = worker.asking(lambda: state(StateRequest(partitions=places)))
+    assert [each.partition for each in answer] == list(range(20))
+    assert {each.tiered_end for each in answer} == {RECORDS - 1}
     assert dict(worker.store.requests) == of_one
 
 

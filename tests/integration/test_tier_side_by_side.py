@@ -12,10 +12,24 @@ from broker.crash_points import CrashPoints
 from broker.worker import service
 from broker.worker.delta import writer
 from broker.worker.delta.storage import DeltaStorage
-from broker.worker.rpc import FAILED, FINISHED, CopyAnswer, CopyRequest, CopyTopic
+from broker.worker.rpc import (
+    FAILED,
+    FINISHED,
+    CopyAnswer,
+    CopyRequest,
+    CopyTopic,
+    Fence,
+    Place,
+    StateRequest,
+    SurveyQuestion,
+    SurveyRequest,
+    Unavailable,
+)
 from broker.worker.settings import TierSettings
 from broker.worker.turns import Turns
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_store import MemoryStore
@@ -91,8 +105,9 @@ def copy(store: MeetingStore, tmp_path: Path) -> Callable[[int], CopyAnswer]:
             topics[1].ranges[2] = copy_range(
                 tmp_path / "none.log", start, start + RECORDS - 1, partition=2
             )
-        header, _ = worker.writing()["copy"](CopyRequest(topics=topics).header())
-        return CopyAnswer.of(header)
+        answer: Any = worker.writing()[CopyRequest](CopyRequest(topics=topics))
+        assert isinstance(answer, CopyAnswer)
+        return answer
 
     return copied
 
@@ -170,28 +185,33 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
 
     worker = service.Service(TierSettings(log_dirs=()), CrashPoints())
     monkeypatch.setattr(TopicTable, "read", fail_one)
-    places = [(f"t{each}", uuid_text(bytes([each + 1]) * 16), 0) for each in range(TOPICS)]
+    places = [
+        Place(topic=f"t{each}", topic_id=bytes([each + 1]) * 16, partition=0, leader_epoch=99)
+        for each in range(TOPICS)
+    ]
+    partitions = [TopicIdPartition(each.topic_id, each.topic, 0) for each in places]
+    retention = Retention(
+        now_ms=10**12,
+        retention_ms=1,
+        retention_bytes=-1,
+        log_start_offset=0,
+        limit_offset=RECORDS,
+        local_bytes=0,
+    )
     questions = [
-        {
-            "topic": topic,
-            "topic_id": id_,
-            "partition": at,
-            "leader_epoch": 99,
-            "retention": {
-                "now_ms": 10**12, "retention_ms": 1, "retention_bytes": -1, "log_start_offset": 0,
-                "limit_offset": RECORDS, "local_bytes": 0,
-            },
-            "lineage": [[0, 0]],
-            "copied_offset": RECORDS - 1,
-        }
-        for topic, id_, at in places
-    ]  # fmt: skip
-    for answer, _ in (
-        worker.reading()["state"]({"partitions": places}),
-        worker.writing()["fence"]({"partitions": [(*each, 99) for each in places]}),
-        worker.writing()["survey"]({"partitions": questions}),
+        SurveyQuestion(
+            place=place, retention=retention, lineage=[[0, 0]], copied_offset=RECORDS - 1
+        )
+        for place in places
+    ]
+    operations = {**worker.reading(), **worker.writing()}
+    for request in (
+        StateRequest(partitions=partitions),
+        Fence(places=places),
+        SurveyRequest(partitions=questions),
     ):
-        assert ["error" in each for each in answer["partitions"]] == [False, True]
+        answers: Any = operations[type(request)](request)
+        assert [isinstance(each, Unavailable) for each in answers] == [False, True]
 
 
 @pytest.mark.parametrize("small_bytes_max", [0, writer.SMALL_BYTES_MAX])

@@ -11,9 +11,10 @@ import pytest
 from broker.crash_points import SWEEP_POINTS, TOPIC_POINTS
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.rpc import Place, Survey
 from broker.worker.settings import TierSettings
 from broker.worker.spi import OffsetOutOfRange, StorageError
-from broker.worker.sweeper import Place, Survey, Sweeper
+from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.events import RemoteLogEvents

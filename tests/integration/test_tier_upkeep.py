@@ -1,11 +1,12 @@
 """The upkeep of tables by a worker, where one of them cannot be looked after."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.worker.rpc import FINISHED
+from broker.worker.rpc import FINISHED, CopyRequest
 from broker.worker.service import Service
 from broker.worker.settings import TierSettings
 from kafka_ds.delta import maintenance
@@ -42,8 +43,8 @@ def test_one_table_without_a_checkpoint_keeps_no_other_from_its_own(
         start = number * RECORDS
         source = segment(tmp_path / f"{number}.log", start, RECORDS)
         copied = copy_request([copy_range(source, start, start + RECORDS - 1)])
-        header, _ = service.writing()["copy"](copied.header())
-        assert [each["outcome"] for each in header["partitions"]] == [FINISHED]
+        answer: Any = service.writing()[CopyRequest](copied)
+        assert [each.outcome for each in answer.partitions] == [FINISHED]
         service.afterwards()
     store = LocalStore(str(lake))
     assert DeltaLog(store, topic_table(TOPIC)).last_checkpoint() is None

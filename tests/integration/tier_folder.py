@@ -7,11 +7,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from broker.worker.rpc import CopyRange, TieredState
+from broker.worker.rpc import CopyRange, EndOfRange, TieredState
 from broker.worker.spi import (
     ColdRead,
     Committed,
-    EndOfRange,
     Front,
     OffsetOutOfRange,
     SourceGone,

@@ -26,6 +26,7 @@ from broker.cleaner.service import CleaningService
 from broker.cleaner.settings import CleanerSettings
 from broker.cleaner.throttle import Throttle
 from broker.compaction.manager import LogCleaner
+from broker.ipc.request import ErrorAnswer
 from broker.log.checkpoint import decode_offsets
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
@@ -94,9 +95,9 @@ def clean(manager: LogManager) -> None:
     settings, disk, clock = CleanerSettings(), SystemDisk(), SystemClock()
     service = CleaningService(disk, Throttle(clock), lambda: (1, 2))
 
-    async def ask(request: dict[str, Any]) -> dict[str, Any]:
-        answer, _ = service.operations()[request["op"]](request)
-        assert "error" not in answer, answer
+    async def ask(request: Any) -> Any:
+        answer = service.operations()[type(request)](request)
+        assert not isinstance(answer, ErrorAnswer), answer
         return answer
 
     cleaner = LogCleaner(settings, manager, clock=clock, disk=disk, ask=ask)

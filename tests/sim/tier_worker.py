@@ -8,7 +8,6 @@ are simulated: the store (`tier_lake.py`), the segments' files (the simulated di
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,7 +19,10 @@ from typing import Any
 import pytest
 
 from broker.crash_points import WORKER_POINTS, CrashPoints
+from broker.ipc.channel import cut
 from broker.ipc.child import WorkerDied, WorkerFailed, WorkerLost
+from broker.ipc.codec import decode, encode
+from broker.ipc.request import ErrorAnswer
 from broker.ipc.worker import INTERNAL
 from broker.remote import manager
 from broker.worker import copier, orphans, segment_source, service, sweeper
@@ -156,41 +158,41 @@ class WorkerProcess:
         self._waiting: dict[int, tuple[asyncio.Future[Any], Context]] = {}
         self._last_id = 0
 
-    def ask(self, header: dict[str, Any], context: Context) -> asyncio.Future[Any]:
+    def ask(self, request: object, context: Context) -> asyncio.Future[Any]:
         """Take a request; returns a future of the asking process."""
         self._last_id += 1
         future = self._tier.fibers.loop.create_future()
         self._waiting[self._last_id] = (future, context)
-        request = json.loads(json.dumps({**header, "id": self._last_id}))
+        body, _ = encode(request)
         writing, maintaining, _ = self._operations
         times = 1
-        if request["op"] in writing:
+        if type(request) in writing:
             lane = self._writes
             times += self._tier.world.random.random() < TWICE
-        elif request["op"] in maintaining:
+        elif type(request) in maintaining:
             lane = self._maintenance
         else:
             lane = self._reads[self._last_id % READERS]
         for _ in range(times):
-            lane.put(partial(self._serve, lane, request))
+            lane.put(partial(self._serve, lane, self._last_id, body))
         return future
 
-    def _serve(self, lane: Lane, request: dict[str, Any]) -> None:
-        self._worker._serve(request)
+    def _serve(self, lane: Lane, number: int, body: bytes) -> None:
+        self._worker._serve(number, decode(body))
         if lane is self._writes and not self._maintenance.is_busy:
             self._maintenance.put(self._worker._look_after)
 
-    def send(self, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
+    def send(self, head: tuple[int, bytes, list[int], None], payload: Sequence[Any] = ()) -> None:
         """Send an answer, as the real worker does over its channel."""
-        if header.get("error") == INTERNAL:
-            self._tier.trouble.append(header["message"])
-        found = self._waiting.pop(header["id"], None)
+        number, body, sizes, _ = head
+        answer = decode(body, cut(memoryview(b"".join(map(bytes, payload))), sizes))
+        if isinstance(answer, ErrorAnswer) and answer.kind == INTERNAL:
+            self._tier.trouble.append(answer.message)
+        found = self._waiting.pop(number, None)
         if found is not None:
             future, context = found
-            answer = json.loads(json.dumps(header))
-            data = memoryview(b"".join(map(bytes, payload)))
             self._tier.fibers.loop.call_later(
-                ANSWER_SECONDS, _answer, future, (answer, data), context=context
+                ANSWER_SECONDS, _answer, future, answer, context=context
             )
 
     def die(self) -> None:
@@ -230,15 +232,15 @@ class SimWorker:
     def pid(self) -> int | None:
         return 1 if self._body is not None and self._body.process.is_alive else None
 
-    async def ask(self, header: dict[str, Any], payload: Sequence[Any] = ()) -> Any:
+    async def ask(self, request: object) -> Any:
         """As the real one's."""
         body = await self._living()
         process = self._host.process
         assert process is not None
-        answer, data = await body.ask(header, process.context())
-        if "error" in answer:
-            raise WorkerFailed(answer["error"], answer.get("message", ""))
-        return answer, data
+        answer = await body.ask(request, process.context())
+        if isinstance(answer, ErrorAnswer):
+            raise WorkerFailed(answer.kind, answer.message)
+        return answer
 
     async def stop(self) -> None:
         self._is_stopped = True

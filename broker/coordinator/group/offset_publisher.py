@@ -19,9 +19,10 @@ from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
-from broker.ipc.channel import AskWorker
 from broker.ipc.child import WorkerFailed, WorkerLost
+from broker.ipc.request import AskWorker
 from broker.replica.leader.hosted import HostedPartition
+from broker.worker.rpc import PublishOffsets
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 log = logging.getLogger(__name__)
@@ -108,13 +109,7 @@ class OffsetPublisher:
         told = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
         if told == self._told or not partitions:
             return
-        await self._ask(
-            {
-                "op": "note_offsets",
-                "partitions": partitions,
-                "shards": [text for _, text in shards],
-            }
-        )
+        await self._ask(PublishOffsets(partitions=partitions, shards=[text for _, text in shards]))
         self._told = told
         self._has_begun = self._has_begun or begins
 

@@ -37,6 +37,7 @@ from broker.worker.cache.piece_files import (
     parse_file_name,
 )
 from broker.worker.cache.pieces import Piece
+from broker.worker.rpc import CacheCounts
 
 log = logging.getLogger(__name__)
 
@@ -75,16 +76,6 @@ class _Shelf:
 
     starts: list[int] = field(default_factory=list)
     entries: dict[int, _Entry] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class CacheCounts:
-    """Counts since the start."""
-
-    hits: int = 0
-    misses: int = 0
-    size_bytes: int = 0
-    is_off: bool = False
 
 
 class DiskCache:

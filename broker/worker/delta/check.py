@@ -18,8 +18,7 @@ One thread, the one that copies.
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,7 @@ import pyarrow as pa
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
-from broker.worker.rpc import CopyRange
+from broker.worker.rpc import CopyRange, Missing
 from broker.worker.spi import RemoteStorageManager, SourceGone, StorageError
 from kafka_ds.delta.actions import remove_action
 from kafka_ds.delta.commit import Conflict
@@ -45,28 +44,6 @@ OPERATION = "REPAIR"
 Commit = Callable[[SharedTable, Intent, int | None], Mapping[int, Conflict]]
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """Offsets whose data the store lacks."""
-
-    start_offset: int
-    end_offset: int
-    what: str
-    """The file, for people; of several the first."""
-    read_from: int
-    read_to: int
-    """The batches that it is written again from are those of these offsets."""
-
-    @classmethod
-    def of(cls, header: Mapping[str, Any]) -> Self:
-        """From a frame's header."""
-        return cls(**header)
-
-    def header(self) -> dict[str, Any]:
-        """For a frame's header."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.worker.delta.tables import SharedTable, TopicTables
+from broker.worker.rpc import Optimized
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from kafka_ds.delta.actions import remove_action
@@ -44,31 +45,6 @@ FILES_KNOWN_MAX = 100_000
 FOOTERS_MAX = 64
 
 Commit = Callable[[SharedTable, Intent, int | None], Mapping[int, Conflict]]
-
-
-@dataclass(slots=True, kw_only=True)
-class LaidOut:
-    """What was done to one partition's files."""
-
-    files_before: int = 0
-    files_after: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    rows: int = 0
-    expired_rows: int = 0
-    boundary_bytes: int = 0
-    """Of files that were rewritten because rows in them had expired, before that."""
-    has_expired: bool = True
-    """Whether a file is left that holds rows below the log start and others; unless it cannot be rewritten."""
-    lost: int = 0
-    """Tasks that were given up because another writer was first."""
-    reasons: dict[str, int] = field(default_factory=dict)
-    """How many tasks, by why; no Counter, of which `asdict` makes what cannot be sent (Python 3.11)."""
-    is_done: bool = True
-    """Whether nothing is left to be done."""
-    milliseconds: int = 0
-    missing_offsets: int = 0
-    """Of the tiered ranges that a RESTORE took out of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,14 +97,14 @@ class LayoutKeeper:
         leader_epoch: int,
         takes_any_expired: bool = False,
         goes_on: Callable[[], bool] = lambda: True,
-    ) -> LaidOut:
+    ) -> Optimized:
         """Do a bounded part of what there is to do; `goes_on` is asked before each step that matters.
 
         `takes_any_expired`: a file is rewritten for a single expired row, whatever the ratio is.
         Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknownError, OSError.
         """
         shared = self._tables.get(topic)
-        began, done = time.monotonic(), LaidOut()
+        began, done = time.monotonic(), Optimized()
         rules = replace(self._rules, expired_ratio=0.0) if takes_any_expired else self._rules
         for _ in range(TASKS_MAX):
             if not goes_on() or time.monotonic() - began > SECONDS_MAX:
@@ -221,7 +197,7 @@ class LayoutKeeper:
         task: Task,
         state: _State,
         goes_on: Callable[[], bool],
-        done: LaidOut,
+        done: Optimized,
     ) -> None:
         begun_ms = shared.table.begin_ms()
         attempt = uuid_text(new_uuid())
@@ -262,7 +238,7 @@ class LayoutKeeper:
         begun_ms: int,
         state: _State,
         attempt: str,
-        done: LaidOut,
+        done: Optimized,
     ) -> None:
         """Commit: replace the old files by the new ones, or do nothing."""
         intent = self._intent(shared.folder, topic_id, leader_epoch, task, relaid, state.log_start)

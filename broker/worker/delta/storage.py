@@ -25,13 +25,12 @@ from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.segments import DATA_SUFFIX, completed, described, named_after
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
 from broker.worker.maintenance import Upkeep
-from broker.worker.rpc import CopyRange, TieredState
+from broker.worker.rpc import CopyRange, EndOfRange, TieredState
 from broker.worker.settings import TierSettings
 from broker.worker.spi import (
     ColdRead,
     CommitLost,
     Committed,
-    EndOfRange,
     FateUnknownError,
     FileMissing,
     Front,

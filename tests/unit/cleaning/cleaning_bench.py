@@ -11,6 +11,7 @@ from broker.cleaner.settings import CleanerSettings
 from broker.cleaner.throttle import Throttle
 from broker.compaction.manager import LogCleaner
 from broker.ipc.child import WorkerFailed
+from broker.ipc.request import ErrorAnswer
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.values import AppendOrigin
@@ -86,11 +87,11 @@ class Bench:
         """Begin what stands for the child, or begin it again."""
         self.service = CleaningService(self.disk, Throttle(self.clock), lambda: SECRET)
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, request: Any) -> Any:
         """As the channel to the child would."""
-        answer, _ = self.service.operations()[request["op"]](request)
-        if "error" in answer:
-            raise WorkerFailed(answer["error"], answer.get("message", ""))
+        answer = self.service.operations()[type(request)](request)
+        if isinstance(answer, ErrorAnswer):
+            raise WorkerFailed(answer.kind, answer.message)
         return answer
 
     def clean(self) -> bool:

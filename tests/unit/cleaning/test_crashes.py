@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.cleaner.rpc import GROUP
+from broker.cleaner.rpc import Group, Job
 from kafka_ds.records.batch import ControlType
 from tests.fakes.memory_disk import ManualClock, PowerLoss
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
@@ -106,15 +106,15 @@ def test_a_crash_at_every_operation_of_the_disk(power: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncate", "delete", "close"])
-@pytest.mark.parametrize("after", ["begin", "group"])
-def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: str) -> None:
+@pytest.mark.parametrize("after", [Job, Group])
+def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
     bench = filled()
     before = bench.records()
     ask = bench.cleaner._ask
 
-    async def interrupted(request: dict[str, Any]) -> dict[str, Any]:
+    async def interrupted(request: Any) -> Any:
         answer = await ask(request)
-        if request["op"] == after:
+        if isinstance(request, after):
             match how:
                 case "truncate":
                     bench.log.truncate_to(54)
@@ -151,9 +151,9 @@ def test_a_child_that_ends_between_two_requests_makes_no_log_uncleanable() -> No
     bench = filled()
     ask = bench.cleaner._ask
 
-    async def asked(request: dict[str, Any]) -> dict[str, Any]:
+    async def asked(request: Any) -> Any:
         answer = await ask(request)
-        if request["op"] == GROUP:
+        if isinstance(request, Group):
             bench.begin_child()
         return answer
 
@@ -173,11 +173,11 @@ def test_two_cleaners_take_different_logs() -> None:
         bench.append([(b"a", value)])
     second.roll()
     ask = bench.cleaner._ask
-    at_work: list[str] = []
+    at_work: list[Group] = []
 
-    async def slow(request: dict[str, Any]) -> dict[str, Any]:
-        if request["op"] == GROUP:
-            at_work.append(request["op"])
+    async def slow(request: Any) -> Any:
+        if isinstance(request, Group):
+            at_work.append(request)
             await asyncio.sleep(0.01)
         return await ask(request)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.cleaner.rpc import BEGIN
+from broker.cleaner.rpc import Job
 from broker.ipc.child import WorkerDied
 from broker.log.log import Log
 from tests.loops import in_loop
@@ -27,10 +27,10 @@ class Deaths(Bench):
         self.begun: list[str] = []
         self.may_die = asyncio.Event()
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request["op"] != BEGIN:
+    async def ask(self, request: Any) -> Any:
+        if not isinstance(request, Job):
             return await super().ask(request)
-        topic = request["directory"].rpartition("/")[2].removesuffix("-0")
+        topic = request.directory.rpartition("/")[2].removesuffix("-0")
         self.begun.append(topic)
         is_beside_others = not self.may_die.is_set()
         await self.may_die.wait()

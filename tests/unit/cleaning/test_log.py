@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.cleaner.rpc import GROUP
+from broker.cleaner.rpc import Group
 from broker.cleaner.settings import CleanerSettings
 from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTransaction, AppendOrigin
@@ -335,9 +335,9 @@ def test_a_swap_for_which_no_file_can_be_opened_leaves_the_log_as_it_was() -> No
     bench.open()
     ask = bench.cleaner._ask
 
-    async def asked(request: dict[str, Any]) -> dict[str, Any]:
+    async def asked(request: Any) -> Any:
         answer = await ask(request)
-        if request["op"] == GROUP:
+        if isinstance(request, Group):
             bench.disk.failing, bench.disk.failing_with = {"open"}, errno.EMFILE
         return answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.cleaner.rpc import GROUP
+from broker.cleaner.rpc import Group
 from broker.remote.local_deletion import let_go
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
 
@@ -56,9 +56,9 @@ def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
         bench.log.roll()
     before, ask = bench.records(), bench.cleaner._ask
 
-    async def becoming(request: dict[str, Any]) -> dict[str, Any]:
+    async def becoming(request: Any) -> Any:
         answer = await ask(request)
-        if request["op"] == GROUP:
+        if isinstance(request, Group):
             bench.log.update_config(compacted(remote_storage_enable=True))
         return answer
 
@@ -82,9 +82,9 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
     bench.log.highest_offset_in_remote_storage = 1
     ask = bench.cleaner._ask
 
-    async def copying(request: dict[str, Any]) -> dict[str, Any]:
+    async def copying(request: Any) -> Any:
         answer = await ask(request)
-        if request["op"] == GROUP:
+        if isinstance(request, Group):
             bench.clock.ms += 2000
             let_go(bench.log, 2, bench.clock)
         return answer

@@ -19,12 +19,22 @@ from broker.crash_points import (
 from broker.ipc import child
 from broker.ipc.channel import BlockingChannel, ChannelProtocol
 from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.ipc.codec import decode, encode
 from broker.ipc.memory import Trimmer, resident_file_bytes
 from broker.ipc.worker import Worker as Serving
 from broker.remote.process import new_worker
 from broker.system import SystemClock
-from broker.worker.rpc import CopyAnswer, CopyRequest, PartitionOutcome
+from broker.worker.rpc import (
+    CopyAnswer,
+    PartitionOutcome,
+    Read,
+    ReadAnswer,
+    StateRequest,
+    TieredState,
+    Unavailable,
+)
 from broker.worker.settings import TierSettings
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request
 
@@ -73,7 +83,11 @@ def worker_of(folder: Path, **settings: object) -> Worker:
     return new_worker(made.worker_arguments(), SystemClock(), idle_ms=made.lake_worker_idle_ms)
 
 
-STATE = {"op": "state", "partitions": [["nothing", "A" * 22, 0]]}
+def state_of(topic: str, topic_id: bytes = bytes(16)) -> StateRequest:
+    return StateRequest(partitions=[TopicIdPartition(topic_id, topic, 0)])
+
+
+STATE = state_of("nothing")
 
 
 def test_a_worker_is_started_by_the_first_question_and_again_after_its_death(
@@ -82,8 +96,9 @@ def test_a_worker_is_started_by_the_first_question_and_again_after_its_death(
     async def run() -> None:
         worker = worker_of(tmp_path)
         assert worker.pid is None
-        answer, _ = await worker.ask(STATE)
-        assert answer["partitions"][0]["tiered_end"] == -1
+        (state,) = await worker.ask(STATE)
+        assert isinstance(state, TieredState)
+        assert state.tiered_end == -1
         first = worker.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
@@ -116,8 +131,9 @@ def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_started_in
 
     async def run() -> None:
         worker = worker_of(tmp_path / "lake")
-        answer, _ = await worker.ask(STATE)
-        assert answer["partitions"][0]["tiered_end"] == -1
+        (state,) = await worker.ask(STATE)
+        assert isinstance(state, TieredState)
+        assert state.tiered_end == -1
         await worker.stop()
 
     asyncio.run(run())
@@ -127,15 +143,16 @@ def test_what_goes_wrong_in_the_worker_is_answered(tmp_path: Path) -> None:
     async def run() -> None:
         worker = worker_of(tmp_path)
         with pytest.raises(WorkerFailed) as failed:
-            await worker.ask({"op": "state", "partitions": [["t", "not an id", 0]]})
+            await worker.ask(StateRequest(partitions=[("not a partition",)]))  # type: ignore[list-item]
         assert failed.value.kind == "internal"
-        question = {"op": "read", "topic": "t", "topic_id": "A" * 22, "partition": 0, "offset": 0}
+        partition = TopicIdPartition(bytes(16), "t", 0)
         with pytest.raises(WorkerFailed) as failed:
-            await worker.ask({**question, "max_bytes": 1, "isolation_level": 0})
+            await worker.ask(Read(partition=partition, offset=0, max_bytes=1, isolation_level=0))
         assert failed.value.kind == "out_of_range"
         (tmp_path / "topics").write_text("no folder")
-        answer, _ = await worker.ask({**STATE, "partitions": [["t", "A" * 22, 0]]})
-        assert "topics" in answer["partitions"][0]["error"]
+        (state,) = await worker.ask(state_of("t"))
+        assert isinstance(state, Unavailable)
+        assert "topics" in state.message
         await worker.stop()
 
     asyncio.run(run())
@@ -159,12 +176,12 @@ def test_an_answer_that_cannot_be_sent_is_an_error_and_the_thread_goes_on() -> N
     end, other = socket.socketpair()
     end.settimeout(60)
     ours, theirs = BlockingChannel(end), BlockingChannel(other)
-    answers = iter([{"is": {1, 2}}, {"is": 3}])
+    answers = iter([threading.Lock(), 3])
 
     worker = Serving(
         theirs,
         writing={},
-        reading={"read": lambda request: (next(answers), ())},
+        reading={Read: lambda request: next(answers)},
         afterwards=lambda: None,
         reader_threads=1,
         reader_niceness=0,
@@ -173,16 +190,19 @@ def test_an_answer_that_cannot_be_sent_is_an_error_and_the_thread_goes_on() -> N
     thread.start()
     found: list[Any] = []
     for number in range(2):
-        ours.send({"op": "read", "id": number})
+        partition = TopicIdPartition(bytes(16), "t", 0)
+        request = Read(partition=partition, offset=0, max_bytes=1, isolation_level=0)
+        ours.send((number, (), request))
         received = ours.receive()
         assert received is not None
-        found.append(received[0])
+        (answered, body, _, _), _ = received
+        found.append((answered, decode(body)))
     end.close()
     thread.join(60)
     assert not thread.is_alive()
-    assert [(each["id"], each.get("error"), each.get("is")) for each in found] == [
-        (0, "internal", None),
-        (1, None, 3),
+    assert [(number, getattr(each, "kind", each)) for number, each in found] == [
+        (0, "internal"),
+        (1, 3),
     ]
 
 
@@ -198,10 +218,19 @@ def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_copies_cross_as_they_are() -> None:
     request = copy_request([copy_range(Path("nowhere"), 0, 9, aborted=[(1, 2, 3)])])
-    assert CopyRequest.of(request.header()) == request
+    assert decode(encode(request)[0]) == request
     outcome = PartitionOutcome(topic_id="x", partition=1, outcome="failed", tiered_end=-2)
     answer = CopyAnswer(partitions=[outcome], milliseconds=3)
-    assert CopyAnswer.of(answer.header()) == answer
+    assert decode(encode(answer)[0]) == answer
+
+
+def test_large_buffers_of_a_value_are_not_copied() -> None:
+    chunk = bytearray(b"batches")
+    body, buffers = encode(ReadAnswer(chunks=[memoryview(chunk)], next_offset=7))
+    assert b"batches" not in body
+    found = decode(body, buffers)
+    chunk[:] = b"changed"
+    assert [bytes(each) for each in found.chunks] == [b"changed"]
 
 
 def test_settings_are_taken_by_kafka_s_names_and_cross_to_the_worker() -> None:

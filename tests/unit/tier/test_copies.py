@@ -20,6 +20,7 @@ from broker.remote.manager import TierManager
 from broker.remote.metrics import COPIES_PAUSED, TierMetrics
 from broker.remote.partitions import Led
 from broker.remote.quota import COPY_TIMES, RemoteQuota
+from broker.worker.rpc import CopyAnswer, PartitionOutcome, StateRequest, TieredState, Unavailable
 from broker.worker.settings import UNBOUNDED, TierSettings
 from tests.fakes.memory_disk import ManualClock
 
@@ -33,6 +34,20 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.message for each in caplog.records if each.message.startswith("tiering of")]
 
 
+def outcomes_of(answer: CopyAnswer, outcome: str, message: str) -> CopyAnswer:
+    """The same partitions, of which nothing was copied."""
+    partitions = [
+        replace(each, outcome=outcome, tiered_end=-1, message=message) for each in answer.partitions
+    ]
+    return replace(answer, partitions=partitions)
+
+
+def state_of(tiered_end: int, conflict: str = "") -> TieredState:
+    return TieredState(
+        topic_id="", partition=0, tiered_end=tiered_end, log_start_offset=0, conflict=conflict
+    )
+
+
 class CopiesAtOnce:
     """A worker that has copied whatever it is asked to."""
 
@@ -41,27 +56,27 @@ class CopiesAtOnce:
         self.compressions: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        ranges = [(topic, each) for topic in request["topics"] for each in topic["ranges"]]
+    async def ask(self, request: Any) -> Any:
+        ranges = [(topic, each) for topic in request.topics for each in topic.ranges]
         self.copied.append(
-            [(topic["topic"], each["partition"], each["start_offset"]) for topic, each in ranges]
+            [(topic.topic, each.partition, each.start_offset) for topic, each in ranges]
         )
-        self.compressions += {each["compression"] for _, each in ranges}
+        self.compressions += {each.compression for _, each in ranges}
         self.meanwhile()
         ends: dict[tuple[str, int], int] = {}
         for topic, each in ranges:
-            ends[topic["topic_id"], each["partition"]] = each["end_offset"]
+            ends[topic.topic_id, each.partition] = each.end_offset
         outcomes = [
-            {"topic_id": id_, "partition": at, "outcome": "finished", "tiered_end": end}
+            PartitionOutcome(topic_id=id_, partition=at, outcome="finished", tiered_end=end)
             for (id_, at), end in ends.items()
         ]
-        return {"partitions": outcomes, "milliseconds": 1, "complaints": 0}, b""
+        return CopyAnswer(partitions=outcomes, milliseconds=1)
 
 
 class DiesOnce(CopiesAtOnce):
     """A worker that is lost while it copies for the first time."""
 
-    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    async def ask(self, request: Any) -> Any:
         if not self.copied:
             self.copied.append([])
             raise WorkerLost("killed", 100)
@@ -71,12 +86,9 @@ class DiesOnce(CopiesAtOnce):
 class FailsOnce(CopiesAtOnce):
     """A worker whose store is unreachable for a moment, so that nothing of the first copy is finished."""
 
-    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        answer, body = await super().ask(request)
-        if len(self.copied) == 1:
-            for each in answer["partitions"]:
-                each |= {"outcome": "failed", "tiered_end": -1, "message": "away"}
-        return answer, body
+    async def ask(self, request: Any) -> Any:
+        answer = await super().ask(request)
+        return outcomes_of(answer, "failed", "away") if len(self.copied) == 1 else answer
 
 
 class Refuses(CopiesAtOnce):
@@ -85,16 +97,12 @@ class Refuses(CopiesAtOnce):
     reason = "version 7: delta.appendOnly=true"
     asked = 0
 
-    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        if request["op"] == "state":
+    async def ask(self, request: Any) -> Any:
+        if isinstance(request, StateRequest):
             self.asked += 1
-            state = {"tiered_end": -1, "log_start_offset": 0, "conflict": self.reason}
-            return {"partitions": [state for _ in request["partitions"]]}, b""
-        answer, body = await super().ask(request)
-        if self.reason:
-            for each in answer["partitions"]:
-                each |= {"outcome": "conflict", "tiered_end": -1, "message": self.reason}
-        return answer, body
+            return [state_of(-1, self.reason) for _ in request.partitions]
+        answer = await super().ask(request)
+        return outcomes_of(answer, "conflict", self.reason) if self.reason else answer
 
 
 class Segment(SegmentView):
@@ -220,11 +228,11 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
     manager, asked = TierManager(settings, ManualClock()), list[int]()
 
     class Fails:
-        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-            asked.append(request["version"])
+        async def ask(self, request: Any) -> Any:
+            asked.append(request.version)
             if len(asked) >= 3:
-                return {}, b""
-            manager.cluster_events(request["version"] + 1)
+                return request.version
+            manager.cluster_events(request.version + 1)
             raise WorkerFailed("unavailable", "deletions are left to be done")
 
     manager._worker = Fails()  # type: ignore[assignment]
@@ -513,23 +521,23 @@ def test_a_pause_ends_where_nothing_is_left_to_copy(is_open: bool) -> None:
 class Knows(CopiesAtOnce):
     """A worker that is asked for one partition's state."""
 
-    def __init__(self, answer: dict[str, Any]) -> None:
+    def __init__(self, answer: TieredState | Unavailable) -> None:
         super().__init__()
         self.answer = answer
         self.asked = 0
 
-    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        if request["op"] != "state":
+    async def ask(self, request: Any) -> Any:
+        if not isinstance(request, StateRequest):
             return await super().ask(request)
         self.asked += 1
-        return {"partitions": [self.answer]}, b""
+        return [self.answer]
 
 
 def test_what_the_lake_has_is_committed_when_a_lead_begins() -> None:
     led = led_partition("t", 0, 2, 1_000)
     reached: list[int] = []
     led.state, led.lake_reaches = CopyState(), reached.append
-    desk = Desk(led, worker=Knows({"tiered_end": 9, "log_start_offset": 0}))
+    desk = Desk(led, worker=Knows(state_of(9)))
     asyncio.run(desk.until(0))
     assert reached == [10]
 
@@ -540,7 +548,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     """The log grows, and its records have offsets of the lake's: by none of these may the others be let go."""
     led = led_partition("t", 0, 1, 1_000)
     led.state = CopyState()
-    worker = Knows({"tiered_end": 10, "log_start_offset": 0})
+    worker = Knows(state_of(10))
     desk = Desk(led, worker=worker)
     asyncio.run(desk.until(60_000))
     led.log.log_end_offset = 50  # type: ignore[misc]
@@ -561,12 +569,12 @@ def test_a_table_that_cannot_be_read_pauses_its_partitions_until_it_can(
     led = led_partition("t", 0, 2, 1_000)
     led.state = CopyState()
     error = "x.parquet has a deletion vector"
-    worker = Knows({"error": error, "outcome": "conflict"})
+    worker = Knows(Unavailable(message=error, outcome="conflict"))
     desk = Desk(led, worker=worker)
     asyncio.run(desk.until(60_000))
     assert (led.state.is_paused, worker.copied) == (True, [])
     assert worker.asked > 4
-    worker.answer = {"tiered_end": 9, "log_start_offset": 0, "conflict": ""}
+    worker.answer = state_of(9)
     asyncio.run(desk.until(60_000))
     assert (led.state.is_paused, led.state.copied_offset) == (False, 19)
     assert said(caplog) == [f"tiering of t-0 is paused: {error}", "tiering of t-0 is resumed"]

@@ -5,8 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.ipc.codec import decode, encode
 from kafka_ds.topic.expiration import (
-    Decision,
     Held,
     Outlook,
     Reason,
@@ -188,7 +188,7 @@ def test_it_takes_what_must_go_and_no_more(
 
 def test_a_decision_survives_the_way() -> None:
     decision = decide(held(5), replace(KEEP_ALL, retention_bytes=250))
-    assert Decision.of(decision.header()) == decision
+    assert decode(encode(decision)[0]) == decision
 
 
 def test_it_is_looked_again_when_there_is_a_reason() -> None:

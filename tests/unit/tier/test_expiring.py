@@ -14,6 +14,7 @@ from broker.log.config import LogConfig
 from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
+from broker.worker.rpc import MoveLogStart, Survey, SurveyRequest, Sweep, Swept, TieredState
 from broker.worker.settings import TierSettings
 from kafka_ds.topic.expiration import Decision
 from tests.fakes.memory_disk import ManualClock
@@ -69,30 +70,34 @@ class Desk:
             lineage=list,
         )
 
-    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
-        self.happened.append(request["op"])
-        self.when.get(request["op"], lambda: None)()
-        return getattr(self, request["op"])(), memoryview(b"")
+    async def ask(self, request: Any) -> Any:
+        name, answer = {
+            SurveyRequest: ("survey", self.survey),
+            MoveLogStart: ("move_log_start", self.move_log_start),
+            Sweep: ("sweep", self.sweep),
+        }[type(request)]
+        self.happened.append(name)
+        self.when.get(name, lambda: None)()
+        return answer()
 
-    def survey(self) -> dict[str, Any]:
-        found = {
-            "decision": self.decision.header(),
-            "is_counted": True,
-            "segments": 5,
-            "size_bytes": 500,
-            "below": self.below,
-            "below_bytes": self.below * 100,
-            "has_files_below": self.has_files_below,
-            "held_up": self.held_up,
-            "milliseconds": 3,
-        }
-        return {"partitions": [found]}
+    def survey(self) -> list[Survey]:
+        found = Survey(
+            decision=self.decision,
+            segments=5,
+            size_bytes=500,
+            below=self.below,
+            below_bytes=self.below * 100,
+            has_files_below=self.has_files_below,
+            held_up=self.held_up,
+            milliseconds=3,
+        )
+        return [found]
 
-    def move_log_start(self) -> dict[str, Any]:
-        return {"log_start_offset": self.in_table}
+    def move_log_start(self) -> TieredState:
+        return TieredState(topic_id="", partition=0, tiered_end=99, log_start_offset=self.in_table)
 
-    def sweep(self) -> dict[str, Any]:
-        return {"segments": 1, "size_bytes": 100, "files": 1}
+    def sweep(self) -> Swept:
+        return Swept(segments=1, size_bytes=100, files=1)
 
     def agree(self, led: Any) -> None:
         self.happened.append("log")
@@ -242,14 +247,14 @@ def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -
     policies = frozenset(filter(None, policy.split(",")))
     desk.led.log.config = LogConfig(retention_ms=1000, retention_bytes=7, cleanup_policy=policies)
     desk.led.only_local_bytes = lambda: 0
-    asked: list[dict[str, Any]] = []
+    asked: list[Any] = []
     ask = desk.ask
 
-    async def noting(request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
+    async def noting(request: Any) -> Any:
         asked.append(request)
         return await ask(request)
 
     desk.ask = noting  # type: ignore[method-assign]
     desk.rounds()
-    retention = asked[0]["partitions"][0]["retention"]
-    assert (retention["retention_ms"], retention["retention_bytes"]) == expected
+    retention = asked[0].partitions[0].retention
+    assert (retention.retention_ms, retention.retention_bytes) == expected

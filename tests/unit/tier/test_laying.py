@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,23 +10,21 @@ from broker.ipc.child import WorkerFailed
 from broker.remote.copy_policy import CopyState
 from broker.remote.metrics import TierMetrics
 from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
+from broker.worker.rpc import GiveUp, Optimize, Optimized
 from broker.worker.settings import TierSettings
 
 TOPIC_ID = bytes(range(16))
-DONE = {
-    "reasons": {"small": 1},
-    "missing_offsets": 7,
-    "files_before": 4,
-    "files_after": 1,
-    "bytes_before": 400,
-    "bytes_after": 300,
-    "rows": 40,
-    "expired_rows": 0,
-    "boundary_bytes": 0,
-    "has_expired": False,
-    "is_done": True,
-    "milliseconds": 3,
-}
+DONE = Optimized(
+    reasons={"small": 1},
+    missing_offsets=7,
+    files_before=4,
+    files_after=1,
+    bytes_before=400,
+    bytes_after=300,
+    rows=40,
+    has_expired=False,
+    milliseconds=3,
+)
 
 
 class Clock:
@@ -42,22 +41,22 @@ class Worker:
     """Answers as the test says, and records what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[type, int]] = []
         self.takes_any: list[bool] = []
         self.answers: list[Any] = []
         self.pid: int | None = 1
         self.before: Callable[[], Awaitable[None]] | None = None
 
-    async def ask(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        self.asked.append((header["op"], header["partition"]))
-        if header["op"] == "lay_out":
-            self.takes_any.append(header["takes_any_expired"])
+    async def ask(self, request: Optimize | GiveUp) -> Any:
+        self.asked.append((type(request), request.place.partition))
+        if isinstance(request, Optimize):
+            self.takes_any.append(request.takes_any_expired)
             if self.before is not None:
                 await self.before()
         answer = self.answers.pop(0) if self.answers else DONE
         if isinstance(answer, Exception):
             raise answer
-        return answer, b""
+        return answer
 
 
 class Desk:
@@ -102,7 +101,7 @@ class Desk:
 def test_what_was_copied_is_looked_at_once() -> None:
     async def go() -> None:
         desk = Desk()
-        assert await desk.rounds(3) == [("lay_out", 0)]
+        assert await desk.rounds(3) == [(Optimize, 0)]
         counters = desk.metrics.topics.of("orders")
         assert (counters.layout_requests, counters.layout_files, counters.layout_bytes) == (
             1,
@@ -110,10 +109,10 @@ def test_what_was_copied_is_looked_at_once() -> None:
             400,
         )
         desk.led[TOPIC_ID, 0].state.learnt(199, 0)
-        assert await desk.rounds() == [("lay_out", 0)]
+        assert await desk.rounds() == [(Optimize, 0)]
         desk.led[TOPIC_ID, 0].lake_log_start = 50
-        assert await desk.rounds() == [("lay_out", 0)]
-        assert await desk.rounds(SELDOM_ROUNDS) == [("lay_out", 0)]
+        assert await desk.rounds() == [(Optimize, 0)]
+        assert await desk.rounds(SELDOM_ROUNDS) == [(Optimize, 0)]
         desk.worker.pid = None
         assert await desk.rounds(2 * SELDOM_ROUNDS) == [], "nobody is woken for it"
 
@@ -123,14 +122,14 @@ def test_what_was_copied_is_looked_at_once() -> None:
 def test_it_goes_on_while_there_is_more_and_waits_after_a_failure() -> None:
     async def go() -> None:
         desk = Desk()
-        desk.worker.answers = [{**DONE, "is_done": False}, DONE]
-        assert await desk.rounds() == [("lay_out", 0)] * 2
+        desk.worker.answers = [replace(DONE, is_done=False), DONE]
+        assert await desk.rounds() == [(Optimize, 0)] * 2
         desk.led[TOPIC_ID, 0].state.learnt(199, 0)
         desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
-        assert await desk.rounds(3) == [("lay_out", 0)]
+        assert await desk.rounds(3) == [(Optimize, 0)]
         assert desk.metrics.topics.of("orders").layout_errors == 1
         desk.clock.ms = 1_000
-        assert await desk.rounds() == [("lay_out", 0)]
+        assert await desk.rounds() == [(Optimize, 0)]
 
     asyncio.run(go())
 
@@ -146,11 +145,11 @@ def test_what_is_led_elsewhere_is_given_up() -> None:
             await asyncio.sleep(0)
 
         desk.worker.before = lose
-        desk.worker.answers = [{}, {**DONE, "is_done": False}]
-        assert await desk.rounds() == [("lay_out", 0), ("give_up", 0)]
+        desk.worker.answers = [None, replace(DONE, is_done=False)]
+        assert await desk.rounds() == [(Optimize, 0), (GiveUp, 0)]
         desk.lead(0, 99)
         desk.worker.before, desk.worker.answers = None, []
-        assert await desk.rounds() == [("lay_out", 0)], "of another leadership nothing is known"
+        assert await desk.rounds() == [(Optimize, 0)], "of another leadership nothing is known"
 
     asyncio.run(go())
 
@@ -163,7 +162,10 @@ def test_log_starts_are_followed_before_all_other_work() -> None:
         assert desk.worker.asked == [], "all begin at 0"
         led.lake_log_start = 10
         # Retention's first is taken at once, and the next waits, the longer the larger the file was.
-        desk.worker.answers = [{**DONE, "boundary_bytes": 128 << 20}, {**DONE, "has_expired": True}]
+        desk.worker.answers = [
+            replace(DONE, boundary_bytes=128 << 20),
+            replace(DONE, has_expired=True),
+        ]
         for start in (10, 20):
             led.lake_log_start = start
             await desk.loop._follow_log_starts()
@@ -178,7 +180,7 @@ def test_log_starts_are_followed_before_all_other_work() -> None:
         await desk.loop._follow_log_starts()
         assert desk.worker.takes_any == [True, False, True, True]
         led.lake_log_start = 40
-        desk.worker.answers = [{**DONE, "has_expired": True}]
+        desk.worker.answers = [replace(DONE, has_expired=True)]
         await desk.loop._follow_log_starts()
         assert desk.worker.takes_any[4:] == [False]
         desk.clock.ms += 3_600_000
@@ -196,14 +198,14 @@ def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed() -> N
         led.lake_log_start = led.deleted_below = 150
         await desk.loop._follow_log_starts()
         await desk.loop._follow_log_starts()
-        assert desk.worker.asked == [("lay_out", 0)]
+        assert desk.worker.asked == [(Optimize, 0)]
         led.state.learnt(199, 0)
         await desk.loop._follow_log_starts()
         await desk.loop._follow_log_starts()
-        assert desk.worker.asked == [("lay_out", 0)] * 2
+        assert desk.worker.asked == [(Optimize, 0)] * 2
         led.state.learnt(299, 0)
         await desk.loop._follow_log_starts()
-        assert desk.worker.asked == [("lay_out", 0)] * 2, "nothing of this lies below"
+        assert desk.worker.asked == [(Optimize, 0)] * 2, "nothing of this lies below"
 
     asyncio.run(go())
 
@@ -219,8 +221,8 @@ def test_while_a_round_lasts_log_starts_are_followed() -> None:
             desk.clock.ms += 10_000
 
         desk.worker.before = move
-        desk.worker.answers = [{**DONE, "is_done": False}, DONE, DONE]
-        assert await desk.rounds() == [("lay_out", 0), ("lay_out", 1), ("lay_out", 0)]
+        desk.worker.answers = [replace(DONE, is_done=False), DONE, DONE]
+        assert await desk.rounds() == [(Optimize, 0), (Optimize, 1), (Optimize, 0)]
 
     asyncio.run(go())
 

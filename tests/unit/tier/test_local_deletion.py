@@ -12,7 +12,7 @@ from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.partitions import Key, Led
 from broker.replica.fetcher.tiered_ends import TieredEnds
-from broker.worker.rpc import CopyRange
+from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState
 from broker.worker.settings import TierSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import ManualClock
@@ -43,9 +43,10 @@ class Log:
             raise self._error
 
 
-def gap(start: int, end: int) -> dict[str, Any]:
-    offsets = {"start_offset": start, "end_offset": end}
-    return {**offsets, "what": f"{start}.parquet", "read_from": start, "read_to": end}
+def gap(start: int, end: int) -> Missing:
+    return Missing(
+        start_offset=start, end_offset=end, what=f"{start}.parquet", read_from=start, read_to=end
+    )
 
 
 class Store:
@@ -53,20 +54,22 @@ class Store:
 
     def __init__(self) -> None:
         self.tiered_end = 9
-        self.missing: list[dict[str, Any]] = []
+        self.missing: list[Missing] = []
         self.mends = False
         self.is_lost = False
         self.failure: Exception | None = None
-        self.asked: list[tuple[str, list[dict[str, Any]]]] = []
+        self.asked: list[Check | Repair] = []
 
-    async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        self.asked.append((request["op"], request["partitions"]))
+    async def ask(self, request: Check | Repair) -> list[StoreState]:
+        self.asked.append(request)
         if self.failure is not None:
             raise self.failure
-        if request["op"] == "repair" and self.mends:
+        if isinstance(request, Repair) and self.mends:
             self.missing = []
-        answer = {"lost": self.is_lost, "tiered_end": self.tiered_end, "missing": self.missing}
-        return {"partitions": [answer for _ in request["partitions"]]}, b""
+        answer = StoreState(
+            is_lost=self.is_lost, tiered_end=self.tiered_end, missing=tuple(self.missing)
+        )
+        return [answer for _ in request.partitions]
 
 
 class Desk:
@@ -98,7 +101,7 @@ class Desk:
         self.clock.ms += ms
         self.store.asked.clear()
         asyncio.run(self.local._round())
-        return [operation for operation, _ in self.store.asked]
+        return [type(each).__name__.lower() for each in self.store.asked]
 
     def copied(self, end: int, commit: tuple[int, str]) -> None:
         self.state.copying()
@@ -154,8 +157,8 @@ def test_of_what_it_copied_itself_the_commit_is_read_back_once_more() -> None:
     desk.after(60)
     desk.copied(19, (7, "id"))
     assert desk.after(60) == ["check"]
-    (((_, (question,)),)) = desk.store.asked
-    assert (question["is_whole"], question["commits"]) == (False, [[7, "id"]])
+    (question,) = desk.store.asked[0].partitions
+    assert (question.is_whole, question.commits) == (False, ((7, "id"),))
     assert log.highest_offset_in_remote_storage == 19
 
 
@@ -225,8 +228,8 @@ def test_a_commit_that_was_taken_away_is_copied_again(is_lost: bool, end: int) -
     if end < 19:
         desk.copied(19, (9, "id"))
     desk.after(60)
-    ((_, (question,)),) = desk.store.asked
-    assert question["is_whole"], "what else that writer may have taken away is looked for, too"
+    (question,) = desk.store.asked[0].partitions
+    assert question.is_whole, "what else that writer may have taken away is looked for, too"
     assert log.highest_offset_in_remote_storage == 19
 
 
@@ -245,7 +248,7 @@ def test_a_partition_that_is_led_elsewhere_by_now_is_left_alone() -> None:
     desk = led_by(log)
     ask = desk.store.ask
 
-    async def late(request: dict[str, Any]) -> Any:
+    async def late(request: Any) -> Any:
         answer = await ask(request)
         desk.led.clear()
         return answer

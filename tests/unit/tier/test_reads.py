@@ -10,6 +10,7 @@ from broker.remote.manager import TierManager, TierRead
 from broker.remote.metrics import TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
+from broker.worker.rpc import CacheCounts, Read, ReadAnswer
 from broker.worker.settings import UNBOUNDED, TierSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition
@@ -144,15 +145,13 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
     """remote.fetch.max.wait.ms; the worker's turn is kept, and who asks again finds what it has found."""
     settings = TierSettings(remote_fetch_max_wait_ms=5, remote_log_reader_threads=1)
     manager = TierManager(settings, ManualClock())
-    answer: asyncio.Future[tuple[dict[str, Any], memoryview]] = (
-        asyncio.get_running_loop().create_future()
-    )
-    asked: list[dict[str, Any]] = []
+    answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
+    asked: list[Read] = []
 
     class Slow:
         starts = deaths = 0
 
-        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
+        async def ask(self, request: Read) -> ReadAnswer:
             asked.append(request)
             return await answer
 
@@ -162,8 +161,7 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
     assert await manager.read(*place, max_bytes=100) is None
     # The second one waited for its turn, and went.
     assert (len(asked), manager.metrics.fetches_expired) == (1, 2)
-    header = {"sizes": [3], "next_offset": 9, "tiered_end": 20, "log_start_offset": 0}
-    answer.set_result((header, memoryview(b"abc")))
+    answer.set_result(ReadAnswer(chunks=[b"abc"], next_offset=9))
     await turns()
     read = await manager.read(*place, max_bytes=100)
     assert read is not None
@@ -180,9 +178,8 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
     class Quick:
         starts = deaths = 0
 
-        async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], memoryview]:
-            header = {"sizes": [4_000], "next_offset": 9, "tiered_end": 20, "log_start_offset": 0}
-            return header, memoryview(bytes(4_000))
+        async def ask(self, request: Read) -> ReadAnswer:
+            return ReadAnswer(chunks=[bytes(4_000)], next_offset=9)
 
     manager._worker = Quick()  # type: ignore[assignment]
     assert not manager.sheds_reads()
@@ -239,5 +236,5 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
 def test_the_worker_s_counts_go_on_over_its_restarts() -> None:
     metrics = TierMetrics()
     for hits, misses in ((1, 2), (5, 2), (0, 1), (4, 1)):
-        metrics.cached({"hits": hits, "misses": misses, "size_bytes": 10 * hits, "is_off": 0})
+        metrics.cached(CacheCounts(hits=hits, misses=misses, size_bytes=10 * hits))
     assert metrics.cache == {"hits": 9, "misses": 3, "size_bytes": 40, "is_off": 0}

@@ -12,6 +12,7 @@ import pytest
 
 from broker.coordinator.group import offset_publisher
 from broker.coordinator.group.offset_publisher import OffsetPublisher
+from broker.ipc.codec import decode, encode
 from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.delta.actions import add_action, remove_action
 from kafka_ds.delta.commit import PlainChange
@@ -193,10 +194,10 @@ def test_no_table_has_no_rows() -> None:
 async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) -> None:
     async with in_process(tmp_path) as broker:
         node = broker.node
-        asked: list[dict[str, Any]] = []
+        asked: list[Any] = []
 
-        async def ask(request: dict[str, Any]) -> None:
-            asked.append(json.loads(json.dumps(request)))
+        async def ask(request: Any) -> Any:
+            asked.append(decode(encode(request)[0]))
 
         notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
         await notes.note()
@@ -211,7 +212,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         await notes.note()
         await notes.note()
         assert len(asked) == 2
-        rows = list(rows_of(asked[1]["partitions"], asked[1]["shards"], 5))
+        rows = list(rows_of(asked[1].partitions, asked[1].shards, 5))
         (offset,) = (row for row in rows if row["kind"] == "offset")
         assert (offset["group_id"], offset["topic"], offset["committed_offset"]) == (
             "billing",
@@ -226,8 +227,8 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         assert context is not None
         context.close()
         await notes.note()
-        assert index not in [json.loads(each)[0] for each in asked[2]["shards"]]
-        assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2]["partitions"]]
+        assert index not in [json.loads(each)[0] for each in asked[2].shards]
+        assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2].partitions]
 
 
 @in_loop
@@ -240,9 +241,9 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.create("orders")
         await node.groups.topic.ensure()
         node.groups.start()
-        asked: list[dict[str, Any]] = []
+        asked: list[Any] = []
 
-        async def ask(request: dict[str, Any]) -> None:
+        async def ask(request: Any) -> Any:
             asked.append(request)
             if len(asked) == 1:
                 await asyncio.Event().wait()
@@ -251,10 +252,10 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         assert not await notes.publish()
         assert "are not published to the lake" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
-        assert asked[0]["shards"] == []
+        assert asked[0].shards == []
         await broker.ask(_commit("billing", 7), 8)
         assert await notes.publish()
-        assert len(asked[1]["shards"]) == 1
+        assert len(asked[1].shards) == 1
         never = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
         assert await never.publish()
         assert len(asked) == 2
@@ -268,8 +269,8 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
     async with in_process(tmp_path) as broker:
         node, shards = broker.node, []
 
-        async def ask(request: dict[str, Any]) -> None:
-            shards.extend(request["shards"])
+        async def ask(request: Any) -> Any:
+            shards.extend(request.shards)
 
         notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000)
         await broker.create("orders")
