@@ -383,7 +383,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         }
         if not asked:
             return []
-        ends = self._reader.cluster.epoch_ends(asked)
+        ends = self._reader.brokers.cluster.epoch_ends(asked)
         return [
             f"{tp}: the records of leader epoch {asked[tp]} now end at {end.end_offset}, below "
             f"{positions[tp].offset}"

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from kafka_ds.client.cluster import Cluster, OffsetAnswer
 from kafka_ds.errors import OptionError, PlanDiverged, TopicGone
 from kafka_ds.protocol.messages.offsets import EARLIEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.filters.intervals import HIGHEST, NONE, Intervals
 from kafka_ds.source.options.limits import AtLeaderEpoch, names
+from kafka_ds.source.plan.brokers import Brokers
 from kafka_ds.source.plan.scan_plan import LakeFile, LakeView, PartitionView
 
 if TYPE_CHECKING:
@@ -36,47 +36,36 @@ class Bounds:
     leader_epoch: int
 
 
-class Asked(Protocol):
-    """Whom to ask: a `OffsetReader`."""
-
-    @property
-    def cluster(self) -> Cluster: ...
-
-    def answers(
-        self, questions: Mapping[TopicPartition, int], *, committed: bool
-    ) -> dict[TopicPartition, OffsetAnswer]: ...
-
-
 # -- filters on the leader epoch ----------------------------------------------------------------
 
 
 def offsets_of_epochs(
-    asked: Asked, views: Sequence[PartitionView], wanted: Intervals | None
+    brokers: Brokers, views: Sequence[PartitionView], wanted: Intervals | None
 ) -> dict[TopicPartition, Intervals]:
     """The offsets that were written under the epochs asked for, where the leader knows them."""
     if wanted is None:
         return {}
     epochs = {v.topic_partition: v.leader_epoch for v in views if v.leader_epoch >= 0}
-    known = _with_history(asked, epochs)
+    known = _with_history(brokers, epochs)
     found = dict.fromkeys(known, NONE)
     for low, high in wanted:
-        started = _ends_of(asked, known, low - 1, unknown=0)
-        ended = _ends_of(asked, known, high - 1, unknown=HIGHEST)
+        started = _ends_of(brokers, known, low - 1, unknown=0)
+        ended = _ends_of(brokers, known, high - 1, unknown=HIGHEST)
         for tp, spans in found.items():
             found[tp] = spans.union(Intervals.of((started[tp], ended[tp])))
     return found
 
 
 def _with_history(
-    asked: Asked, leader_epochs: Mapping[TopicPartition, int]
+    brokers: Brokers, leader_epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Those whose leader knows the epochs of its whole log."""
-    first = asked.answers(dict.fromkeys(leader_epochs, EARLIEST), committed=False)
+    first = brokers.answers(dict.fromkeys(leader_epochs, EARLIEST), committed=False)
     return {tp: n for tp, n in leader_epochs.items() if first[tp].leader_epoch != UNKNOWN_EPOCH}
 
 
 def _ends_of(
-    asked: Asked, leader_epochs: Mapping[TopicPartition, int], epoch: int, *, unknown: int
+    brokers: Brokers, leader_epochs: Mapping[TopicPartition, int], epoch: int, *, unknown: int
 ) -> dict[TopicPartition, int]:
     """Where this epoch ends, 0 for those below the first and HIGHEST for the present one and later.
 
@@ -84,7 +73,7 @@ def _ends_of(
     """
     ends = {tp: HIGHEST if epoch >= current else 0 for tp, current in leader_epochs.items()}
     questions = {tp: epoch for tp, current in leader_epochs.items() if 0 <= epoch < current}
-    for tp, end in asked.cluster.epoch_ends(questions).items() if questions else ():
+    for tp, end in brokers.cluster.epoch_ends(questions).items() if questions else ():
         ends[tp] = end.end_offset if end.end_offset >= 0 else unknown
     return ends
 
@@ -93,7 +82,7 @@ def _ends_of(
 
 
 def ends_as_of(
-    asked: Asked,
+    brokers: Brokers,
     limit: AtLeaderEpoch,
     bounds: Mapping[TopicPartition, Bounds],
     lakes: Mapping[TopicPartition, LakeView],
@@ -114,10 +103,10 @@ def ends_as_of(
     _refuse_future(limit, wanted, newest)
     past = {tp: current for tp, current in newest.items() if wanted[tp] < current}
     found = {tp: each.end for tp, each in bounds.items() if each.leader_epoch >= 0}
-    told = _with_history(asked, past) if past else {}
+    told = _with_history(brokers, past) if past else {}
     for epoch in {wanted[tp] for tp in told}:
         same = {tp: current for tp, current in told.items() if wanted[tp] == epoch}
-        ends = _ends_of(asked, same, epoch, unknown=HIGHEST)
+        ends = _ends_of(brokers, same, epoch, unknown=HIGHEST)
         found |= {tp: min(end, bounds[tp].end) for tp, end in ends.items()}
     unknown = (set(bounds) - set(found)) | (set(past) - set(told))
     found |= {tp: _end_in_table(lakes.get(tp), wanted[tp], bounds[tp].end) for tp in unknown}
@@ -184,7 +173,9 @@ class Held:
     problems: dict[TopicPartition, Exception]
 
 
-def held_to(asked: Asked, bounds: Mapping[TopicPartition, Bounds], pinned: StreamOffset) -> Held:
+def held_to(
+    brokers: Brokers, bounds: Mapping[TopicPartition, Bounds], pinned: StreamOffset
+) -> Held:
     """Hold what there is now against what was pinned: the same topic, the same records below each end.
 
     The bounds that come back bear the plan's leader epochs: no record of a later one is the plan's, and where a leader
@@ -207,7 +198,7 @@ def held_to(asked: Asked, bounds: Mapping[TopicPartition, Bounds], pinned: Strea
         for tp in found
         if 0 <= pinned.positions[tp].epoch < bounds[tp].leader_epoch
     }
-    ends = asked.cluster.epoch_ends(later) if later else {}
+    ends = brokers.cluster.epoch_ends(later) if later else {}
     for tp, end in ends.items():
         if 0 <= end.end_offset < pinned.positions[tp].offset:
             problems[tp] = PlanDiverged(

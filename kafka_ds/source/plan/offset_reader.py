@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import logging
 import re
-import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from kafka_ds.client.cluster import Cluster, OffsetAnswer, Topic
+from kafka_ds.client.cluster import OffsetAnswer, Topic
 from kafka_ds.client.samples import Samples
 from kafka_ds.errors import (
-    AuthenticationRefused,
-    ClientError,
-    NobodyListens,
-    NoSuchHost,
     OptionError,
     TopicGone,
     UnsupportedByBroker,
@@ -42,6 +37,7 @@ from kafka_ds.source.options.limits import (
     names,
 )
 from kafka_ds.source.options.options import Options
+from kafka_ds.source.plan.brokers import Brokers
 from kafka_ds.source.plan.lake_tables import LakeTables
 from kafka_ds.source.plan.leader_epochs import UNKNOWN_EPOCH, Bounds, ends_as_of, offsets_of_epochs
 from kafka_ds.source.plan.scan_plan import LakeView, PartitionView
@@ -58,23 +54,14 @@ class OffsetReader:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._cluster: Cluster | None = None
+        self.brokers = Brokers(options)
         self._tables: LakeTables | None = None
         self._lakes: dict[str, Mapping[int, LakeView]] = {}
         self._samples = Samples()
 
     def close(self) -> None:
         """End the connections."""
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-
-    @property
-    def cluster(self) -> Cluster:
-        """The brokers, connected when first needed."""
-        if self._cluster is None:
-            self._cluster = Cluster(self.options.client)
-        return self._cluster
+        self.brokers.close()
 
     @property
     def offline(self) -> bool:
@@ -93,8 +80,8 @@ class OffsetReader:
         wanted: set[str] | None = set(subscription.topics) | {t for t, _ in subscription.assigned}
         if subscription.pattern is not None:
             wanted = None
-        ask = self.tables().topics if self.offline else self.cluster.topics
-        found = self._retried(lambda: ask(wanted))
+        ask = self.tables().topics if self.offline else self.brokers.cluster.topics
+        found = self.brokers.retried(lambda: ask(wanted))
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
             return {
@@ -146,8 +133,12 @@ class OffsetReader:
             while True:
                 try:
                     found = (
-                        self.cluster.offsets(dict.fromkeys(left, LATEST), read_committed=committed),
-                        self.cluster.offsets(dict.fromkeys(left, first), read_committed=False),
+                        self.brokers.cluster.offsets(
+                            dict.fromkeys(left, LATEST), read_committed=committed
+                        ),
+                        self.brokers.cluster.offsets(
+                            dict.fromkeys(left, first), read_committed=False
+                        ),
                     )
                     self._check_ids(topics, {topic for topic, _ in left})
                     return found
@@ -158,7 +149,7 @@ class OffsetReader:
                         raise
                     left.intersection_update(still)
 
-        ends, starts = self._retried(ask)
+        ends, starts = self.brokers.retried(ask)
         return {
             tp: Bounds(
                 topic_id=topics[tp.topic].topic_id,
@@ -178,7 +169,7 @@ class OffsetReader:
             TopicGone: they are.
         """
         for name in wanted:
-            old, new = topics[name], self.cluster.topic(name)
+            old, new = topics[name], self.brokers.cluster.topic(name)
             if _differ(old, new):
                 raise TopicGone(f"topic {name}: {old.topic_id.hex()} is now {new.topic_id.hex()}")
 
@@ -238,21 +229,6 @@ class OffsetReader:
                 )
         return found
 
-    def ask(
-        self, questions: Mapping[TopicPartition, int], *, committed: bool
-    ) -> dict[TopicPartition, int]:
-        """Offsets for timestamps (and -1, -2, -4), tried as often as ``fetchOffset.numRetries`` says."""
-        answers = self.answers(questions, committed=committed)
-        return {partition: answer.offset for partition, answer in answers.items()}
-
-    def answers(
-        self, questions: Mapping[TopicPartition, int], *, committed: bool
-    ) -> dict[TopicPartition, OffsetAnswer]:
-        """The same, with the leader epochs of what was found."""
-        if not questions:
-            return {}
-        return self._retried(lambda: self.cluster.offsets(questions, read_committed=committed))
-
     def stored(
         self,
         spans: Mapping[TopicPartition, tuple[int, int]],
@@ -269,7 +245,11 @@ class OffsetReader:
             place = max(start, cold_end, bounds[tp].start)
             if place < end:
                 places[tp] = place
-        known = self._retried(lambda: self._samples.look(self.cluster, places)) if places else {}
+        known = (
+            self.brokers.retried(lambda: self._samples.look(self.brokers.cluster, places))
+            if places
+            else {}
+        )
         return {
             tp: Stored(
                 lake=lakes.get(tp), hot_offset_bytes=known[tp].offset_bytes, hole=known[tp].hole
@@ -278,20 +258,6 @@ class OffsetReader:
             else Stored(lake=lakes.get(tp))
             for tp in spans
         }
-
-    def _retried(self, ask: Callable[[], Value]) -> Value:
-        for attempt in range(self.options.fetch_offset_retries + 1):
-            try:
-                return ask()
-            except (AuthenticationRefused, NobodyListens, NoSuchHost):
-                raise
-            except (ClientError, KafkaError) as problem:
-                if attempt == self.options.fetch_offset_retries:
-                    raise
-                LOGGER.warning("asking for offsets, attempt %d: %s", attempt + 1, problem)
-                self.close()
-                time.sleep(self.options.fetch_offset_retry_interval_ms / 1_000)
-        raise AssertionError("the last attempt raises")
 
     # -- what was asked for ---------------------------------------------------------------------
 
@@ -306,7 +272,7 @@ class OffsetReader:
         if isinstance(limit, AtTimestamp | AtTimestamps):
             return self._resolve_times(limit, bounds, starting=starting)
         if isinstance(limit, AtLeaderEpoch):
-            return ends_as_of(self, limit, bounds, self.lakes)
+            return ends_as_of(self.brokers, limit, bounds, self.lakes)
         if isinstance(limit, Everywhere):
             wanted: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.offset)
         else:
@@ -346,7 +312,7 @@ class OffsetReader:
             times = self._named(limit, limit.timestamps_ms, bounds)
         else:
             times = dict.fromkeys(bounds, limit.timestamp_ms)
-        found = self.ask(times, committed=self.options.client.read_committed)
+        found = self.brokers.offsets(times, committed=self.options.client.read_committed)
         young = {tp: times[tp] for tp, offset in found.items() if offset < 0}
         if young and starting and self.options.no_match == "error":
             raise OptionError(
@@ -415,9 +381,9 @@ class OffsetReader:
             # The first record that is young enough: no earlier one can be, whatever comes after it.
             first_ms = -(-predicate.timestamp.start // 1_000)
             if predicate.timestamp.start > LOWEST and first_ms >= 0:
-                answers = self.ask(dict.fromkeys(keys, first_ms), committed=False)
+                answers = self.brokers.offsets(dict.fromkeys(keys, first_ms), committed=False)
                 floors = {tp: HIGHEST if at < 0 else at for tp, at in answers.items()}
-        epochs = offsets_of_epochs(self, hot, predicate.leader_epoch)
+        epochs = offsets_of_epochs(self.brokers, hot, predicate.leader_epoch)
         return [
             replace(
                 view,
@@ -446,7 +412,7 @@ class OffsetReader:
                 raise OptionError(f"option 'lake': there is no folder {self.options.lake}")
             return tables
         try:
-            uri = self.cluster.broker_setting(LAKE_SETTING)
+            uri = self.brokers.cluster.broker_setting(LAKE_SETTING)
         except (UnsupportedByBroker, KafkaError) as problem:
             LOGGER.warning("the brokers do not say whether there is a lake: %s", problem)
             uri = None

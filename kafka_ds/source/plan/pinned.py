@@ -111,7 +111,7 @@ def _held(
     options = reader.options
     if options.pinned_to is None:
         return bounds
-    held = held_to(reader, bounds, options.pinned_to)
+    held = held_to(reader.brokers, bounds, options.pinned_to)
     for problem in held.problems.values():
         if options.fail_on_data_loss:
             raise problem
