@@ -1,13 +1,10 @@
 """Pure: which table features ask for what is not written here, and the SQL with which each is undone.
 
-Rules of this file, from Delta's protocol:
-- A feature that is listed (or implied by a protocol's version) asks something of a writer only while it is active: by
-  a property, or by what the schema says of a column. What is listed and not active is passed over.
-- Some ask something as soon as they are listed. Of those that are not known here nobody can say: they stop writers.
-- Deletion vectors ask nothing more, as files are only added whole, and removed with the vectors that they have.
-- `checkpointProtection` is about the clean-up of the log, and allows one that makes no checkpoint and takes away none
-  that is newer than what it cuts: `maintenance.clean_log` is such a one. `vacuumProtocolCheck` asks whoever vacuums
-  to look at the writer features first.
+Rules of this file: a feature that is listed (or implied by a version) asks something of a writer only while it is
+active, by a property or by what the schema says of a column. Some ask as soon as they are listed; those that are not
+known here stop writers. Deletion vectors ask nothing more, as files are added whole and removed with the vectors they
+have; `checkpointProtection` allows a clean-up that makes no checkpoint and takes away none newer than what it cuts,
+as `clean_log` is.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Shell: a Delta table's log: reading its versions, and winning the next one.
 
-Rules of this file (one instance is used by one thread at a time):
-- A commit is `_delta_log/N.json` by put-if-absent: versions are totally ordered, each has one winner.
-- An exception is not "not committed", and "exists" is not "lost": version N is read back, and the
-  commit id in it decides. While it cannot be read, the same bytes are tried again, a bounded number of
-  times; then FateUnknown is raised, with which the same attempt may be committed again.
-- Put-if-absent is exclusive only while version N still exists: once clean-up has removed it, anybody could win it
-  again. So with the newest version that is known goes the time at which it was known, by a clock that counts sleep.
-  After a quarter of the log's retention it is worth nothing, and the log is listed. A win that took so long counts
-  only when no checkpoint at or above N is found, or the versions beside N are there.
-- The whole log is listed only where nothing newer is known: else the next version is probed for. Others may have cut
-  the log behind a sleeper, below what came since: who has not seen the newest version that it knows for a minute sees
-  that it is still there, before it is taken for the newest, and before the next one is made.
+Rules of this file: a commit is `_delta_log/N.json` by put-if-absent: each version has one winner. An exception is not
+"not committed", and "exists" is not "lost": version N is read back, and the commit id in it decides; while it cannot
+be read, FateUnknown is raised, with which the same attempt is committed again. Put-if-absent is exclusive only while
+version N still exists, so what is known of the newest version is worth nothing after a quarter of the log's
+retention. One thread at a time.
 """
 
 from __future__ import annotations

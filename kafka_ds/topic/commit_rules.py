@@ -1,17 +1,10 @@
 """Pure: what a commit on a topic's table is to do, and which part of it a version that came first makes impossible.
 
-Rules of this file:
-- A commit adds or removes, never both, because streaming readers skip whole commits that remove. A new layout is the
-  exception: it brings no new row, so its adds are no change of data, and a removal is one only where rows expired.
-- Many partitions share a commit. A conflict of one takes that partition out of the commit, and the rest goes on.
-- A new layout says the metadata again, because delta-rs overlooks removals that change no data: with its OPTIMIZE of
-  the same files each row would be there twice. New metadata end any commit that was decided before.
-- A partition is out if a higher leader epoch has written, if its range or a later one is there, if its range begins
-  neither where the table ends nor where the log begins, if the log start that it sets (or a later one) is there
-  already, or if a file that it removes is gone. Epochs and ends are in the table as
-  `txn` actions, so that a leader that slept through everything reads them too.
-- Another topic id, or a change of protocol or metadata that is not on the list of harmless ones, ends the whole commit:
-  nothing is written to a table whose rules are not known.
+Rules of this file: a commit adds or removes, never both; an optimised file is the exception, which brings no new row.
+Many partitions share a commit, and a conflict takes out its partition alone: a higher leader epoch, a range that is
+there or would leave a gap, a log start that is there, a file that is gone. Epochs and ends are `txn` actions, so that
+a leader that slept reads them too. Another topic id, or a change of the table that is not known to be harmless, ends
+the whole commit.
 """
 
 from __future__ import annotations
@@ -167,6 +160,8 @@ class TopicChange:
         self._left = {part.partition: part for part in intent.partitions}
         self._protocol, self._metadata = view.protocol, view.metadata
         """As of the newest version that was looked at."""
+        # delta-rs overlooks removals that change no data: with its OPTIMIZE of the same files each row would be there
+        # twice. New metadata end any commit that was decided before.
         self._says_metadata = any(part.is_new_layout for part in intent.partitions)
         self._admit(view)
 

@@ -1,13 +1,9 @@
 """Shell: merges small files of `__remote_log_metadata` and `__cluster_metadata`; rows and their order stay the same.
 
-Rules of this file:
-- `layout` says which files are merged, as for topics' tables. A merged file holds the rows of its files, each event
-  once, in the order of (version, sequence). It is written before the one commit that puts it in their place.
-- That commit changes no data (dataChange=false), so readers that follow the events skip it. It names no broker, because
-  a broker's own last commit says what that broker has begun, and this one must not be taken for it. It holds no event,
-  so it is no decision of the cluster and conflicts with none.
-- Others append meanwhile. If another broker's merge has removed one of the files first, the attempt ends.
-- Replaced files stay until VACUUM, for readers that are about to read them.
+Rules of this file: a merged file holds the rows of its files, each event once, in the order of (version, sequence).
+Its commit changes no data, so readers that follow the events skip it. It names no broker, as a broker's own last
+commit says what that has begun, and holds no event, so it conflicts with no decision. If another merge has removed
+one of the files first, the attempt ends. Replaced files stay until VACUUM.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Pure: where a tiered partition begins by its retention, and what lies wholly below that offset (KIP-405).
 
-Rules of this file:
-- A range goes for one of three reasons, like a remote segment in Kafka: it ends below the log start; its newest record
-  is as old as retention.ms; or the partition without it is still as large as retention.bytes. For the last, what is
-  both in the log and in the lake counts once, in bytes of log.
-- Ranges are judged from the oldest on, and the first that stays keeps all after it. Nothing at or above the high
-  watermark goes.
-- A range whose epochs contradict the leader's own is skipped and not counted: it is not part of this history.
-- Retention moves the log start and nothing else. Then what lies wholly below the log start is removed. A file that
-  straddles it stays, with the ranges whose rows it holds.
+Rules of this file: a range goes if it ends below the log start, if its newest record is as old as retention.ms, or if
+the partition without it is as large as retention.bytes (what is in the log and the lake counts once). The first that
+stays keeps all after it; nothing at or above the high watermark goes; ranges of another history are not counted.
+Retention moves the log start alone; then what lies wholly below it is removed, and a file that straddles it stays.
 """
 
 from collections.abc import Iterable, Sequence

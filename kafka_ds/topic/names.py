@@ -31,7 +31,7 @@ CLUSTER_MARK = f"{CLUSTER_METADATA}/{LOG_FOLDER}"
 ID_CHARACTERS = 22
 _OFFSET_DIGITS = 20
 
-# Says that a file is to be compressed anew (`layout`).
+# Says that a file is to be compressed anew (`optimize`).
 _LIGHT = "light-"
 _DATA_FILE = re.compile(rf"(?:.*/)?\d{{20}}-({_LIGHT})?[A-Za-z0-9_-]{{{ID_CHARACTERS}}}\.parquet")
 _APP_ID = re.compile(rf"([A-Za-z0-9_-]{{{ID_CHARACTERS}}})-(\d+)(-start|-epoch)?")

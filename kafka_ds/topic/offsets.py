@@ -1,12 +1,9 @@
 """Shell: `__offsets`: where partitions and groups are, as each broker noted it last, as a Delta table.
 
-Rules of this file:
-- A broker's rows are one file, in a Delta partition of its own, and a note replaces all of them in one commit. So the
-  table holds only the present and stays small; the past is in its older versions, as long as those are kept.
-- If two brokers have rows about the same thing (leaders change), readers decide by the leader epoch: `present`.
-- The groups of a coordinator are in the table at each version. A broker's note removes its own rows of a partition of
-  `__consumer_offsets` only when it covers that partition again, or when a broker of a higher leader epoch has noted it.
-- If others have changed the same rows meanwhile, the note is made afresh: nobody needs the older one.
+Rules of this file: a broker's rows are one file, in a Delta partition of its own, and a note replaces all of them in
+one commit; the past is in older versions. Readers decide between two brokers by the leader epoch: `present`. A note
+removes its broker's rows of a partition of `__consumer_offsets` only when it covers that again, or when a broker of a
+higher leader epoch has. If others changed the same rows meanwhile, it is made afresh.
 """
 
 from __future__ import annotations

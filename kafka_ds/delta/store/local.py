@@ -1,16 +1,9 @@
 """Shell: the lake in a folder, exclusive by link(2), durable by fsync.
 
-Rules of this file:
-- Those of `kafka_ds.delta.store.store`; a file gets its name when all of it is on the disk.
-- A folder's fsync that failed may have dropped what it was to write, and the next one succeeds without that. So a name
-  is put there anew, with the same bytes, before the next fsync is believed. (Another process that goes on from the name
-  meanwhile does not know.)
-- A folder can go and come back while brokers run: a disk that is not mounted for a while. Nothing is made in its place:
-  a decision that was written there would be gone when it is back, and the next one would leave a hole. So the root is
-  made at most once, before the first write, and a commit is made only beside the one that it follows: it may also be
-  an older copy that came back. (A commit that was cleaned up is older than all that may follow one.)
-- Nor is it said of a file that it is not there: a consumer would be told that its offsets are gone. An empty folder may
-  be a mount point: who knows what lies in every such lake, or has read there, looks for that (`mark`).
+Rules of this file: a file gets its name when all of it is on the disk. After a folder's fsync that failed the name is
+put there anew before the next one is believed. A folder can go and come back while brokers run: nothing is made in
+its place, so the root is made at most once, and a commit only beside the one that it follows. Nor is it said that a
+file is not there if the whole lake may be gone (`mark`): a consumer would be told that its offsets are.
 """
 
 from __future__ import annotations

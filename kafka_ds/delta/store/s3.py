@@ -1,19 +1,10 @@
 """Shell: the lake in an object store of S3's kind.
 
-Rules of this file:
-- `put_if_absent` is a conditional PUT (`If-None-Match: *`). Where the answer to it was lost the library asks again
-  and is told that the object exists, which is False here: whose it is must be read, as everywhere.
-- Any other error of a write leaves its fate unknown; none is `NotWritten`.
-- What a store may always answer (503 SlowDown, a connection that is reset) is asked again here, with growing pauses. A
-  decision and the lease are asked for briefly, as those who make them try again by themselves and have to be able to
-  stop; a read and a data file for long, as a task of Spark's or a copy fails with it.
-- A bucket that is not there is an error, never an object that is not there (a HEAD alone cannot tell: whoever asks
-  for a size has read before). What the store's refusals mean is said in `s3_errors`.
-- Where the store is and who asks for it come from AWS's own environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
-  `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, a role of the machine …), never from an option or a setting: secrets
-  have no place in a plan, a log line or a table.
-- A file that is made in pieces is put as a whole when it is complete: what failed before leaves nothing behind.
-- Paths are relative to the address; an absolute one below it, as other engines may write, is understood too.
+Rules of this file: `put_if_absent` is a conditional PUT; where the answer was lost the library asks again and is told
+that the object exists: whose it is must be read. Any other error of a write leaves its fate unknown. What a store may
+always answer (503, a reset) is asked again: briefly for decisions and the lease, long for reads and data. A bucket
+that is not there is an error. Address and secrets come from AWS's own environment, never from an option. A file that
+is made in pieces is put as a whole.
 """
 
 from __future__ import annotations

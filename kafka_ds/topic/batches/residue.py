@@ -1,13 +1,9 @@
 """Pure: the residue of a tiered range: what never enters the table, as the bytes that it was.
 
-Rules of this file:
-- One file a range: aborted, control, empty and undecodable batches in offset order, with the
-  range's leader epochs and the producer snapshot, so that a reader of all records and a replica that
-  rebuilds its state need nothing else.
-- `magic | u32 header length | u32 CRC of the header | header (JSON) | batches`. The header says where each
-  batch lies, how long it is, and its CRC: one of them is read without the others.
-- Nothing that a file says is believed before it is checked: lengths against the file, bytes against
-  their CRC. A file that fails is named.
+Rules of this file: one file a range holds its aborted, control, empty and undecodable batches in offset order, its
+leader epochs and the producer snapshot: a reader of all records, and a replica that rebuilds its state, need nothing
+else. `magic | u32 header length | u32 CRC of the header | header (JSON) | batches`; the header says where each batch
+lies, how long it is, and its CRC. Nothing is believed before it is checked; a file that fails is named.
 """
 
 from __future__ import annotations

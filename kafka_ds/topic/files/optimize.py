@@ -1,16 +1,9 @@
 """Pure: which files of a topic's table are to be rewritten: small ones, badly laid out ones, those with expired rows.
 
-Rules of this file:
-- Files are considered in the order of their offsets, in groups that do not interleave. A file that lies wholly below
-  the log start is left alone: retention removes it as it is.
-- A file that is badly laid out inside is rewritten by itself, so that no more than one such file is sorted at once.
-  Files that overlap are merged once each of them is sorted: a merge holds one page of each. A few small ones: at once.
-- Small files that follow one another are merged when there are enough of them, or enough bytes. None is rewritten
-  unless the others hold as much as it does: so a row is rewritten only a few times in its life, however small the
-  copies are.
-- A file that was compressed lightly, because copies did not keep up, counts as small whatever its size. Once no more
-  can be added to it, because a larger file follows or it fills one, it is rewritten in any case, alone if need be.
-- The file itself is asked only if its name does not say that it was written here.
+Rules of this file: files are considered in offset order, in groups that do not interleave; what lies wholly below the
+log start is left to retention. A badly laid out file is rewritten by itself, files that overlap are merged once each
+is sorted. Small files that follow one another are merged when there are enough of them, and none unless the others
+hold as much: so a row is rewritten a few times in its life. A file that was compressed in haste counts as small.
 """
 
 from __future__ import annotations

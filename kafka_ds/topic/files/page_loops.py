@@ -1,12 +1,8 @@
 """Pure: the loops that turn bytes of Parquet's pages into numbers and offsets; compiled by `pages.py`.
 
-Rules of this file (Parquet's Encodings.md):
-- No byte is read outside of the bytes given, and none written outside of the output. What breaks a rule of the
-  encoding gives MALFORMED; nothing here raises.
-- DELTA_BINARY_PACKED: a block's size, its miniblocks, the count and the first value; then for each block the least
-  delta, the miniblocks' bit widths, and the deltas above the least one, packed from the lowest bit on. Sums wrap.
-- RLE: runs of one value, and groups of 8 packed bits; here of levels of one bit.
-- Positions are computed signed and used unsigned, as in `kafka_ds.records.decoder`.
+Rules of this file: no byte is read outside of the bytes given, and none written outside of the output; what breaks a
+rule of the encoding (Parquet's Encodings.md) gives MALFORMED, and nothing raises. DELTA_BINARY_PACKED sums wrap. RLE
+is of levels of one bit. Positions are computed signed and used unsigned, as in `kafka_ds.records.decoder`.
 """
 
 from __future__ import annotations

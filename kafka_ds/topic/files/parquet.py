@@ -1,16 +1,10 @@
 """Shell: the Parquet files of a topic's table: written in offset order, read by offset.
 
-Rules of this file:
-- A file is written once, through the store, and is durable when `write_rows` returns. Its row groups hold about 1 MiB
-  each, measured by the bytes of their rows: reading 500 rows at a random offset takes 2 ms this way, and 95 ms from one
-  large group.
-- Compression is zstd. The counting columns are delta-encoded, which makes the framing of batches almost free. Lengths
-  are stored apart from the values, so that text follows text: a tenth fewer bytes for small records, at no more work.
-  There are no dictionaries, which seldom pay for keys and values. Statistics are kept on offset and timestamp, and on
-  columns that usually have one value for all rows (`footers`).
-- A reader takes files as other engines leave them: groups without statistics, overlapping or unsorted, columns missing
-  or of another width. Rows come out sorted, each offset once.
-- A bounded number of footers is kept: a file's name is never used twice.
+Rules of this file: a file is durable when `write_rows` returns. Row groups hold about 1 MiB of rows each: 500 rows at
+a random offset take 2 ms, and 95 ms from one large group. Counting columns are delta-encoded, lengths lie apart from
+values, there are no dictionaries, statistics are on offset, timestamp and columns that usually have one value. A
+reader takes files as other engines leave them; rows come out sorted, each offset once. A file's name is never used
+twice.
 """
 
 from __future__ import annotations

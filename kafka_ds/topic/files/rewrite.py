@@ -1,12 +1,9 @@
 """Shell: rewrites files of a topic's table: the same rows, in offset order, without those that expired.
 
-Rules of this file:
-- Rows are taken window by window of offsets, each of about WINDOW_BYTES, from all files that overlap it, one row group
-  at a time. So no more than that is in memory, however the files are laid out and however large they are.
-- Columns that others have added to the table go with their rows. If two files disagree on such a column's type, nothing
-  is written: its owner has to mend that.
-- The rows written are counted against the rows to be kept, by the files' own footers and offsets. If the counts differ
-  (for example because an offset is there twice), the whole result is dropped.
+Rules of this file: rows are taken window by window of offsets, each of about WINDOW_BYTES, so no more is in memory
+however the files are laid out. Columns that others have added go with their rows; where two files disagree on such a
+type, nothing is written. The rows written are counted against those to be kept; if the counts differ (an offset is
+there twice), the whole result is dropped.
 """
 
 from __future__ import annotations
