@@ -3,8 +3,7 @@
 Rules of this file:
 - Access is decided before the handler sees the request, by the table in `access`; only the filtering of answers comes
   later. If nothing of the request is allowed, the handler is not called.
-- A refusal looks like the API's own errors, and is made by the same functions. It does not reveal whether the resource
-  exists.
+- A refusal looks like the API's own errors. It does not reveal whether the resource exists.
 - If there are quotas, usage is counted (`throttle`), and the answer says how long the client must wait.
 - Without an authorizer and without quotas this costs one check for each.
 """

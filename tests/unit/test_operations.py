@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import broker.node  # noqa: F401 - imports everything that declares
+import broker.metrics_doc  # noqa: F401 - imports everything that declares
 from broker.config.loader import broker_settings, topic_settings
 from broker.metrics.names import declared
 
