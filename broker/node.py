@@ -292,6 +292,12 @@ class Node(Parts):
             raise ConfigError(f"topic {topic}: {error}") from None
 
     def _wire(self, metadata_log: MetadataLog) -> None:
+        if self.config.remote_log_storage_system_enable:
+            self.tier = TierManager(
+                TierSettings.of(self.config.values()),
+                self.clock,
+                lambda name: self.config.value_of(name),
+            )
         self._wire_cluster(metadata_log)
         self._wire_replicas()
         self._wire_coordinators()
@@ -303,14 +309,6 @@ class Node(Parts):
             disk=self.disk,
             executor=self._executor,
         )
-        if config.remote_log_storage_system_enable:
-            self.tier = TierManager(
-                TierSettings.of(config.values()),
-                self.clock,
-                lambda name: self.config.value_of(name),
-            )
-            self.replica_manager.tier = self.tier
-            self.controller.on_commit = self._committed
 
     def _wire_cluster(self, metadata_log: MetadataLog) -> None:
         config = self.config
@@ -320,6 +318,8 @@ class Node(Parts):
             node_id=config.node_id,
             new_controller=self._new_controller,
             executor=self._threads(1, "controller"),
+            on_commit=self._committed,
+            on_failed=self._fail,
         )
         self.member = ClusterMember(
             config,
@@ -343,25 +343,23 @@ class Node(Parts):
 
     def _wire_replicas(self) -> None:
         config = self.config
-        self.replica_manager = ReplicaManager(
-            self.log_manager,
-            node_id=config.node_id,
-            clock=self.clock,
-            image=self.metadata,
-            log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
-            checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-            lag_ms_max=config.replica_lag_time_max_ms,
-        )
         self.isr_proposals = IsrProposals(
             self.member.channel,
             node_id=config.node_id,
             broker_epoch=lambda: self.member.broker_epoch,
             timeout_ms=config.request_timeout_ms,
         )
-        self.replica_manager.proposer = self.isr_proposals
+        self.replica_manager = ReplicaManager(
+            self.log_manager,
+            fetcher_context_of(self),
+            log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
+            proposer=self.isr_proposals,
+            decide_recovered=self.member.requests.recovered,
+            tier=self.tier,
+            checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+            lag_ms_max=config.replica_lag_time_max_ms,
+        )
         self.log_manager.on_directory_failed = self.replica_manager.directory_failed
-        self.replica_manager.decide_recovered = self.member.requests.recovered
-        self.replica_manager.follow_others(fetcher_context_of(self))
         self.moves = moves_of(self)
 
     def _wire_coordinators(self) -> None:

@@ -56,6 +56,10 @@ Result = TypeVar("Result")
 Apply = Callable[[Sequence[Event]], Awaitable[None]]
 
 
+def _ignore(*_: object) -> None:
+    """Nobody is to be told."""
+
+
 class ClusterDriver:
     """The cluster's metadata at this broker, which decides or follows."""
 
@@ -67,17 +71,20 @@ class ClusterDriver:
         node_id: int,
         new_controller: Callable[[MetadataImage], Controller],
         executor: Executor | None = None,
+        on_commit: Callable[[int, Sequence[Event]], None] = _ignore,
+        on_failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
-        """`image` is what `log.load()` gave; `executor` runs one thing at a time."""
+        """`image` is what `log.load()` gave; `executor` runs one thing at a time.
+
+        `on_commit` is told of each commit of this controller after it was applied: version and events; `on_failed`
+        of an unexpected error, after which this broker cannot go on.
+        """
         self.image = image
         # How far the image has taken effect on this broker: behind `image.version` while a commit is applied.
         self.applied_version = image.version
         self.apply: Apply = _nothing_follows
-        # Told of each commit of this controller after it was applied: version and events.
-        self.on_commit: Callable[[int, Sequence[Event]], None] | None = None
-        self.on_resigned: Callable[[], None] | None = None
-        # Called after an unexpected error: this broker cannot go on.
-        self.on_failed: Callable[[BaseException], None] | None = None
+        self._on_commit = on_commit
+        self._on_failed = on_failed
         # Counted for the metrics.
         self.new_active_controllers = 0
         self.apply_errors = 0
@@ -172,7 +179,7 @@ class ClusterDriver:
             begin(self._controller)
             self._is_active = True
             self.new_active_controllers += 1
-        self._tell_of_commit(version, claiming.events)
+        self._on_commit(version, claiming.events)
         return True
 
     async def confirm(self) -> bool:
@@ -292,9 +299,9 @@ class ClusterDriver:
             # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
             self._take_back([], Superseded(str(error)))
             why = OSError(f"{error}; this broker has to be started anew")
-            if self.on_failed is not None and not self._is_left_behind:
+            if not self._is_left_behind:
                 self._is_left_behind = True
-                self.on_failed(why)
+                self._on_failed(why)
             raise why from error
 
     async def _take_all(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
@@ -394,8 +401,7 @@ class ClusterDriver:
             self._take_back(group, error)
             if not isinstance(error, Exception):
                 raise
-            if self.on_failed is not None:
-                self.on_failed(error)
+            self._on_failed(error)
         finally:
             self._committer = None
 
@@ -413,7 +419,7 @@ class ClusterDriver:
             if not each.done.done():
                 each.done.set_result(None)
         if events:
-            self._tell_of_commit(version, events)
+            self._on_commit(version, events)
 
     async def _commit(
         self, events: Sequence[Event], *, asks_again: bool = True
@@ -488,12 +494,6 @@ class ClusterDriver:
         _LOGGER.error("%s: %s: Resigned as controller", self.folder, error or "interrupted")
         self._is_active = False
         self._wake()
-        if self.on_resigned is not None:
-            self.on_resigned()
-
-    def _tell_of_commit(self, version: int, events: Sequence[Event]) -> None:
-        if self.on_commit is not None:
-            self.on_commit(version, events)
 
 
 async def _nothing_follows(_: Sequence[Event]) -> None:

@@ -68,7 +68,7 @@ class ClusterMember:
         self._network = network
         self._lease_thread = lease_thread
         self._handle_locally = handle_locally
-        self._failed = driver.on_failed = failed
+        self._failed = failed
         self._peers: list[Peers] = []
         self._asking = self._new_peers()
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -44,7 +44,7 @@ class LakeRecovery:
         self,
         led: Iterable[HostedPartition],
         *,
-        tier: Callable[[], TierManager | None],
+        tier: TierManager | None,
         decide_recovered: DecideRecovered,
         elected: Callable[[HostedPartition], None],
         write_recovery_points: Callable[[str], Awaitable[None]],
@@ -110,7 +110,7 @@ class LakeRecovery:
 
     async def _meet_lake(self, waiting: Sequence[HostedPartition]) -> list[HostedPartition]:
         """Let those go on behind the lake that end below it or part from it; all of whom the lake could say."""
-        tier = self._tier()
+        tier = self._tier
         known = [p for p in waiting if tier is None or not p.log.config.has_table]
         if tier is None:
             return known
@@ -193,28 +193,28 @@ class LakeRecovery:
         log.update_high_watermark(end + 1)
         return True
 
-    async def end_of_lake(
-        self, partition: FollowedPartition, offset: int | None
-    ) -> tuple[int, RemoteLogAuxState]:
-        """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 
-        That is behind the range that holds `offset`, the last one below the leader's local log (KIP-405); or behind
-        the lake's end for None (KIP-1023).
+async def end_of_lake(
+    tier: TierManager | None, partition: FollowedPartition, offset: int | None
+) -> tuple[int, RemoteLogAuxState]:
+    """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 
-        Raises:
-            KafkaError: the lake cannot say.
-        """
-        tier = self._tier()
-        if tier is None or not partition.log.config.remote_storage_enable:
-            raise KafkaError(
-                ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-                f"{partition.log.name}: no lake is known here",
-            )
-        where = (partition.topic, partition.topic_id, partition.index)
-        if offset is None:
-            offset = await tier.known_tiered_end(*where)
-        next_offset, ended = await tier.ending(*where, offset)
-        return next_offset, replace(ended, has_markers_to_come=True)
+    That is behind the range that holds `offset`, the last one below the leader's local log (KIP-405); or behind
+    the lake's end for None (KIP-1023).
+
+    Raises:
+        KafkaError: the lake cannot say.
+    """
+    if tier is None or not partition.log.config.remote_storage_enable:
+        raise KafkaError(
+            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+            f"{partition.log.name}: no lake is known here",
+        )
+    where = (partition.topic, partition.topic_id, partition.index)
+    if offset is None:
+        offset = await tier.known_tiered_end(*where)
+    next_offset, ended = await tier.ending(*where, offset)
+    return next_offset, replace(ended, has_markers_to_come=True)
 
 
 def _home_of(log: Log) -> str:

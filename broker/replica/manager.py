@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.config.settings import ConfigError
@@ -29,32 +31,27 @@ from broker.metadata.events import (
     TopicDeleted,
     UnfenceBroker,
 )
-from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import in_force
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
-from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
+from broker.replica.lake_recovery import DecideRecovered, end_of_lake
 from broker.replica.leader.hosted import HostedPartition, Proposer
 from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.replicas import Replicas
 from broker.replica.state_applier import ReplicaStateApplier
 from broker.replica.strays import set_strays_aside
-from broker.replica.topic_metrics import topic_metrics
-from broker.seams import Clock
+from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 
 if TYPE_CHECKING:
+    from broker.metrics.topics import PerTopic
     from broker.remote.manager import TierManager
 
 _LOGGER = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_MS = 5_000
-
-
-async def _undecided(_: Sequence[tuple[bytes, int]]) -> None:
-    raise AssertionError("nobody decides for the cluster yet")
 
 
 class ReplicaManager:
@@ -63,68 +60,59 @@ class ReplicaManager:
     def __init__(
         self,
         log_manager: LogManager,
+        context: FetcherContext,
         *,
-        node_id: int,
-        clock: Clock,
-        image: MetadataImage,
         log_config: Callable[[Mapping[str, str]], LogConfig],
+        proposer: Proposer,
+        decide_recovered: DecideRecovered,
+        tier: TierManager | None = None,
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
         lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
+        new_fetchers: Callable[[FetcherContext], Fetchers] = Fetchers,
     ) -> None:
-        """`image` is the published one; `log_config` makes a log's settings of a topic's own."""
-        self.tier: TierManager | None = None
-        self.topic_metrics = topic_metrics()
+        """`log_config` makes a log's settings of a topic's own; `proposer` asks the controller for changes of ISRs.
+
+        `decide_recovered` makes it durable that partitions have met the lake.
+        """
         self._log_manager = log_manager
-        self._node_id = node_id
-        self._clock = clock
-        self._image = image
+        self._node_id = context.node_id
+        self._clock = context.clock
+        self._image = context.image
         self._log_config = log_config
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._checkpoint_due_ms = 0
         self._lag_ms_max = lag_ms_max
         self._lag_due_ms = 0
         self._replicas = Replicas()
-        self._stopped = False
         # At the end: whether a log that had lost something has not met the lake yet.
         self.has_lost = False
-        # Asks the controller for changes of ISRs; None if there are no followers.
-        self.proposer: Proposer | None = None
-        # Set by the controller's side: makes it durable that these partitions have met the lake.
-        self.decide_recovered: DecideRecovered = _undecided
-        self.fetchers: Fetchers | None = None
+        self.fetchers = new_fetchers(
+            replace(
+                context,
+                write_recovery_points=log_manager.checkpoint_recovery_points,
+                end_of_lake=partial(end_of_lake, tier),
+                count_bytes_in=self._count_bytes_in,
+            )
+        )
         self._applier = ReplicaStateApplier(
-            self,
             self._replicas,
             log_manager,
-            node_id=node_id,
-            clock=clock,
-            image=image,
+            self.fetchers,
+            context,
             log_config=log_config,
-            recover=lambda: self._recovery.soon(),
+            proposer=proposer,
+            decide_recovered=decide_recovered,
+            tier=tier,
             lag_ms_max=lag_ms_max,
         )
-        self._recovery = LakeRecovery(
-            self,
-            tier=lambda: self.tier,
-            decide_recovered=lambda known: self.decide_recovered(known),
-            elected=self._applier.elected,
-            write_recovery_points=log_manager.checkpoint_recovery_points,
-        )
-
-    def follow_others(self, around: FetcherContext) -> None:
-        """Other brokers may lead: fetch from them. To be called before `start`."""
-        around.write_recovery_points = self._log_manager.checkpoint_recovery_points
-        around.end_of_lake = self._recovery.end_of_lake
-        around.count_bytes_in = self._count_bytes_in
-        self.fetchers = Fetchers(around)
 
     def _count_bytes_in(self, partition: FollowedPartition, size_bytes: int) -> None:
         self.topic_metrics.of(partition.topic).replication_bytes_in += size_bytes
 
     @property
-    def is_stopped(self) -> bool:
-        """Whether nothing may begin any more."""
-        return self._stopped
+    def topic_metrics(self) -> PerTopic[TopicCounters]:
+        """The counters of each topic with a replica here."""
+        return self._replicas.topic_metrics
 
     # -- finding ------------------------------------------------------------------------------
 
@@ -150,7 +138,7 @@ class ReplicaManager:
 
     def __iter__(self) -> Iterator[HostedPartition]:
         """All partitions led here."""
-        return self._replicas.all_led()
+        return iter(self._replicas)
 
     def replica(self, topic: str, index: int) -> HostedPartition | FollowedPartition | None:
         """The partition, led or followed here: what a consumer may read from (KIP-392)."""
@@ -187,13 +175,13 @@ class ReplicaManager:
                 self._applier.delete(event.topic, event.topic_id)
             elif isinstance(event, PartitionChanged):
                 changed[event.topic_id, event.partition] = event
-            elif self._is_leaving(event) and self.fetchers is not None:
+            elif self._is_leaving(event):
                 self.fetchers.stop()
         await self._applier.take_all(changed.values())
         for event in events:
             if isinstance(event, ConfigChanged) and event.resource_type == TOPIC_RESOURCE:
                 self._configure(event.resource_name)
-            elif isinstance(event, RegisterBroker | UnfenceBroker) and self.fetchers is not None:
+            elif isinstance(event, RegisterBroker | UnfenceBroker):
                 self.fetchers.wake(event.broker_id)
 
     def _is_leaving(self, event: Event) -> bool:
@@ -237,8 +225,7 @@ class ReplicaManager:
         for followed in self._replicas.followed.values():
             if followed.topic == topic and followed.log.config != config:
                 followed.log.update_config(config)
-                if self.fetchers is not None:
-                    self.fetchers.configured(followed)
+                self.fetchers.configured(followed)
 
     # -- after an unclean stop ----------------------------------------------------------------
 
@@ -252,7 +239,7 @@ class ReplicaManager:
     def tick(self) -> None:
         """Open what could not be opened; when it is time write high watermarks down and look for followers that lag."""
         now_ms = self._clock.monotonic_ms()
-        if self._stopped:
+        if self._applier.is_stopped:
             return
         self._applier.try_again()
         if now_ms >= self._checkpoint_due_ms:
@@ -274,15 +261,13 @@ class ReplicaManager:
 
     def stop(self) -> None:
         """Answer all waiting requests and accept no more; the log manager closes the logs."""
-        if self._stopped:
+        if self._applier.is_stopped:
             return
-        self._stopped = True
         self.has_lost = any(partition.leader.has_lost for partition in self) or any(
             followed.has_lost and self._is_in_sync(followed) for followed in self.followed()
         )
-        self._recovery.stop()
-        if self.fetchers is not None:
-            self.fetchers.stop()
+        self._applier.stop()
+        self.fetchers.stop()
         self._checkpoint()
         for partition in tuple(self):
             self._applier.end(partition)

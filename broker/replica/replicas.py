@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
+from broker.replica.topic_metrics import topic_metrics
 
 _NONE: Mapping[int, HostedPartition] = {}
 
@@ -19,6 +20,7 @@ class Replicas:
     def __init__(self) -> None:
         self.led: dict[str, dict[int, HostedPartition]] = {}
         self.followed: dict[tuple[str, int], FollowedPartition] = {}
+        self.topic_metrics = topic_metrics()
         # The high watermarks that are written down.
         self.checkpointed: dict[tuple[str, int], int] = {}
 
@@ -30,7 +32,7 @@ class Replicas:
         """The partitions of a topic that are led here."""
         return tuple(self.led.get(topic, _NONE).values())
 
-    def all_led(self) -> Iterator[HostedPartition]:
+    def __iter__(self) -> Iterator[HostedPartition]:
         """All partitions that are led here."""
         for partitions in self.led.values():
             yield from partitions.values()

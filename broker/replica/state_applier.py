@@ -18,27 +18,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from broker.config.settings import ConfigError
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.metadata.events import NO_LEADER, PartitionChanged, PartitionRegistration
-from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import in_force
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
+from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
 from broker.replica.leader.hosted import HostedPartition, Proposer
-from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS, LeaderPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replicas import Replicas
-from broker.replica.topic_metrics import TopicCounters
-from broker.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.metrics.topics import PerTopic
     from broker.remote.manager import TierManager
 
 _LOGGER = logging.getLogger(__name__)
@@ -49,19 +47,6 @@ CHANGES_AT_ONCE = 64
 CHANGES_OF_AN_OPENING = 8
 # How many that could not be opened are tried again at a time.
 LOGS_TRIED_AGAIN_AT_ONCE = 64
-
-
-class Host(Protocol):
-    """The owner of the replicas."""
-
-    tier: TierManager | None
-    proposer: Proposer | None
-    fetchers: Fetchers | None
-    topic_metrics: PerTopic[TopicCounters]
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether nothing may begin any more."""
 
 
 class FetcherChanges:
@@ -77,27 +62,36 @@ class ReplicaStateApplier:
 
     def __init__(
         self,
-        host: Host,
         replicas: Replicas,
         logs: LogManager,
+        fetchers: Fetchers,
+        context: FetcherContext,
         *,
-        node_id: int,
-        clock: Clock,
-        image: MetadataImage,
         log_config: Callable[[Mapping[str, str]], LogConfig],
-        recover: Callable[[], None],
-        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
+        proposer: Proposer,
+        decide_recovered: DecideRecovered,
+        tier: TierManager | None,
+        lag_ms_max: int,
     ) -> None:
-        """`recover` is called when a partition has to hear of the lake's end before it leads."""
-        self._host = host
         self._replicas = replicas
         self._logs = logs
-        self._node_id = node_id
-        self._clock = clock
-        self._image = image
+        self._fetchers = fetchers
+        self._node_id = context.node_id
+        self._clock = context.clock
+        self._image = context.image
         self._log_config = log_config
-        self._recover = recover
+        self._proposer = proposer
+        self._tier = tier
         self._lag_ms_max = lag_ms_max
+        # Whether nothing may begin any more.
+        self.is_stopped = False
+        self._recovery = LakeRecovery(
+            replicas,
+            tier=tier,
+            decide_recovered=decide_recovered,
+            elected=self.elected,
+            write_recovery_points=logs.checkpoint_recovery_points,
+        )
         # At a start no log is known to be new.
         self.is_starting = False
         # What could not be opened, and whether it may be new.
@@ -130,12 +124,11 @@ class ReplicaStateApplier:
     def _tell_fetchers(self, changes: FetcherChanges) -> None:
         if changes.remove:
             self._keep_metrics()
-        fetchers = self._host.fetchers
-        if fetchers is not None and not self._host.is_stopped and (changes.remove or changes.add):
-            fetchers.update(remove=changes.remove, add=changes.add.values())
+        if not self.is_stopped and (changes.remove or changes.add):
+            self._fetchers.update(remove=changes.remove, add=changes.add.values())
 
     def _take(self, event: PartitionChanged, changes: FetcherChanges) -> None:
-        if event.topic_id not in self._image.topics_by_id or self._host.is_stopped:
+        if event.topic_id not in self._image.topics_by_id or self.is_stopped:
             return  # Deleted by a later event of the same commit.
         registration, key = event.registration, (event.topic, event.partition)
         try:
@@ -180,6 +173,11 @@ class ReplicaStateApplier:
             self._take(event, changes)
         self._tell_fetchers(changes)
 
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self.is_stopped = True
+        self._recovery.stop()
+
     # -- leading ------------------------------------------------------------------------------
 
     def _lead(self, event: PartitionChanged, changes: FetcherChanges) -> None:
@@ -199,7 +197,7 @@ class ReplicaStateApplier:
         epoch, was_recovering = leader.leader_epoch, leader.is_recovering
         partition.changed(registration)
         if leader.is_recovering:
-            self._recover()
+            self._recovery.soon()
         elif leader.leader_epoch != epoch or was_recovering:
             self.elected(partition)
 
@@ -222,13 +220,13 @@ class ReplicaStateApplier:
         partition = HostedPartition(
             log,
             leader,
-            self._host.topic_metrics.of(event.topic),
+            self._replicas.topic_metrics.of(event.topic),
             clock=self._clock,
-            proposer=self._host.proposer,
+            proposer=self._proposer,
         )
         self._replicas.led.setdefault(event.topic, {})[event.partition] = partition
         if leader.is_recovering:
-            self._recover()
+            self._recovery.soon()
         else:
             self.elected(partition)
 
@@ -250,7 +248,7 @@ class ReplicaStateApplier:
         """Whether a log that may be in the lake holds less than it is known to have held."""
         known_end = max(checkpoint, log.known_end_offset)
         is_shorter = log.log_end_offset < known_end
-        has_lake = self._host.tier is not None and log.config.has_table
+        has_lake = self._tier is not None and log.config.has_table
         if is_shorter:
             _LOGGER.error(
                 "%s ends at offset %d, but had records up to offset %d: acknowledged records are no longer here; %s",
@@ -286,7 +284,7 @@ class ReplicaStateApplier:
 
     def tell_tier(self, partition: HostedPartition) -> None:
         """Look after its rows in the lake from now on, if there are any or may be."""
-        tier, log = self._host.tier, partition.log
+        tier, log = self._tier, partition.log
         if tier is None or not log.config.has_table:
             return
         if not log.config.remote_storage_enable:
@@ -320,8 +318,8 @@ class ReplicaStateApplier:
         if not partitions:
             del self._replicas.led[partition.topic]
             self._keep_metrics()
-        if self._host.tier is not None:
-            self._host.tier.partition_closed(partition.topic_id, partition.index)
+        if self._tier is not None:
+            self._tier.partition_closed(partition.topic_id, partition.index)
         partition.log.on_roll = None
         partition.lose(code)
 
@@ -387,7 +385,7 @@ class ReplicaStateApplier:
 
     def _keep_metrics(self) -> None:
         """Hide topics that have nothing left on this broker."""
-        self._host.topic_metrics.keep(self._replicas.topics())
+        self._replicas.topic_metrics.keep(self._replicas.topics())
 
     def delete(self, topic: str, topic_id: bytes) -> None:
         """The topic is deleted, with everything of it on this broker."""
@@ -407,8 +405,8 @@ class ReplicaStateApplier:
         for index in self._logs.damaged.partitions_of(topic, topic_id):
             self._delete_log(topic, index)
         self._tell_fetchers(changes)
-        if self._host.tier is not None and has_table:
-            self._host.tier.topic_deleted(topic, topic_id)
+        if self._tier is not None and has_table:
+            self._tier.topic_deleted(topic, topic_id)
 
     def _delete_log(self, topic: str, index: int) -> None:
         # What was written down of it says nothing of a topic that is made anew under the name.

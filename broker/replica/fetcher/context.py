@@ -45,9 +45,8 @@ class FetcherContext:
     """The machine, the metadata, the settings, and callbacks.
 
     `write_recovery_points` makes lowered recovery points durable in the directory of the log in this folder (OSError
-    where it cannot). `failed` hears of a partition that cannot be followed until metadata change. `end_of_lake` gives
-    the first offset behind the range of the lake that holds an offset (None: the lake's last one), and what the lake
-    keeps besides the records up to there (KafkaError where it cannot say).
+    where it cannot). `end_of_lake` gives the first offset behind the range of the lake that holds an offset (None: the
+    lake's last one), and what the lake keeps besides the records up to there (KafkaError where it cannot say).
     """
 
     network: Network
@@ -59,7 +58,6 @@ class FetcherContext:
     config: Callable[[], BrokerConfig]
     """The settings that are in force."""
     write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
-    failed: Callable[[FollowedPartition], None] = lambda _: None
     end_of_lake: Callable[
         [FollowedPartition, int | None], Awaitable[tuple[int, RemoteLogAuxState]]
     ] = _no_lake

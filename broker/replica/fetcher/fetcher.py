@@ -55,7 +55,15 @@ Asked = dict[Key, tuple[FollowedPartition, Question]]
 class Fetcher:
     """The partitions that this broker follows at one other, or its share of them."""
 
-    def __init__(self, source: int, fetcher_id: int, around: FetcherContext) -> None:
+    def __init__(
+        self,
+        source: int,
+        fetcher_id: int,
+        around: FetcherContext,
+        failed: set[tuple[str, int]],
+    ) -> None:
+        """`failed` is the broker's: partitions that cannot be followed until metadata change."""
+        self._failed = failed
         self.source = source
         self.fetcher_id = fetcher_id
         self.requests = 0
@@ -476,7 +484,7 @@ class Fetcher:
         _LOGGER.error("%s-%d is not followed any more: %s", *partition.key, why)
         partition.follower.fail()
         self.remove(partition)
-        self._around.failed(partition)
+        self._failed.add(partition.key)
 
 
 class _Guard:

@@ -34,7 +34,6 @@ class Fetchers:
 
     def __init__(self, around: FetcherContext) -> None:
         self.around = around
-        around.failed = self.failed
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._homes: dict[FollowedPartition, Fetcher] = {}
         self._failed: set[tuple[str, int]] = set()
@@ -60,7 +59,7 @@ class Fetchers:
         for key, partitions in new.items():
             fetcher = self._fetchers.get(key)
             if fetcher is None:
-                fetcher = self._fetchers[key] = Fetcher(*key, self.around)
+                fetcher = self._fetchers[key] = Fetcher(*key, self.around, self._failed)
                 fetcher.start()
             for partition in partitions:
                 self._homes[partition] = fetcher
@@ -91,10 +90,6 @@ class Fetchers:
             if fetcher not in used:
                 del self._fetchers[key]
                 fetcher.stop()
-
-    def failed(self, partition: FollowedPartition) -> None:
-        """This one cannot be followed until metadata change."""
-        self._failed.add(partition.key)
 
     def wake(self, broker_id: int) -> None:
         """A broker has registered: it may be reachable again, or elsewhere."""

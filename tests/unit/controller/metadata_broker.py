@@ -30,12 +30,12 @@ def new_controller(image: MetadataImage) -> Controller:
 class Broker:
     """A broker's part in the cluster, without the broker."""
 
-    def __init__(self, folder: Path, *, node_id: int = 1, store: Any = None) -> None:
+    def __init__(self, folder: Path, *, node_id: int = 1, store: Any = None, **told: Any) -> None:
         self.node_id = node_id
         self.log = MetadataLog(store or LocalStore(str(folder)))
         self.image = self.log.load()
         self.driver = ClusterDriver(
-            self.log, self.image, node_id=node_id, new_controller=new_controller
+            self.log, self.image, node_id=node_id, new_controller=new_controller, **told
         )
 
     async def start(

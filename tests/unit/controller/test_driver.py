@@ -180,16 +180,17 @@ async def test_a_claim_on_the_dead_fences_it_and_moves_its_leaders_at_once(
 
 
 @in_loop
-async def test_an_idle_controller_finds_out_that_it_is_none_any_more(memory_path: Path) -> None:
-    old, new, resigned = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2), []
+async def test_an_idle_controller_finds_out_that_it_is_none_any_more(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
     await old.start()
-    old.driver.on_resigned = lambda: resigned.append(True)
     assert await old.driver.confirm()
     await new.driver.catch_up()
     await new.start()
     await new.create("t")
     assert not await old.driver.confirm()
-    assert resigned == [True]
+    assert sum("Resigned as controller" in each for each in caplog.messages) == 1
     # It has taken in what it met.
     assert "t" in old.image.topics
     assert old.image.controller_id == 2
@@ -205,7 +206,9 @@ async def test_who_slept_past_the_clean_up_of_the_log_stops_and_decides_nothing_
     memory_path: Path,
 ) -> None:
     """A start reads the last snapshot; who went on would follow nobody, and stand for controller for ever."""
-    old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
+    failed: list[BaseException] = []
+    old = Broker(memory_path, node_id=1, on_failed=failed.append)
+    new = Broker(memory_path, node_id=2)
     await old.start()
     known = len(versions(memory_path))
     await new.driver.catch_up()
@@ -213,8 +216,6 @@ async def test_who_slept_past_the_clean_up_of_the_log_stops_and_decides_nothing_
     await new.create("t")
     versions(memory_path)[known].unlink()
     old.log._log._latest = None  # What it knew of the log is too old to go by.
-    failed: list[BaseException] = []
-    old.driver.on_failed = failed.append
     for look in (old.driver.confirm, old.driver.catch_up):
         with pytest.raises(OSError, match="has to be started anew"):
             await look()

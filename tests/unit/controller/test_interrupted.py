@@ -99,19 +99,22 @@ async def test_what_becomes_true_takes_all_its_effect(memory_path: Path) -> None
 async def test_an_error_that_nobody_foresaw_ends_the_deciding_and_leaves_nobody_waiting(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    broker = Broker(memory_path)
-    assert await broker.start()
-    failed: list[BaseException] = []
-    broker.driver.on_failed = failed.append
     error = CorruptLog("version 2 is no JSON")
+    failed: list[BaseException] = []
 
     def fail(*_: object) -> None:
         raise error
 
+    def committed(version: int, _: object) -> None:
+        if place == "on_commit" and version > started:
+            raise error
+
+    started = 1 << 62
+    broker = Broker(memory_path, on_commit=committed, on_failed=failed.append)
+    assert await broker.start()
+    started = broker.image.version
     if place == "commit":
         monkeypatch.setattr(broker.log, "commit", fail)
-    else:
-        broker.driver.on_commit = fail
     answers = await asyncio.gather(
         *(broker.create(f"t{i}") for i in range(3)), return_exceptions=True
     )

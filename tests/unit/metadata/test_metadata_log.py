@@ -90,16 +90,16 @@ async def test_two_requests_for_one_name_see_each_other(memory_path: Path) -> No
 
 @in_loop
 async def test_an_answer_comes_after_its_effect(memory_path: Path) -> None:
-    broker = Broker(memory_path)
-    await broker.start()
     order: list[str] = []
+    broker = Broker(memory_path, on_commit=lambda *_: order.append("told"))
+    await broker.start()
+    order.clear()
 
     async def apply(events: Any) -> None:
         await asyncio.sleep(0.01)
         order.append("applied")
 
     broker.driver.apply = apply
-    broker.driver.on_commit = lambda version, events: order.append("told")
     await broker.create("a")
     order.append("answered")
     assert order == ["applied", "told", "answered"]
@@ -165,16 +165,17 @@ async def test_commits_of_others_are_passed_over(memory_path: Path) -> None:
 
 
 @in_loop
-async def test_a_controller_that_was_overtaken_resigns(memory_path: Path) -> None:
-    old, resigned = Broker(memory_path), []
+async def test_a_controller_that_was_overtaken_resigns(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = Broker(memory_path)
     await old.start()
-    old.driver.on_resigned = lambda: resigned.append(True)
     new = Broker(memory_path)
     await new.start()
     with pytest.raises(KafkaError) as refused:
         await old.create("a")
     assert refused.value.code is ErrorCode.NOT_CONTROLLER
-    assert resigned == [True]
+    assert sum("Resigned as controller" in each for each in caplog.messages) == 1
     assert not old.driver.is_active
     assert not old.image.topics
     with pytest.raises(KafkaError):

@@ -96,7 +96,7 @@ class Desk:
 async def desk(broker: InProcess, *, isr: tuple[int, ...] = (1, 2, 3), **configs: object) -> Desk:
     """Set it up."""
     proposals = Proposals()
-    broker.node.replica_manager.proposer = proposals
+    vars(broker.node.isr_proposals).update(propose=proposals.propose, note=proposals.note)
     made = Desk(broker, await broker.create("t", **configs))
     made.proposals = proposals
     for follower in (2, 3):

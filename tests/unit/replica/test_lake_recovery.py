@@ -4,7 +4,7 @@ import asyncio
 import errno
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -84,18 +84,12 @@ class Lake(Tier):
         return LAKE_END + 1, self._ended
 
 
-async def _decided(_: object) -> None:
-    await asyncio.sleep(0)
-
-
 @in_loop
 async def test_a_disk_that_refuses_to_go_on_behind_the_lake_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
-    bench = Bench()
-    bench.manager.tier = cast(Any, Lake())
-    bench.manager.decide_recovered = _decided
+    bench = Bench(Lake())
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(OTHER, 5))
     bench.disk.failing, bench.disk.failing_with = {"create"}, errno.EMFILE
@@ -131,9 +125,8 @@ async def test_who_waits_for_the_lake_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
-    bench, lake = Bench(), LateLake()
-    bench.manager.tier = cast(Any, lake)
-    bench.manager.decide_recovered = _decided
+    lake = LateLake()
+    bench = Bench(lake)
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(OTHER, 5))
     await bench.commit(changed(registered(ME, 6)))
@@ -152,9 +145,8 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.001)
-    bench, lake = Bench(), Lake(RemoteLogAuxState(epochs_known_to=-1))
-    bench.manager.tier = cast(Any, lake)
-    bench.manager.decide_recovered = _decided
+    lake = Lake(RemoteLogAuxState(epochs_known_to=-1))
+    bench = Bench(lake)
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(LAKE_END + 5):
@@ -181,9 +173,7 @@ async def test_nobody_leads_where_the_lake_cannot_say_whose_records_it_has(
 @in_loop
 async def test_what_is_above_the_lakes_end_is_not_believed_when_the_log_goes_on_there() -> None:
     """It was durable, and the recovery point said so; what comes in its place is not."""
-    bench = Bench()
-    bench.manager.tier = cast(Any, Lake())
-    bench.manager.decide_recovered = _decided
+    bench = Bench(Lake())
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(LAKE_END + 5):
@@ -211,9 +201,7 @@ async def test_a_log_that_could_not_go_on_behind_the_lake_tries_again_and_knows_
     ended = RemoteLogAuxState(
         producer_snapshot=known.producers.encode_snapshot(NOW_MS), leader_epochs=((0, 0),)
     )
-    bench = Bench()
-    bench.manager.tier = cast(Any, Lake(ended))
-    bench.manager.decide_recovered = _decided
+    bench = Bench(Lake(ended))
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(ME))
     for _ in range(5):

@@ -25,6 +25,7 @@ from broker.metadata.events import (
     TopicDeleted,
 )
 from broker.metadata.image import MetadataImage, Position
+from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
@@ -93,7 +94,8 @@ class Tier:
 class Bench:
     """One broker's replicas on a disk that outlives it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tier: object = None) -> None:
+        self.tier = cast(Any, tier)
         self.disk = MemoryDisk()
         self.clock = ManualClock(NOW_MS)
         self.image = MetadataImage()
@@ -112,15 +114,23 @@ class Bench:
             config_for=lambda _: self.config,
         )
         self.logs.load()
+        self.fetchers = Recorder()
         self.manager = ReplicaManager(
             self.logs,
-            node_id=ME,
-            clock=self.clock,
-            image=self.image,
+            FetcherContext(
+                network=cast(Any, None),
+                clock=self.clock,
+                image=self.image,
+                node_id=ME,
+                listener="PLAINTEXT",
+                config=cast(Any, None),
+            ),
             log_config=lambda _: self.config,
+            proposer=cast(Any, None),
+            decide_recovered=_nothing,
+            tier=self.tier,
+            new_fetchers=lambda _: cast(Fetchers, self.fetchers),
         )
-        self.fetchers = Recorder()
-        self.manager.fetchers = cast(Fetchers, self.fetchers)
 
     async def restart(self) -> None:
         """Stop cleanly and start again, as far as replicas go."""
@@ -245,8 +255,7 @@ async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_
 
 @in_loop
 async def test_a_leader_that_follows_tells_all_who_wait() -> None:
-    bench = Bench()
-    bench.manager.tier = cast(Any, Tier())
+    bench = Bench(Tier())
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(ME, replicas=(ME, OTHER)))
     led = bench.led()
@@ -269,7 +278,7 @@ async def test_a_leader_that_follows_tells_all_who_wait() -> None:
     assert (followed.log.log_end_offset, followed.high_watermark) == (1, 0)
     assert followed.follower.question.last_fetched_epoch == 0
     assert bench.fetchers.calls[-1] == ([], [followed])
-    assert cast(Any, bench.manager.tier).told == ["opened t-0 in 0", "closed 0"]
+    assert bench.tier.told == ["opened t-0 in 0", "closed 0"]
 
 
 @in_loop
@@ -442,8 +451,7 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    bench = Bench()
-    bench.manager.tier = cast(Any, Tier())
+    bench = Bench(Tier())
     bench.config = LogConfig(remote_storage_enable=True)
     # Added to a partition that others have led before: its log is less than theirs.
     await bench.create(registered(OTHER, 5), registered(OTHER, 5))
@@ -456,7 +464,6 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
     assert not any(level == "ERROR" for level, _ in said), "a new disk is no error"
     give(bench.followed(0), 3, watermark=3)
     assert not bench.followed(0).has_lost
-    bench.manager.decide_recovered = cast(Any, _nothing)
     await bench.commit(changed(registered(ME, 6), 0), changed(registered(ME, 6), 1))
     assert not bench.led(0).leader.is_recovering
     assert bench.led(1).leader.is_recovering
@@ -550,8 +557,8 @@ async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() ->
         give(bench.followed(index), 3, watermark=3)
     bench.manager.stop()
     bench.logs.checkpoint_high_watermarks({("t", 0): 3, ("t", 1): 3})
+    bench.tier = Tier()
     await bench.restart()
-    bench.manager.tier = cast(Any, Tier())
     await bench.commit(
         TopicDeleted(topic="t", topic_id=ID),
         TopicCreated(topic="t", topic_id=NEW_ID),
