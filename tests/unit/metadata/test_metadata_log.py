@@ -323,9 +323,10 @@ def test_a_folder_that_is_not_ours_is_refused_by_name(
 
 
 def test_the_table_is_the_lakes_own() -> None:
+    from kafka_ds.delta.schema import delta_schema_json
     from kafka_ds.topic import schemas
 
-    assert table.schema_json() == schemas.delta_schema_json(schemas.CLUSTER_METADATA_SCHEMA)
+    assert table.schema_json() == delta_schema_json(schemas.CLUSTER_METADATA_SCHEMA)
     # Other engines must not clean the log up, whose decisions are nowhere else (`tests/lake/test_spark.py`).
     own = {"delta.enableExpiredLogCleanup": "false"}
     assert {**schemas.system_table_properties(), **own} == table.PROPERTIES
