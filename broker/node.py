@@ -128,7 +128,7 @@ class Node(Parts):
         self._told: Told = {}
         self._lost_its_disks = False
         self._halt = halt
-        self._notes: OffsetPublisher | None = None
+        self._offset_publisher: OffsetPublisher | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetching = FetchManager(
             lambda: self.config,
@@ -201,8 +201,8 @@ class Node(Parts):
 
     def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
         led, begun = (lambda: self.replica_manager), self.groups.topic.begun
-        self._notes = OffsetPublisher(ask, led, begun, interval_ms)
-        return self._notes.run()
+        self._offset_publisher = OffsetPublisher(ask, led, begun, interval_ms)
+        return self._offset_publisher.run()
 
     async def _begin_applying(self) -> None:
         # ConfigError where a later process has this number: in that one's epoch nothing is fetched from here.
@@ -495,15 +495,15 @@ class Node(Parts):
         if self._ticking is not None:
             self._ticking.cancel()
         # Before others coordinate the groups, and once more what comes until they do.
-        notes = self._notes if self._serves_clients else None
-        has_published = notes is not None and await notes.publish()
+        publisher = self._offset_publisher if self._serves_clients else None
+        has_published = publisher is not None and await publisher.publish_last()
         await self.member.leave()
         await self.server.stop_accepting()
         await self._metrics_server.stop()
         await self.cleaner.stop()
         await self.moves.stop()
-        if notes is not None and has_published:
-            await notes.publish()
+        if publisher is not None and has_published:
+            await publisher.publish_last()
         self.groups.stop()
         self.transactions.stop()
         self.isr_proposals.stop()

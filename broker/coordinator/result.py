@@ -19,6 +19,13 @@ class Instant(NamedTuple):
     monotonic_ms: int
 
 
+class LogLine(NamedTuple):
+    """A line of the broker's log, and its fields."""
+
+    text: str
+    fields: dict[str, object]
+
+
 class Reply(NamedTuple):
     """The answer to the request of this ticket: a response, or a KafkaError that stands for one."""
 
@@ -45,7 +52,7 @@ class CoordinatorResult:
     """What one event comes to: append the records, replay them, say so (`written`); then, once committed, the rest.
 
     `response` answers the request whose event this is, `replies` others that wait. `storing` says to the machine what
-    the records mean. `info` is a line for the log, once the records are in the partition's log.
+    the records mean. `lines` are for the broker's log, once the records are in the partition's.
     """
 
     records: tuple[Any, ...] = ()
@@ -54,4 +61,4 @@ class CoordinatorResult:
     effects: tuple[Any, ...] = ()
     storing: Any = None
     producer: TransactionalProducer | None = None
-    info: tuple[str, dict[str, object]] | None = None
+    lines: tuple[LogLine, ...] = ()

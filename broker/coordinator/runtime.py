@@ -234,7 +234,8 @@ class CoordinatorContext(Generic[S]):
         # There are fifty and more: a quick one is told to who asks for details.
         level = logging.INFO if has_told else logging.DEBUG
         end = log.log_end_offset
-        _LOGGER.log(level, "%s: loaded up to offset %d in %d ms", log.name, end, took_ms)
+        said = "Finished loading of metadata from %s with epoch %d up to offset %d in %d ms"
+        _LOGGER.log(level, said, log.name, self.coordinator_epoch, end, took_ms)
         self._loaded()
 
     def _load_ended(self, task: asyncio.Task[None]) -> None:
@@ -374,9 +375,8 @@ class CoordinatorContext(Generic[S]):
             error = self._append(result)
             failed = failed or error
             code = None if error is None else error.code
-            if code is None and result.info is not None:
-                line, fields = result.info
-                _LOGGER.info(line, extra=fields)
+            for line in result.lines if code is None else ():
+                _LOGGER.info("%s", line.text, extra=line.fields)
             follows = None
             if code is not None or result.storing is not None:
                 follows = self.shard.written(result, code, self._now())

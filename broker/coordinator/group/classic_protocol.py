@@ -65,6 +65,11 @@ class Rebalancing:
 
     def prepare(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
         """Begin a rebalance."""
+        state, generation_id = group.state.value, group.generation_id
+        step.say(
+            f"Preparing to rebalance group {group.group_id} in state {state} with old generation {generation_id}",
+            group.group_id, generation=generation_id,
+        )  # fmt: skip
         if group.state is ClassicGroupState.COMPLETING_REBALANCE:
             self.cancel_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now, step)
         group.unsynced.clear()
@@ -122,6 +127,8 @@ class Rebalancing:
             return
         group.begin_generation(now.now_ms)
         if group.state is ClassicGroupState.EMPTY:
+            line = f"Group {group.group_id} with generation {group.generation_id} is now empty"
+            step.say(line, group.group_id, generation=group.generation_id)
             step.records.append(group_record(group, {}))
             return
         for member in group.members.values():
@@ -210,6 +217,8 @@ class Rebalancing:
         elif member is None:
             return
         elif member.is_new or not (member_id in group.joining or member_id in group.syncing):
+            line = f"Member {member_id} in group {group.group_id} has failed, removing it from the group"
+            step.say(line, group.group_id)
             self.drop(group, member_id, step)
             if group.state is ClassicGroupState.PREPARING_REBALANCE:
                 self.complete_if_joined(group, now, step)

@@ -40,7 +40,7 @@ Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupCoordina
 
 
 class OffsetPublisher:
-    """Keeps the lake told."""
+    """Publishes offsets to the lake."""
 
     def __init__(
         self,
@@ -54,46 +54,46 @@ class OffsetPublisher:
         self._led = led
         self._coordinators = coordinators
         self._interval_ms = interval_ms
-        self._told: Any = None
+        self._published: Any = None
         # Whether it has written, and not only because it stops.
         self._has_begun = False
         self._shards: dict[int, tuple[ShardCheckpoint, str]] = {}
-        self._writing = asyncio.Lock()
+        self._publishing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Note, and note again."""
+        """Publish, and publish again."""
         while self._interval_ms >= 0:
             await asyncio.sleep(max(self._interval_ms, 1) / 1000)
             try:
-                await self.note()
+                await self.publish()
             except (WorkerLost, WorkerFailed) as error:
-                log.warning("offsets are not noted in the lake, tried again: %s", error)
+                log.warning("Offsets are not published to the lake, tried again: %s", error)
             except Exception:  # the root of a task: nobody else would hear of it
-                log.exception("offsets are not noted in the lake")
+                log.exception("Offsets are not published to the lake")
 
-    async def publish(self) -> bool:
+    async def publish_last(self) -> bool:
         """Write what has moved, before this broker stops; what cannot be written in time is told, and False."""
         if self._interval_ms < 0:
             return True
         try:
             async with asyncio.timeout(PUBLISH_SECONDS):
-                await self.note(begins=False)
+                await self.publish(begins=False)
             return True
         except (TimeoutError, WorkerLost, WorkerFailed) as error:
             why = str(error) or f"the lake did not answer for {PUBLISH_SECONDS:g} s"
             log.warning(
-                "the last committed offsets of groups are not published to the lake: %s", why
+                "The last committed offsets of groups are not published to the lake: %s", why
             )
         except Exception:
-            log.exception("the last committed offsets of groups are not published to the lake")
+            log.exception("The last committed offsets of groups are not published to the lake")
         return False
 
-    async def note(self, *, begins: bool = True) -> None:
-        """Note what has moved since the last time, if anything has; `begins`: also that there are no groups."""
-        async with self._writing:
-            await self._note(begins)
+    async def publish(self, *, begins: bool = True) -> None:
+        """Publish what has moved since the last time, if anything has; `begins`: also that there are no groups."""
+        async with self._publishing:
+            await self._publish(begins)
 
-    async def _note(self, begins: bool) -> None:
+    async def _publish(self, begins: bool) -> None:
         partitions = await self._partitions()
         await self._encode_shards()
         if not begins and not self._has_begun:
@@ -106,18 +106,18 @@ class OffsetPublisher:
         ]
         spoken = {each[2] for each in partitions if each[0] == TOPIC}
         shards = [shard for index, shard in self._shards.items() if index in spoken]
-        told = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
-        if told == self._told or not partitions:
+        state = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
+        if state == self._published or not partitions:
             return
         await self._ask(PublishOffsets(partitions=partitions, shards=[text for _, text in shards]))
-        self._told = told
+        self._published = state
         self._has_begun = self._has_begun or begins
 
     async def _partitions(self) -> list[list[Any]]:
         found: list[list[Any]] = []
         for number, partition in enumerate(tuple(self._led())):
             if not partition.leader.is_recovering and not partition.is_lost:
-                found.append(partition_note(partition))
+                found.append(partition_row(partition))
             if number % PARTITIONS_AT_ONCE == PARTITIONS_AT_ONCE - 1:
                 await asyncio.sleep(0)
         return found
@@ -136,7 +136,7 @@ class OffsetPublisher:
             )
             known = self._shards.get(index)
             if known is None or known[0] != place:
-                self._shards[index] = place, shard_note(place, each.shard)
+                self._shards[index] = place, shard_rows(place, each.shard)
                 await asyncio.sleep(0)
 
 
@@ -148,7 +148,7 @@ class ShardCheckpoint(NamedTuple):
     written: int
 
 
-def partition_note(partition: HostedPartition) -> list[Any]:
+def partition_row(partition: HostedPartition) -> list[Any]:
     """Where a partition that is led here is."""
     log = partition.log
     return [
@@ -165,7 +165,7 @@ def partition_note(partition: HostedPartition) -> list[Any]:
     ]
 
 
-def shard_note(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
+def shard_rows(place: ShardCheckpoint, shard: GroupCoordinatorShard) -> str:
     """The groups of one coordinator, and what they have committed, as JSON."""
     state = shard.state
     groups = [

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
-from broker.coordinator.result import CoordinatorResult, Reply, Ticket, TransactionalProducer
+from broker.coordinator.result import (
+    CoordinatorResult,
+    LogLine,
+    Reply,
+    Ticket,
+    TransactionalProducer,
+)
 from kafka_ds.protocol.messages import JoinGroupRequest
 from kafka_ds.protocol.messages.persisted import Key, Value
 
@@ -118,9 +124,10 @@ Storing: TypeAlias = (
 class ResultBuilder:
     """A result while it is being made."""
 
-    __slots__ = ("producer", "records", "replies", "storing")
+    __slots__ = ("lines", "producer", "records", "replies", "storing")
 
     def __init__(self) -> None:
+        self.lines: list[LogLine] = []
         self.records: list[CoordinatorRecord] = []
         self.replies: list[Reply] = []
         self.storing: Storing | None = None
@@ -129,6 +136,10 @@ class ResultBuilder:
     def reply(self, ticket: Ticket, response: Any) -> None:
         """Answer the request of this ticket."""
         self.replies.append(Reply(ticket, response))
+
+    def say(self, text: str, group_id: str, **fields: object) -> None:
+        """A line for the broker's log about a group."""
+        self.lines.append(LogLine(text, {"group": group_id, **fields}))
 
     def store(self, storing: Storing) -> None:
         """Say what the records mean; no event means two things."""
@@ -143,22 +154,28 @@ class ResultBuilder:
             replies=tuple(self.replies),
             storing=self.storing,
             producer=self.producer,
-            info=_info(self.storing),
+            lines=(*self.lines, *_lines(self.storing)),
         )
 
 
-def _info(storing: Storing | None) -> tuple[str, dict[str, object]] | None:
-    """One line for the log where a group has begun a generation, or is gone."""
+def _lines(storing: Storing | None) -> tuple[LogLine, ...]:
+    """A line for the log where a group has begun a generation, or is gone."""
     match storing:
         case StoringAssignment(group_id=group_id, generation_id=generation_id):
             members = len(storing.assignments)
             line = f"Stabilized group {group_id} generation {generation_id} with {members} members"
-            return line, {"group": group_id, "generation": generation_id}
+            return (LogLine(line, {"group": group_id, "generation": generation_id}),)
         case RemovingGroups(group_ids=group_ids):
-            return f"Deleted groups: {', '.join(group_ids)}", {"group": group_ids[0]}
+            return (LogLine(f"Deleted groups: {', '.join(group_ids)}", {"group": group_ids[0]}),)
         case Upgrading(group_id=group_id):
-            return f"Converted group {group_id} to the consumer protocol", {"group": group_id}
+            return (
+                LogLine(
+                    f"Converted group {group_id} to the consumer protocol", {"group": group_id}
+                ),
+            )
         case Downgrading(group_id=group_id):
-            return f"Converted group {group_id} to the classic protocol", {"group": group_id}
+            return (
+                LogLine(f"Converted group {group_id} to the classic protocol", {"group": group_id}),
+            )
         case _:
-            return None
+            return ()

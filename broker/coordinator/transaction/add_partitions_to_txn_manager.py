@@ -15,12 +15,13 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from broker.coordinator.request_sender import RequestSender, found_in
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.coordinator.transaction.first_sequences import FirstSequences
 from broker.coordinator.transaction.settings import TransactionSettings
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
@@ -194,38 +195,17 @@ class PendingVerification:
                 refused(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
-class Coordinating(Protocol):
-    """This broker's transactions, as far as they are asked here (`broker.coordinator.transaction.coordinator`)."""
-
-    topic: CoordinatorRuntime[Any]
-
-    def verify(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition
-    ) -> Any:
-        """Refuse a write to a partition that does not belong to the open transaction: None, or what waits for it."""
-
-    def add_partitions(
-        self,
-        transactional_id: str,
-        producer: ProducerIdAndEpoch,
-        partitions: Iterable[TopicPartition],
-        *,
-        client_version: int = 0,
-    ) -> Any:
-        """Take partitions into the transaction: None, or what waits for it."""
-
-
 class AddPartitionsToTxnManager:
     """Asks coordinators, here and elsewhere, what belongs to transactions."""
 
     def __init__(
         self,
-        transactions: Coordinating,
+        topic: CoordinatorRuntime[TransactionCoordinatorShard],
         sender: RequestSender[PartitionToVerify],
         node_id: int,
         settings: TransactionSettings,
     ) -> None:
-        self._transactions = transactions
+        self._topic = topic
         self._sender = sender
         self._node_id = node_id
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
@@ -297,7 +277,7 @@ class AddPartitionsToTxnManager:
         found = partition.log.producers.get(writer.producer.producer_id)
         if found is None:
             return
-        epoch = self._transactions.topic.leader_epoch_of(writer.transactional_id)
+        epoch = self._topic.leader_epoch_of(writer.transactional_id)
         if epoch < found.coordinator_epoch:
             message = "another broker coordinates the transaction by now"
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
@@ -308,18 +288,23 @@ class AddPartitionsToTxnManager:
         """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
         self._check_epoch(partition, writer)
         where = TopicPartition(partition.topic, partition.index)
-        leader = self._transactions.topic.leader_of(writer.transactional_id)
+        leader = self._topic.leader_of(writer.transactional_id)
         if leader not in (self._node_id, NO_LEADER):
             return self._sender.send(leader, PartitionToVerify(writer, where))
+        transactional_id, producer = writer.transactional_id, writer.producer
+        context = self._topic.context_of(transactional_id)
         if writer.support is not TransactionSupportedOperation.JOINS:
-            known = self._transactions.verify(writer.transactional_id, writer.producer, where)
+            known = context.submit(lambda shard, _: shard.verify(transactional_id, producer, where))
             return known if isinstance(known, Awaitable) else None
         try:
-            answer = self._transactions.add_partitions(
-                writer.transactional_id,
-                writer.producer,
-                [where],
-                client_version=TRANSACTION_VERSION_2,
+            answer = context.submit(
+                lambda shard, now_ms: shard.add_partitions(
+                    transactional_id,
+                    producer,
+                    [where],
+                    now_ms=now_ms,
+                    client_version=TRANSACTION_VERSION_2,
+                )
             )
         except KafkaError as error:
             if error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:

@@ -66,14 +66,6 @@ class TransactionCoordinator:
         """`image` is the published one; `offsets_marked` hears of markers in `__consumer_offsets`."""
         self._producer_ids = producer_ids
         self.loads = Loads()
-        self._marker_sender = RequestSender(others, WriteTxnMarkersRequests())
-        self._join_sender = RequestSender(others, AddPartitionsToTxnRequests())
-        self.joins = AddPartitionsToTxnManager(self, self._join_sender, others.node_id, settings)
-        self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
-        markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
-        self.marker_channel = TransactionMarkerChannelManager(
-            markers, armed_from_environment(TRANSACTION_POINTS)
-        )
 
         def begin(partition: HostedPartition) -> CoordinatorContext[TransactionCoordinatorShard]:
             return CoordinatorContext(
@@ -99,6 +91,16 @@ class TransactionCoordinator:
             image=image,
             create_topics=create_topics,
             begin=begin,
+        )
+        self._marker_sender = RequestSender(others, WriteTxnMarkersRequests())
+        self._join_sender = RequestSender(others, AddPartitionsToTxnRequests())
+        self.joins = AddPartitionsToTxnManager(
+            self.topic, self._join_sender, others.node_id, settings
+        )
+        self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
+        markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
+        self.marker_channel = TransactionMarkerChannelManager(
+            markers, armed_from_environment(TRANSACTION_POINTS)
         )
 
     # -- beginning and ending -----------------------------------------------------------------------

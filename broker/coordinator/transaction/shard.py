@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
-from broker.coordinator.result import CoordinatorResult, Instant, Ticket
+from broker.coordinator.result import CoordinatorResult, Instant, LogLine, Ticket
 from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.transaction_metadata import (
     EPOCH_MAX,
@@ -363,7 +363,9 @@ class TransactionCoordinatorShard:
                     client_version=TRANSACTION_VERSION_0 if is_last else TRANSACTION_VERSION_2,
                 )
                 line = f"Transaction {transactional_id} has timed out: aborting it"
-                yield replace(fenced, info=(line, {"transactional_id": transactional_id}))
+                yield replace(
+                    fenced, lines=(LogLine(line, {"transactional_id": transactional_id}),)
+                )
 
     def expired(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Forget transactional ids that nobody has used for long; others may change while this goes on."""

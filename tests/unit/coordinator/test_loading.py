@@ -104,9 +104,9 @@ async def test_loading_is_logged_and_measured(
                 assert 0 <= found["partition_load_time_avg"] <= found["partition_load_time_max"]
     said = [record.getMessage() for record in caplog.records]
     for topic in ("__consumer_offsets", "__transaction_state"):
-        mine = [text for text in said if text.startswith(topic)]
+        mine = [text for text in said if topic in text]
         assert ["loading, offset 1 of 3" in text for text in mine].count(True) == 1
-        assert "loaded up to offset 3" in mine[-1]
+        assert "up to offset 3" in mine[-1]
 
 
 @in_loop

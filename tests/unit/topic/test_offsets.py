@@ -199,18 +199,18 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         async def ask(request: Any) -> Any:
             asked.append(decode(encode(request)[0]))
 
-        notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
-        await notes.note()
+        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        await publisher.publish()
         assert asked == [], "there is nothing to note"
         await broker.create("orders")
         await node.groups.topic.ensure()
         node.groups.start()
-        await notes.note()
-        await notes.note()
+        await publisher.publish()
+        await publisher.publish()
         assert len(asked) == 1
         await broker.ask(_commit("billing", 7), 8)
-        await notes.note()
-        await notes.note()
+        await publisher.publish()
+        await publisher.publish()
         assert len(asked) == 2
         rows = list(rows_of(asked[1].partitions, asked[1].shards, 5))
         (offset,) = (row for row in rows if row["kind"] == "offset")
@@ -226,7 +226,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         context = node.groups.topic.context(index)
         assert context is not None
         context.close()
-        await notes.note()
+        await publisher.publish()
         assert index not in [json.loads(each)[0] for each in asked[2].shards]
         assert ["__consumer_offsets", index] not in [[p[0], p[2]] for p in asked[2].partitions]
 
@@ -248,16 +248,16 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
             if len(asked) == 1:
                 await asyncio.Event().wait()
 
-        notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
-        assert not await notes.publish()
+        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        assert not await publisher.publish_last()
         assert "are not published to the lake" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
         assert asked[0].shards == []
         await broker.ask(_commit("billing", 7), 8)
-        assert await notes.publish()
+        assert await publisher.publish_last()
         assert len(asked[1].shards) == 1
         never = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
-        assert await never.publish()
+        assert await never.publish_last()
         assert len(asked) == 2
 
 
@@ -272,13 +272,15 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
         async def ask(request: Any) -> Any:
             shards.extend(request.shards)
 
-        notes = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000)
+        publisher = OffsetPublisher(
+            ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000
+        )
         await broker.create("orders")
         await node.groups.topic.ensure()
         node.groups.start()
-        assert await notes.publish()
+        assert await publisher.publish_last()
         await broker.create("others")
-        assert await notes.publish()
+        assert await publisher.publish_last()
         assert shards == []
 
 

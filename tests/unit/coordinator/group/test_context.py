@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.coordinator import runtime
 from broker.coordinator.group.offset_metadata_manager import EXPIRED_RECORDS_MAX
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.settings import GroupSettings
@@ -363,6 +365,25 @@ async def test_time_passes_without_requests(tmp_path: Path) -> None:
     bench.clock.passed_ms = 15_000
     runner.tick()
     assert runner.submit(heartbeat, CLIENT).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    runner.close()
+
+
+@in_loop
+async def test_the_life_of_a_group_is_told_as_in_kafka(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger=runtime.__name__)
+    bench = Bench(tmp_path)
+    runner = bench.runner()
+    member_id = (await asyncio.wait_for(runner.submit(*join(version=3)), 5)).member_id
+    bench.clock.passed_ms = 10_000
+    runner.tick()
+    assert [each.getMessage() for each in caplog.records] == [
+        "Preparing to rebalance group g in state Empty with old generation 0",
+        f"Member {member_id} in group g has failed, removing it from the group",
+        "Preparing to rebalance group g in state CompletingRebalance with old generation 1",
+        "Group g with generation 2 is now empty",
+    ]
     runner.close()
 
 

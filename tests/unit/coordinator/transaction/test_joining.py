@@ -75,9 +75,7 @@ async def test_a_marker_that_may_be_of_the_transaction_before_is_no_reason_to_gi
 ) -> None:
     """The answer is so late that nobody has the patience to ask again: the client may, if it joins by writing."""
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    elsewhere: Any = SimpleNamespace(
-        topic=SimpleNamespace(leader_of=lambda _: 2, leader_epoch_of=lambda _: 0)
-    )
+    elsewhere: Any = SimpleNamespace(leader_of=lambda _: 2, leader_epoch_of=lambda _: 0)
     sender: Any = SimpleNamespace(send=lambda *_: answer)
     log = SimpleNamespace(
         producers=SimpleNamespace(is_in_transaction=lambda *_: False, get=lambda _: None)

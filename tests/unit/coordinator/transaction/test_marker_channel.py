@@ -144,7 +144,7 @@ def test_what_a_log_does_not_take_is_tried_again_with_the_next_look() -> None:
     shard.loaded(Instant(0, 0))
     due = Instant(10, settings.transaction_abort_timed_out_transaction_cleanup_interval_ms)
     refused = shard.tick(due)
-    assert refused is not None and refused.info is not None
+    assert refused is not None and refused.lines
     assert shard.written(refused, ErrorCode.COORDINATOR_NOT_AVAILABLE, due) is None
     assert shard.tick(due) is None
     again = Instant(20, 2 * due.monotonic_ms)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.coordinator.transaction.first_sequences import TRIED_MAX, FirstSequences
+from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.log.producers import Producers
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -53,7 +54,7 @@ async def test_a_write_behind_one_that_could_not_be_looked_up_waits_for_it(
         await broker.create("t")
         producer_id = await begin(broker)
         with monkeypatch.context() as patched:
-            patched.setattr(broker.node.transactions, "verify", loading)
+            patched.setattr(TransactionCoordinatorShard, "verify", loading)
             first = await write(broker, producer_id, 7, 11)
         assert first is ErrorCode.NOT_ENOUGH_REPLICAS
         refused = await write(broker, producer_id, 8, 11)
