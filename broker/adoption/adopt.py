@@ -32,6 +32,7 @@ from broker.metadata.log import MetadataLog, Superseded, Undecided
 from broker.seams import Disk
 from broker.system import new_uuid
 from kafka_ds.delta.store.store import Store
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.topic.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
 
@@ -158,5 +159,5 @@ def _note_log_starts(directories: Sequence[LogDirectory], logs: Sequence[FoundLo
         starts = directory.read_checkpoint(names.LOG_START_OFFSET_CHECKPOINT)
         for log in logs:
             if log.folder.startswith(f"{directory.path}/"):
-                starts[log.topic, log.partition] = log.start_offset
+                starts[TopicPartition(log.topic, log.partition)] = log.start_offset
         directory.checkpoint(names.LOG_START_OFFSET_CHECKPOINT, starts)()

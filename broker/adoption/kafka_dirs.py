@@ -31,6 +31,7 @@ from broker.seams import Disk
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_metadata import decode_record
 from kafka_ds.protocol.messages.persisted_transactions import decode_value
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import CorruptRecord, Record, read_records
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
@@ -113,7 +114,7 @@ def _logs(disk: Disk, directory: LogDirectory) -> Iterator[FoundLog]:
             for each in files
             if each and each.kind == names.LOG and each.suffix in STANDING
         ]
-        key = folder.topic, folder.partition
+        key = TopicPartition(folder.topic, folder.partition)
         base = min(bases, default=0)
         start = starts.get(key, base)
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 
 VERSION = 0
@@ -21,16 +22,16 @@ class CorruptCheckpoint(Exception):
     """A file of ours or Kafka's that does not hold what its name promises."""
 
 
-def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     """(topic, partition) → offset, as in recovery-point-offset-checkpoint."""
     return _encode(f"{topic} {part} {offset}" for (topic, part), offset in offsets.items())
 
 
-def decode_offsets(data: bytes) -> dict[tuple[str, int], int]:
+def decode_offsets(data: bytes) -> dict[TopicPartition, int]:
     """(topic, partition) → offset; raises CorruptCheckpoint."""
     try:
         return {
-            (topic, int(part)): int(offset)
+            TopicPartition(topic, int(part)): int(offset)
             for topic, part, offset in (line.split(" ") for line in _lines(data))
         }
     except ValueError as error:

@@ -44,6 +44,7 @@ from broker.replica.strays import set_strays_aside
 from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from broker.metrics.topics import PerTopic
@@ -253,8 +254,10 @@ class ReplicaManager:
                     partition.tick()
 
     def _checkpoint(self) -> None:
-        current = {(p.topic, p.index): p.high_watermark for p in self}
-        current |= {key: p.high_watermark for key, p in self._replicas.followed.items()}
+        current = {TopicPartition(p.topic, p.index): p.high_watermark for p in self}
+        current |= {
+            TopicPartition(*key): p.high_watermark for key, p in self._replicas.followed.items()
+        }
         # A file that would stay as it is, is not written.
         self._log_manager.checkpoint_high_watermarks(current)
         self._replicas.checkpointed = current

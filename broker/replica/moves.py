@@ -32,6 +32,7 @@ from broker.log.segment import lookup
 from broker.log.values import LogRead
 from broker.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class LogMoves:
             KafkaError: INVALID_TOPIC_EXCEPTION (its name is too long for a folder of a copy), LOG_DIR_NOT_FOUND,
                 KAFKA_STORAGE_ERROR (a directory is offline), REPLICA_NOT_AVAILABLE (it is not here; remembered).
         """
-        manager, key = self._manager, (topic, partition)
+        manager, key = self._manager, TopicPartition(topic, partition)
         folder = names.folder_name(topic, partition)
         if len(folder) + FOLDER_SUFFIX_BYTES > names.FOLDER_NAME_MAX:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.topic_metrics import topic_metrics
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _NONE: Mapping[int, HostedPartition] = {}
 
@@ -22,7 +23,7 @@ class Replicas:
         self.followed: dict[tuple[str, int], FollowedPartition] = {}
         self.topic_metrics = topic_metrics()
         # The high watermarks that are written down.
-        self.checkpointed: dict[tuple[str, int], int] = {}
+        self.checkpointed: dict[TopicPartition, int] = {}
 
     def find(self, topic: str, index: int) -> HostedPartition | None:
         """The partition, if it is led here."""

@@ -35,6 +35,7 @@ from broker.replica.leader.hosted import HostedPartition, Proposer
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replicas import Replicas
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from broker.remote.manager import TierManager
@@ -238,7 +239,7 @@ class ReplicaStateApplier:
         may_be_new = not self.is_starting and self._unopened.get((topic, index), True)
         is_new = may_be_new and event.registration.partition_epoch == 0
         log = self._logs.create(topic, index, event.topic_id, config, is_new=is_new)
-        checkpoint = self._replicas.checkpointed.get((topic, index), 0)
+        checkpoint = self._replicas.checkpointed.get(TopicPartition(topic, index), 0)
         watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
         return log, watermark, self._has_lost(log, existed, checkpoint, event.registration)
 
@@ -380,7 +381,7 @@ class ReplicaStateApplier:
             return
         _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
         # It says nothing of a log that is made here later.
-        self._replicas.checkpointed.pop((topic, index), None)
+        self._replicas.checkpointed.pop(TopicPartition(topic, index), None)
         self._logs.delete(topic, index)
 
     def _keep_metrics(self) -> None:
@@ -410,7 +411,7 @@ class ReplicaStateApplier:
 
     def _delete_log(self, topic: str, index: int) -> None:
         # What was written down of it says nothing of a topic that is made anew under the name.
-        self._replicas.checkpointed.pop((topic, index), None)
+        self._replicas.checkpointed.pop(TopicPartition(topic, index), None)
         try:
             self._logs.delete(topic, index)
         except OSError as error:

@@ -16,9 +16,8 @@ from broker.log import names
 from broker.log.directories.directory import LogDirectory, Offsets
 from broker.seams import Disk
 from broker.system import new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
-
-Key = tuple[str, int]
 
 CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,
@@ -45,9 +44,9 @@ class DamagedLogs:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._found: dict[Key, _Damaged] = {}
+        self._found: dict[TopicPartition, _Damaged] = {}
 
-    def found(self, directory: LogDirectory, damaged: dict[Key, OSError]) -> None:
+    def found(self, directory: LogDirectory, damaged: dict[TopicPartition, OSError]) -> None:
         """Note a directory's damaged logs; must be called before its checkpoints are written again."""
         known = {name: directory.read_checkpoint(name) for name in CHECKPOINTS if damaged}
         for key, why in damaged.items():
@@ -63,15 +62,15 @@ class DamagedLogs:
     def __len__(self) -> int:
         return len(self._found)
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[TopicPartition]:
         return iter(self._found)
 
-    def home_of(self, key: Key) -> LogDirectory | None:
+    def home_of(self, key: TopicPartition) -> LogDirectory | None:
         """The directory of such a log."""
         found = self._found.get(key)
         return None if found is None else found.home
 
-    def has(self, key: Key, topic_id: bytes) -> bool:
+    def has(self, key: TopicPartition, topic_id: bytes) -> bool:
         """Whether there is one of this topic's partition; one without a topic id counts as such."""
         found = self._found.get(key)
         return found is not None and found.topic_id in (topic_id, NO_UUID)
@@ -80,7 +79,7 @@ class DamagedLogs:
         """The numbers of a topic's partitions that have one."""
         return [key[1] for key in self._found if key[0] == topic and self.has(key, topic_id)]
 
-    def why_not(self, key: Key, topic_id: bytes, *, is_new: bool) -> str | None:
+    def why_not(self, key: TopicPartition, topic_id: bytes, *, is_new: bool) -> str | None:
         """Why this partition's log cannot be created; a damaged log of another topic is set aside.
 
         Raises OSError.
@@ -93,7 +92,7 @@ class DamagedLogs:
         self.set_aside(key)
         return None
 
-    def set_aside(self, key: Key) -> None:
+    def set_aside(self, key: TopicPartition) -> None:
         """Set it aside: it belongs to no replica here. Nothing deletes its folder. Raises OSError."""
         home = self._found[key].home
         aside = names.renamed_folder_name(*key, new_uuid(), names.STRAY_FOLDER)

@@ -32,9 +32,10 @@ from broker.log.failures import LogDirectoryError
 from broker.log.files import read_or_none, replace, unlink_if_there
 from broker.seams import Disk
 from broker.system import new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID, uuid_from_text
 
-Offsets = Mapping[tuple[str, int], int]
+Offsets = Mapping[TopicPartition, int]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class LogDirectory:
 
     # -- checkpoints ----------------------------------------------------------------------------
 
-    def read_checkpoint(self, name: str) -> dict[tuple[str, int], int]:
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
         """(topic, partition) → offset; nothing where the file is missing or corrupt, which is logged."""
         try:
             return decode_offsets(read_or_none(self._disk, self.file(name)) or b"")

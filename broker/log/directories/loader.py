@@ -23,12 +23,11 @@ from broker.log.failures import DamagedLogError
 from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
 from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 PROGRESS_EVERY_MS = 1_000
 
 _LOGGER = logging.getLogger(__name__)
-
-Key = tuple[str, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,14 +35,14 @@ class Contents:
     """What is in a directory. If `failure` is set, not all of it could be read, and the rest must not be used."""
 
     directory: LogDirectory
-    logs: dict[Key, Log] = field(default_factory=dict)
+    logs: dict[TopicPartition, Log] = field(default_factory=dict)
     futures: list[Log] = field(default_factory=list)
-    high_watermarks: dict[Key, int] = field(default_factory=dict)
-    cleaned_offsets: dict[Key, int] = field(default_factory=dict)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    cleaned_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
-    gone: set[Key] = field(default_factory=set)
+    gone: set[TopicPartition] = field(default_factory=set)
     """What checkpoints name and is not there."""
-    damaged: dict[Key, OSError] = field(default_factory=dict)
+    damaged: dict[TopicPartition, OSError] = field(default_factory=dict)
     failure: OSError | None = None
 
 
@@ -119,14 +118,19 @@ class LogLoader:
             _LOGGER.info("Loading %d logs of %s%s", len(folders), directory, why)
         opening: Opening = {}
         for name, folder in folders.items():
-            key = folder.topic, folder.partition
+            key = TopicPartition(folder.topic, folder.partition)
             points = recovery_points.get(key, 0), start_offsets.get(key, 0)
             opened = pool.submit(self._open, directory, name, key, *points)
             opening[opened] = contents, folder
         return opening
 
     def _open(
-        self, directory: LogDirectory, name: str, key: Key, recovery_point: int, start_offset: int
+        self,
+        directory: LogDirectory,
+        name: str,
+        key: TopicPartition,
+        recovery_point: int,
+        start_offset: int,
     ) -> Log:
         topic, partition = key
         try:
@@ -154,10 +158,10 @@ class LogLoader:
                 if folder.suffix:
                     contents.futures.append(future.result())
                 else:
-                    contents.logs[folder.topic, folder.partition] = future.result()
+                    contents.logs[TopicPartition(folder.topic, folder.partition)] = future.result()
             except OSError as error:
                 if isinstance(error, DamagedLogError) and not folder.suffix:
-                    contents.damaged[folder.topic, folder.partition] = error
+                    contents.damaged[TopicPartition(folder.topic, folder.partition)] = error
                 else:
                     contents.failure = contents.failure or error
             self.remaining[contents.directory.path] -= 1

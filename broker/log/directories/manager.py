@@ -33,16 +33,15 @@ from broker.log.log import Log
 from broker.seams import Background, Clock, Disk
 from broker.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
-
-Key = tuple[str, int]
 
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
 CLOSE_THREADS = 8
 CLOSE_IN_THREADS_FROM = 32
 # Logs that have gone from a directory and are remembered by their names; beyond that, any name may be one of them.
 GONE_MAX = 1_000
-_ANY: Key = ("", -1)
+_ANY = TopicPartition("", -1)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -64,12 +63,12 @@ class _Checkpointed:
 
     def __init__(self) -> None:
         # Logs that have gone from a directory, while its files may name them.
-        self.gone: dict[LogDirectory, set[Key]] = {}
+        self.gone: dict[LogDirectory, set[TopicPartition]] = {}
         # Those of replication-offset-checkpoint as it was last to be written, or was found at the start; none of a log
         # that was made since.
-        self.high_watermarks: dict[Key, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
         # The largest log starts that the files may hold; nothing is known of those that a start has found.
-        self.starts: dict[LogDirectory, dict[Key, int]] = {}
+        self.starts: dict[LogDirectory, dict[TopicPartition, int]] = {}
         # How often log starts were to be written: after the last time alone it is known what the file holds.
         self.starts_writes: Counter[LogDirectory] = Counter()
         # What cleaner-offset-checkpoint holds at most; nothing is known of what a start has found.
@@ -137,27 +136,29 @@ class LogManager:
         )
         self._topic_id_for, self._home_for = topic_id_for, home_for
         # Partitions whose log is, or may be, in a directory that has failed.
-        self._offline: set[Key] = set()
+        self._offline: set[TopicPartition] = set()
         # Set by the owner of the partitions: called with the id of a failed directory and the partitions in it.
-        self.on_directory_failed: Callable[[bytes, Sequence[Key]], None] | None = None
+        self.on_directory_failed: Callable[[bytes, Sequence[TopicPartition]], None] | None = None
         # What is to happen when no directory is left; Kafka halts.
         self.on_all_failed: Callable[[], None] | None = None
-        self._logs: dict[Key, Log] = {}
-        self._homes: dict[Key, LogDirectory] = {}
-        self._futures: dict[Key, FutureLog] = {}
+        self._logs: dict[TopicPartition, Log] = {}
+        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._futures: dict[TopicPartition, FutureLog] = {}
         # What was a log, until the disk has all of it in its new place.
-        self._leaving: dict[Key, tuple[LogDirectory, Log]] = {}
+        self._leaving: dict[TopicPartition, tuple[LogDirectory, Log]] = {}
         self.damaged = DamagedLogs(disk)
         self._deleted = DeletedLogs(disk, clock, self._directories)
         self._checkpointed = _Checkpointed()
         self._upkeep = LogUpkeep()
         # Where logs are to be made that are not there yet, by the path of a directory.
-        self.preferred: dict[Key, str] = {}
+        self.preferred: dict[TopicPartition, str] = {}
         now_ms = clock.now_ms()
         self._checkpoints_due = Interval(flush_offset_checkpoint_interval_ms, now_ms)
         self._retention_due = Interval(retention_check_interval_ms, now_ms)
         self._expiration_due = Interval(PRODUCER_EXPIRATION_CHECK_MS, now_ms)
-        self.recovery_losses: dict[Key, tuple[int, int]] = {}  # Bytes and offsets, of this start.
+        self.recovery_losses: dict[
+            TopicPartition, tuple[int, int]
+        ] = {}  # Bytes and offsets, of this start.
         self._is_closing = False
         self.was_clean, self.previous_broker_epoch = False, -1
 
@@ -188,7 +189,7 @@ class LogManager:
 
         None if a failed directory may hold it.
         """
-        key = topic, partition
+        key = TopicPartition(topic, partition)
         home = self._homes.get(key) or self.damaged.home_of(key)
         future = self.future_log(topic, partition)
         if future is not None and future.is_announced:
@@ -199,7 +200,7 @@ class LogManager:
             home = self._in_turn(key)[0]
         return home.directory_id
 
-    def _in_turn(self, key: Key) -> list[LogDirectory]:
+    def _in_turn(self, key: TopicPartition) -> list[LogDirectory]:
         """Where a log would be created: in the wanted directory, else in the one with the fewest logs."""
         counts, wanted = Counter(self._homes.values()), self.preferred.get(key)
         online = self._directories.online
@@ -250,7 +251,7 @@ class LogManager:
         for copy in contents.futures:
             self._found_future(copy, directory)
 
-    def _settle(self, key: Key, log: Log, directory: LogDirectory) -> bool:
+    def _settle(self, key: TopicPartition, log: Log, directory: LogDirectory) -> bool:
         """Settle which of two logs of a name stays; returns whether this one does.
 
         Of different topics the existing one's does: the other one's directory was offline when its topic was deleted.
@@ -303,9 +304,9 @@ class LogManager:
             if is_told or not some_failed:
                 self._adopt(key, self._without_log(future), future.home)
 
-    def _high_watermarks_of(self, found: Iterable[Contents]) -> dict[Key, int]:
+    def _high_watermarks_of(self, found: Iterable[Contents]) -> dict[TopicPartition, int]:
         """Each log's high watermark in its directory's checkpoint; of a missing log the largest of any directory."""
-        offsets: dict[Key, int] = {}
+        offsets: dict[TopicPartition, int] = {}
         for contents in found:
             for key, offset in contents.high_watermarks.items():
                 home = self._homes.get(key)
@@ -322,7 +323,7 @@ class LogManager:
         self._disk.rename(log.directory, directory.file(name))
         return name
 
-    def _adopt(self, key: Key, log: Log, directory: LogDirectory) -> None:
+    def _adopt(self, key: TopicPartition, log: Log, directory: LogDirectory) -> None:
         """Take this as the partition's log from now on."""
         self._logs[key] = log
         self._homes[key] = directory
@@ -334,7 +335,7 @@ class LogManager:
     # -- logs -----------------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> Log | None:
-        return self._logs.get((topic, partition))
+        return self._logs.get(TopicPartition(topic, partition))
 
     def logs(self) -> Iterable[Log]:
         return self._logs.values()
@@ -345,7 +346,7 @@ class LogManager:
 
     def is_damaged(self, topic: str, partition: int, topic_id: bytes) -> bool:
         """Whether the log of this topic's partition is there, and is not served because it is damaged."""
-        key = topic, partition
+        key = TopicPartition(topic, partition)
         return key not in self._logs and self.damaged.has(key, topic_id)
 
     def create(
@@ -362,7 +363,7 @@ class LogManager:
         Raises KAFKA_STORAGE_ERROR if no directory takes it, if it is there and damaged, or if it may be in a
         directory that is offline: then only a log that is known to be new is created.
         """
-        key = topic, partition
+        key = TopicPartition(topic, partition)
         known = self._logs.get(key)
         if known is not None and known.topic_id not in (topic_id, NO_UUID):
             self.delete(topic, partition)
@@ -388,7 +389,7 @@ class LogManager:
                 self._directories.note(directory, directory.path, error)
         raise _unavailable(f"no log directory takes {topic}-{partition}")
 
-    def _pass_damaged(self, key: Key, topic_id: bytes, *, is_new: bool) -> None:
+    def _pass_damaged(self, key: TopicPartition, topic_id: bytes, *, is_new: bool) -> None:
         """Set a damaged log aside that another topic left; raises KAFKA_STORAGE_ERROR if it is this one's."""
         home = self.damaged.home_of(key)
         if home is None:
@@ -405,7 +406,7 @@ class LogManager:
     def _make(
         self,
         directory: LogDirectory,
-        key: Key,
+        key: TopicPartition,
         topic_id: bytes,
         config: LogConfig | None,
         *,
@@ -444,19 +445,19 @@ class LogManager:
 
     def delete(self, topic: str, partition: int) -> None:
         """Rename the log's folder at once, and remove its files after file.delete.delay.ms."""
-        self.preferred.pop((topic, partition), None)
+        self.preferred.pop(TopicPartition(topic, partition), None)
         self.drop_future_log(topic, partition)
         self.discard_replaced(topic, partition)
-        log = self._logs.pop((topic, partition), None)
-        self._upkeep.forget((topic, partition))
+        log = self._logs.pop(TopicPartition(topic, partition), None)
+        self._upkeep.forget(TopicPartition(topic, partition))
         if log is not None:
-            self._discard(self._homes.pop((topic, partition)), log)
+            self._discard(self._homes.pop(TopicPartition(topic, partition)), log)
         else:
             self.set_damaged_aside(topic, partition)
 
     def _discard(self, home: LogDirectory, log: Log) -> None:
         """Rename a log's folder as deleted, and remove its files later."""
-        self._gone(home, (log.topic, log.partition))
+        self._gone(home, TopicPartition(log.topic, log.partition))
         self._deleted.discard(home, log)
 
     def set_aside(self, topic: str, partition: int) -> str:
@@ -465,15 +466,15 @@ class LogManager:
         Nothing deletes such a folder: the log may be another cluster's, or this one's metadata may be the wrong ones.
         """
         self.drop_future_log(topic, partition)
-        log = self._logs.pop((topic, partition))
-        self._upkeep.forget((topic, partition))
-        home = self._homes.pop((topic, partition))
-        self._gone(home, (topic, partition))
+        log = self._logs.pop(TopicPartition(topic, partition))
+        self._upkeep.forget(TopicPartition(topic, partition))
+        home = self._homes.pop(TopicPartition(topic, partition))
+        self._gone(home, TopicPartition(topic, partition))
         return self._set_aside(log, home)
 
     def set_damaged_aside(self, topic: str, partition: int) -> None:
         """The same for a damaged log, if there is one; if its disk refuses, the next start tries again."""
-        key = topic, partition
+        key = TopicPartition(topic, partition)
         home = self.damaged.home_of(key)
         if home is None:
             return
@@ -523,16 +524,16 @@ class LogManager:
     # had before. They name a log that has gone until they are written again; before one of that name is made they are.
     # Else a crash would have the new log begin where the old one did, or count as committed, or clean, what is not.
 
-    def high_watermark_checkpoints(self) -> dict[Key, int]:
+    def high_watermark_checkpoints(self) -> dict[TopicPartition, int]:
         """The entries of the last replication-offset-checkpoint."""
         return dict(self._checkpointed.high_watermarks)
 
-    def _gone(self, directory: LogDirectory, key: Key) -> None:
+    def _gone(self, directory: LogDirectory, key: TopicPartition) -> None:
         """A directory has no log of this name any more, while its files may name it."""
         gone = self._checkpointed.gone.setdefault(directory, set())
         gone.add(key if len(gone) < GONE_MAX else _ANY)
 
-    def _forget_checkpoints(self, directory: LogDirectory, key: Key) -> None:
+    def _forget_checkpoints(self, directory: LogDirectory, key: TopicPartition) -> None:
         """Before a log is made: let the files name no earlier one of its name. Waits for the disk; raises OSError."""
         self._checkpointed.high_watermarks.pop(key, None)
         gone = self._checkpointed.gone.get(directory, ())
@@ -693,14 +694,14 @@ class LogManager:
             if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
         }
 
-    def _placed(self, directory: LogDirectory) -> Iterator[tuple[Key, Log]]:
+    def _placed(self, directory: LogDirectory) -> Iterator[tuple[TopicPartition, Log]]:
         """The logs in a directory, copies in progress included."""
         for key, log in self._logs.items():
             if self._homes[key] is directory:
                 yield key, log
         for future in self.future_logs:
             if future.home is directory:
-                yield (future.log.topic, future.log.partition), future.log
+                yield TopicPartition(future.log.topic, future.log.partition), future.log
 
     # -- copies on the move (KIP-113) -------------------------------------------------------------
     #
@@ -711,7 +712,7 @@ class LogManager:
 
     def future_log(self, topic: str, partition: int) -> FutureLog | None:
         """The copy of a partition's log."""
-        return self._futures.get((topic, partition))
+        return self._futures.get(TopicPartition(topic, partition))
 
     @property
     def future_logs(self) -> tuple[FutureLog, ...]:
@@ -720,7 +721,7 @@ class LogManager:
 
     def _found_future(self, log: Log, home: LogDirectory) -> None:
         """A start found this copy. Of two (a move that was redirected before it was done) the longer stays."""
-        key = log.topic, log.partition
+        key = TopicPartition(log.topic, log.partition)
         other = self._futures.get(key)
         if other is not None:
             if other.log.log_end_offset >= log.log_end_offset:
@@ -731,7 +732,7 @@ class LogManager:
 
     def _resume_future(self, log: Log) -> None:
         """Continue the copy of a log that was found, if there is one."""
-        key = log.topic, log.partition
+        key = TopicPartition(log.topic, log.partition)
         future = self._futures.get(key)
         if future is None:
             return
@@ -754,7 +755,7 @@ class LogManager:
     def _without_log(self, future: FutureLog) -> Log:
         """Make a copy whose log is not there the log; the caller adopts it."""
         topic, partition = future.log.topic, future.log.partition
-        del self._futures[topic, partition]
+        del self._futures[TopicPartition(topic, partition)]
         _LOGGER.warning(
             "%s: its log is not there, the copy in %s takes its place", future.log.name, future.home
         )
@@ -764,7 +765,7 @@ class LogManager:
 
     def create_future_log(self, log: Log, home: LogDirectory) -> FutureLog:
         """Create an empty copy of a log in another directory; raises KAFKA_STORAGE_ERROR if that fails."""
-        key = log.topic, log.partition
+        key = TopicPartition(log.topic, log.partition)
         assert key not in self._futures
         try:
             copy = self._seed_future(log, home)
@@ -811,7 +812,7 @@ class LogManager:
 
     def drop_future_log(self, topic: str, partition: int) -> None:
         """Give up a copy: the move is cancelled."""
-        future = self._futures.pop((topic, partition), None)
+        future = self._futures.pop(TopicPartition(topic, partition), None)
         if future is not None:
             _let_be(future)
             self._discard(future.home, future.log)
@@ -839,7 +840,7 @@ class LogManager:
 
     def replace_with_future(self, topic: str, partition: int) -> None:
         """Step 2: the log continues in the copy's folder, which holds all of it."""
-        key = topic, partition
+        key = TopicPartition(topic, partition)
         future, log = self._futures[key], self._logs[key]
         assert future.is_named
         assert future.of is log
@@ -852,11 +853,11 @@ class LogManager:
 
     def discard_replaced(self, topic: str, partition: int) -> None:
         """Step 3: the log's old folder goes."""
-        left = self._leaving.pop((topic, partition), None)
+        left = self._leaving.pop(TopicPartition(topic, partition), None)
         if left is not None:
             self._discard(*left)
 
-    def _futures_failed(self, directory: LogDirectory, keys: Iterable[Key]) -> None:
+    def _futures_failed(self, directory: LogDirectory, keys: Iterable[TopicPartition]) -> None:
         """Stop reading and writing in this directory; what was copied of the logs in it stays on disk."""
         for key, future in tuple(self._futures.items()):
             if future.home is directory:
@@ -892,7 +893,7 @@ class LogManager:
             return False
         return future.log.close()
 
-    def _close_futures(self, closed: Collection[Key]) -> list[str]:
+    def _close_futures(self, closed: Collection[TopicPartition]) -> list[str]:
         """Close the copies, and finish moves of logs that closed well; returns directories that failed."""
         for key in tuple(self._leaving):
             if key in closed:
@@ -905,7 +906,7 @@ class LogManager:
 
     def home_of(self, topic: str, partition: int) -> LogDirectory | None:
         """The directory that holds a partition's log."""
-        return self._homes.get((topic, partition))
+        return self._homes.get(TopicPartition(topic, partition))
 
     @property
     def directories(self) -> LogDirectories:
@@ -928,7 +929,7 @@ class LogManager:
 
     def close(self, broker_epoch: int = -1) -> None:
         """Flush and close every log and leave the clean-shutdown marker."""
-        unclean: set[Key] = set()
+        unclean: set[TopicPartition] = set()
         self._is_closing = True  # What fails now leaves no marker, and that is all.
         for (key, log), was_closed in zip(self._logs.items(), self._close_logs(), strict=True):
             if not was_closed:

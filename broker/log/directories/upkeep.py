@@ -16,8 +16,7 @@ from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.segment.segment import Segment
 from kafka_ds.protocol.errors import KafkaError
-
-Key = tuple[str, int]
+from kafka_ds.protocol.topic_partition import TopicPartition
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class Interval:
 class _Quiet(NamedTuple):
     """While a log is in this state it has nothing to do until that time."""
 
-    key: Key
+    key: TopicPartition
     log: Log
     end_offset: int
     segments: tuple[Segment, ...]
@@ -52,22 +51,24 @@ class LogUpkeep:
     """The upkeep of all logs of one broker."""
 
     def __init__(self) -> None:
-        self._quiet: dict[Key, _Quiet] = {}
+        self._quiet: dict[TopicPartition, _Quiet] = {}
         # Logs that may have something to do.
-        self._asked: dict[Key, Log] = {}
+        self._asked: dict[TopicPartition, Log] = {}
         self._ran_ms: int | None = None
 
-    def add(self, key: Key, log: Log) -> None:
+    def add(self, key: TopicPartition, log: Log) -> None:
         """Take this as the partition's log from now on."""
         self._quiet.pop(key, None)
         self._asked[key] = log
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: TopicPartition) -> None:
         """Forget the partition's log, so that nothing keeps its memory."""
         self._quiet.pop(key, None)
         self._asked.pop(key, None)
 
-    def run(self, logs: Mapping[Key, Log], now_ms: int, *, retain: bool, expire: bool) -> None:
+    def run(
+        self, logs: Mapping[TopicPartition, Log], now_ms: int, *, retain: bool, expire: bool
+    ) -> None:
         """Do what is due for these logs; `retain`: also local retention, `expire`: forget silent producers."""
         back_ms = 0 if self._ran_ms is None else self._ran_ms - now_ms
         self._ran_ms = now_ms
@@ -97,7 +98,7 @@ class LogUpkeep:
                 if expire:
                     log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
 
-    def _look_after(self, key: Key, log: Log, now_ms: int, *, retain: bool) -> None:
+    def _look_after(self, key: TopicPartition, log: Log, now_ms: int, *, retain: bool) -> None:
         """Do what is due in one log, and note until when nothing will be, unless it changes."""
         until_ms = now_ms
         try:

@@ -11,7 +11,6 @@ import pytest
 
 from broker.log import names
 from broker.log.directories.loader import PROGRESS_EVERY_MS
-from broker.log.directories.manager import Key
 from broker.log.directories.metrics import (
     DIRECTORY_OFFLINE,
     OFFLINE_DIRECTORIES,
@@ -21,6 +20,7 @@ from broker.log.directories.metrics import (
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record
 from tests.unit.log.log_model import client_batch
@@ -35,7 +35,7 @@ class TwoDisks(Bench):
 
     def __init__(self) -> None:
         super().__init__("/a", "/b")
-        self.told: list[tuple[bytes, list[Key]]] = []
+        self.told: list[tuple[bytes, list[TopicPartition]]] = []
         self.ends = 0
         self.second_id = self.manager.directory_ids["/b"]
         for partition in range(4):
@@ -45,7 +45,7 @@ class TwoDisks(Bench):
         self.listen()
 
     def listen(self) -> None:
-        def failed(directory_id: bytes, keys: Sequence[Key]) -> None:
+        def failed(directory_id: bytes, keys: Sequence[TopicPartition]) -> None:
             self.told.append((directory_id, sorted(keys)))
 
         def end() -> None:
