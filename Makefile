@@ -50,7 +50,7 @@ $(STAMP): requirements.txt pyproject.toml
 
 $(KERNELS): $(STAMP)
 	@echo "compiling the record kernels, once (some seconds)"
-	$(BIN)/python -c 'from broker.cleaner.loops import loops; from kafka_ds.topic.files import pages; from kafka_ds.sink import loops as sink; from kafka_ds.records import kernel; kernel.warm_up(); loops(); pages.loops(); sink.loops()'
+	$(BIN)/python -c 'from broker.cleaner.loops import loops; from kafka_ds.topic.files import pages; from kafka_ds.sink import batches as sink; from kafka_ds.records import kernel; kernel.warm_up(); loops(); pages.loops(); sink.loops()'
 	$(BIN)/python -m kafka_ds.records.machine_code || echo "no machine code for produced records: the broker will check them slowly"
 	@touch $@
 

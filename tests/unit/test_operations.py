@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import importlib
 import json
 import re
 import shutil
@@ -74,3 +75,15 @@ def test_the_unit_runs_the_brokers_command(tmp_path: Path) -> None:
     here.write_text(text.replace(str(command), str(Path(sys.executable).parent / command.name)))
     found = subprocess.run([verify, "verify", here], capture_output=True, text=True, check=False)
     assert found.stderr == ""
+
+
+@pytest.mark.parametrize("file", ["Makefile", "Dockerfile"])
+def test_what_set_up_compiles_is_there(file: str) -> None:
+    """Their one-line programs name functions of ours."""
+    text = (Path(__file__).resolve().parents[2] / file).read_text()
+    found = re.findall(r"from ((?:broker|kafka_ds)[\w.]*) import (\w+)(?: as (\w+))?", text)
+    assert len(found) >= 3
+    for module, name, _ in found:
+        package = importlib.import_module(module)
+        made = getattr(package, name, None) or importlib.import_module(f"{module}.{name}")
+        assert hasattr(made, "loops") or hasattr(made, "warm_up") or callable(made), (module, name)
