@@ -93,7 +93,7 @@ class Disk(Protocol):
         ...
 
 
-class Listener(Protocol):
+class BoundListener(Protocol):
     """A bound socket that has its address before it serves."""
 
     @property
@@ -118,7 +118,7 @@ class Listener(Protocol):
 class Network(Protocol):
     """Streams between hosts."""
 
-    def bind(self, host: str, port: int) -> Listener:
+    def bind(self, host: str, port: int) -> BoundListener:
         """Bind without accepting yet; port 0 takes any free one."""
         ...
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from broker.adoption.broker_settings import taken_over
 from broker.adoption.kafka_dirs import look
 from broker.adoption.mark import mark_taken_over
-from broker.adoption.plan import Found, FoundLog, Plan, join, plan
+from broker.adoption.plan import AdoptionPlan, FoundDirectory, FoundLog, join, plan
 from broker.config.dynamic import with_changes
 from broker.config.loader import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
@@ -96,8 +96,8 @@ def adopt(
 
 
 def _planned(
-    config: BrokerConfig, found: Found, topic_configs: Mapping[str, Mapping[str, str]]
-) -> Plan:
+    config: BrokerConfig, found: FoundDirectory, topic_configs: Mapping[str, Mapping[str, str]]
+) -> AdoptionPlan:
     cluster = found.cluster
     kafkas = cluster.broker_configs if cluster else {}
     broker_configs, lines = taken_over(config, kafkas, cluster.brokers if cluster else ())
@@ -137,7 +137,7 @@ def _locked(disk: Disk, path: str, stack: ExitStack) -> LogDirectory:
     return directory
 
 
-def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: Plan) -> None:
+def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: AdoptionPlan) -> None:
     commit = metadata_log.begin(planned.events, image)
     for _ in range(COMMITS_MAX):
         try:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 
 from broker.adoption.mark import lake_of
 from broker.adoption.metadata import KafkaCluster
-from broker.adoption.plan import Found, FoundLog, Key
+from broker.adoption.plan import FoundDirectory, FoundLog, Key
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import (
@@ -52,7 +52,7 @@ def look(
     node_id: int,
     directories: Sequence[LogDirectory],
     metadata_log_dir: str | None,
-) -> Found:
+) -> FoundDirectory:
     """All of it; raises ConfigError for what is not this broker's, or not whole, and OSError."""
     first = directories[0]
     for directory in directories:
@@ -80,7 +80,7 @@ def look(
         decode_clean_shutdown(read_or_none(disk, each.file(names.CLEAN_SHUTDOWN)) or b"")
         for each in directories
     ]
-    return Found(
+    return FoundDirectory(
         node_id=node_id,
         cluster_id=first.cluster_id,
         logs=logs,

@@ -71,7 +71,7 @@ class FoundLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundDirectory:
     """What lies in the directories of one broker."""
 
     node_id: int
@@ -92,7 +92,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class AdoptionPlan:
     """What is to be decided, which of the logs belong to it, the ids of topics, and what the operator is told."""
 
     cluster_id: str
@@ -113,13 +113,13 @@ class _Drafted:
 
 
 def plan(
-    found: Found,
+    found: FoundDirectory,
     given_configs: Mapping[str, Mapping[str, str]],
     *,
     broker_configs: Mapping[str, Mapping[str, str]],
     check_configs: Callable[[Mapping[str, str]], object],
     new_uuid: Callable[[], bytes],
-) -> Plan:
+) -> AdoptionPlan:
     """Plan the takeover; raises ConfigError for anything that prevents it.
 
     `given_configs`: settings of topics by the operator; they win. `broker_configs`: those of brokers that are taken
@@ -159,7 +159,7 @@ def plan(
         given = _given(topic, given_configs)
         topic.configs = _configs(topic, given, check_configs, drafted.lines)
     _sum_up(found, logs, drafted)
-    return Plan(
+    return AdoptionPlan(
         cluster_id=cluster_id,
         events=(
             ClusterCreated(cluster_id=cluster_id),
@@ -172,7 +172,7 @@ def plan(
     )
 
 
-def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
+def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> AdoptionPlan:
     """A further broker of a cluster that was taken over, or one once more: only where its logs begin has to be noted.
 
     Raises ConfigError where the lake is another cluster's, or behind what this broker knows, or where this broker has
@@ -205,7 +205,7 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
     drafted.lines.append(
         f"cluster {image.cluster_id} was taken over already: {len(logs)} logs of this broker"
     )
-    return Plan(
+    return AdoptionPlan(
         cluster_id=image.cluster_id,
         events=(),
         logs=logs,
@@ -214,7 +214,7 @@ def join(found: Found, image: MetadataImage, lake_uri: str) -> Plan:
     )
 
 
-def _is_repeated(found: Found, image: MetadataImage, lake_uri: str) -> bool:
+def _is_repeated(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> bool:
     """Whether these very directories, of ZooKeeper's, were taken over into this lake and have not been started since.
 
     Whoever did so may have been killed before it knew. Each log has got its topic's id before that was decided: by
@@ -233,7 +233,7 @@ def _is_repeated(found: Found, image: MetadataImage, lake_uri: str) -> bool:
     )
 
 
-def _check_not_behind(found: Found, image: MetadataImage, lake_uri: str) -> None:
+def _check_not_behind(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> None:
     """What was taken over first must have been the metadata log that reaches furthest.
 
     A broker that was stopped before the others does not know who fell out of sync since: it would name as in sync, and
@@ -248,7 +248,7 @@ def _check_not_behind(found: Found, image: MetadataImage, lake_uri: str) -> None
         )
 
 
-def _later_than(found: Found, image: MetadataImage) -> Iterator[str]:
+def _later_than(found: FoundDirectory, image: MetadataImage) -> Iterator[str]:
     """Topics and partitions that are not complete in the lake."""
     known = {topic.topic_id: topic.partitions for topic in image.topics.values()}
     for topic in found.cluster.topics.values() if found.cluster else ():
@@ -271,7 +271,7 @@ def _later_than(found: Found, image: MetadataImage) -> Iterator[str]:
             yield f"{log.topic}-{log.partition} (its log)"
 
 
-def _topics_of_folders(found: Found, new_uuid: Callable[[], bytes]) -> list[KafkaTopic]:
+def _topics_of_folders(found: FoundDirectory, new_uuid: Callable[[], bytes]) -> list[KafkaTopic]:
     topics: dict[str, KafkaTopic] = {}
     for (name, index), log in sorted(found.logs.items()):
         topic = topics.setdefault(name, KafkaTopic(name=name, topic_id=log.topic_id))
@@ -306,7 +306,7 @@ def _check_names(topics: Sequence[KafkaTopic]) -> None:
             raise ConfigError(f"log.dirs: topic {topic.name} cannot be taken over: {why}")
 
 
-def _own_logs(found: Found, drafted: _Drafted) -> list[FoundLog]:
+def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
     """The logs of this broker's replicas; a replica without one would begin empty, and might lead."""
     logs: list[FoundLog] = []
     missing: list[str] = []
@@ -391,7 +391,7 @@ def _given(topic: KafkaTopic, given: Mapping[str, Mapping[str, str]]) -> dict[st
 
 
 def _check_policies(
-    topics: Sequence[KafkaTopic], found: Found, given: Mapping[str, Mapping[str, str]]
+    topics: Sequence[KafkaTopic], found: FoundDirectory, given: Mapping[str, Mapping[str, str]]
 ) -> None:
     compacted = {key[0] for key, log in found.logs.items() if log.was_compacted}
     for topic in topics:
@@ -411,7 +411,7 @@ def _check_policies(
             )
 
 
-def _sum_up(found: Found, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
+def _sum_up(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
     """What the operator is told last: what is taken over, what stays behind, and which brokers are to follow."""
     lines = drafted.lines
     for log in logs:
@@ -433,12 +433,12 @@ def _sum_up(found: Found, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
     lines.append(f"{len(drafted.topics)} topics, {len(logs)} logs of this broker")
 
 
-def _others(found: Found, topics: Iterable[KafkaTopic]) -> set[int]:
+def _others(found: FoundDirectory, topics: Iterable[KafkaTopic]) -> set[int]:
     replicas = {r for t in topics for p in t.partitions.values() for r in p.replicas}
     return replicas - {found.node_id}
 
 
-def _events(found: Found, drafted: _Drafted, logs: Sequence[FoundLog]) -> Iterator[Event]:
+def _events(found: FoundDirectory, drafted: _Drafted, logs: Sequence[FoundLog]) -> Iterator[Event]:
     cluster = found.cluster
     known = cluster.next_producer_id if cluster else 0
     next_producer_id = max(known, found.next_producer_id)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.cleaner.chunks import Chunk
+from broker.cleaner.chunks import RecordChunk
 from broker.cleaner.rpc import NO_OFFSET, LastRecord
 from broker.cleaner.transactions import CleanedTransactions
 from broker.log.own_batches import read_marker
@@ -30,7 +30,7 @@ from kafka_ds.records.batch import (
 )
 
 
-def skipped(chunk: Chunk, transactions: CleanedTransactions) -> NDArray[np.uint8]:
+def skipped(chunk: RecordChunk, transactions: CleanedTransactions) -> NDArray[np.uint8]:
     """Of each batch whether its keys do not count: it is a control batch, or aborted."""
     rows = chunk.rows
     marks = np.zeros(len(rows), np.uint8)
@@ -53,7 +53,7 @@ def _unusual(rows: NDArray[np.int64]) -> list[int]:
 
 
 def _is_marker_of_nothing(
-    chunk: Chunk, row: Any, last_offset: int, transactions: CleanedTransactions
+    chunk: RecordChunk, row: Any, last_offset: int, transactions: CleanedTransactions
 ) -> bool:
     """Whether nothing is left of the transaction that a control batch ended."""
     if not row[decoder.RECORD_COUNT]:
@@ -94,7 +94,7 @@ class BatchRetention:
             if record.last_data_offset == NO_OFFSET
         }
 
-    def of(self, chunk: Chunk) -> NDArray[np.uint8]:
+    def of(self, chunk: RecordChunk) -> NDArray[np.uint8]:
         """Bits of `compacting` for each batch."""
         rows, last_offsets = chunk.rows, chunk.last_offsets
         orders = np.zeros(len(rows), np.uint8)
@@ -117,7 +117,7 @@ class BatchRetention:
         found: list[int] = np.flatnonzero(is_last & (rows[:, decoder.PRODUCER_ID] >= 0)).tolist()
         return found
 
-    def _of_transaction(self, chunk: Chunk, row: Any, last_offset: int) -> int:
+    def _of_transaction(self, chunk: RecordChunk, row: Any, last_offset: int) -> int:
         producer_id, attributes = int(row[decoder.PRODUCER_ID]), int(row[decoder.ATTRIBUTES])
         if not attributes & CONTROL_FLAG:
             is_aborted = self._transactions.data(producer_id, last_offset)

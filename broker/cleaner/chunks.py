@@ -23,7 +23,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class RecordChunk:
     """Whole batches that follow each other.
 
     `data` holds them as they lie in the file (`size_bytes`), and behind them the payloads that were compressed; START
@@ -41,7 +41,9 @@ class Chunk:
         return offsets
 
 
-def chunks(file: DiskFile, size_bytes: int, read_bytes: int, start: int = 0) -> Iterator[Chunk]:
+def chunks(
+    file: DiskFile, size_bytes: int, read_bytes: int, start: int = 0
+) -> Iterator[RecordChunk]:
     """The batches of a file from a batch's position on; raises CorruptRecord."""
     position, wanted = start, read_bytes
     while position < size_bytes:
@@ -73,7 +75,7 @@ def _check(rows: Rows, where: str) -> None:
         raise CorruptRecord(f"before {where}: a batch of format {magic}, which is not cleaned")
 
 
-def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str) -> Chunk:
+def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str) -> RecordChunk:
     counts = rows[:, decoder.RECORD_COUNT]
     rows[:, decoder.END] = np.where(
         counts == 0, rows[:, decoder.START], rows[:, decoder.END]
@@ -106,4 +108,4 @@ def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str)
     if wrong.any():
         offset = rows[np.flatnonzero(wrong)[0], decoder.BASE_OFFSET]
         raise CorruptRecord(f"before {where}: the batch at {offset} cannot hold what it claims")
-    return Chunk(data=data, rows=rows, size_bytes=size_bytes)
+    return RecordChunk(data=data, rows=rows, size_bytes=size_bytes)

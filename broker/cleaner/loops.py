@@ -19,10 +19,10 @@ import numpy as np
 from kafka_ds.records import compaction, decoder, encoder, hashes, kernel
 from kafka_ds.records.arrays import fixed, read_only
 
-__all__ = ["Loops", "loops"]
+__all__ = ["CleanerLoops", "loops"]
 
 
-class Loops(NamedTuple):
+class CleanerLoops(NamedTuple):
     """`kafka_ds.records.compaction`, compiled."""
 
     enter_keys: Callable[..., tuple[int, bool]]
@@ -32,7 +32,7 @@ class Loops(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def loops() -> Loops:
+def loops() -> CleanerLoops:
     """Compile them (some seconds), or load what was compiled before."""
     data, longs = read_only(None, np.uint8), read_only(None, np.int64)
     batches = fixed(np.empty((0, decoder.BATCH_FIELDS), np.int64))
@@ -41,7 +41,7 @@ def loops() -> Loops:
     out, numbers, rows = np.empty(0, np.uint8), np.empty(0, np.int64), np.empty((0, 1), np.int64)
     with kernel.cache_folder() as private:
         folder = private and _folder_of_sources(private)
-        return Loops(
+        return CleanerLoops(
             enter_keys=kernel.compiled(
                 folder,
                 compaction.enter_keys,

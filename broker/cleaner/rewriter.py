@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.cleaner.batch_retention import BatchRetention, skipped
-from broker.cleaner.chunks import Chunk, chunks
+from broker.cleaner.chunks import RecordChunk, chunks
 from broker.cleaner.loops import loops
-from broker.cleaner.rpc import Cleaned, Job, Mapped, SourceSegment
+from broker.cleaner.rpc import Cleaned, CleanJob, Mapped, SourceSegment
 from broker.cleaner.transactions import CleanedTransactions
 from broker.cleaner.writer import CleanedSegment
 from broker.log import names
@@ -45,7 +45,7 @@ class KeysDoNotFit(Exception):
 class Cleaning:
     """A job under way."""
 
-    def __init__(self, job: Job, disk: Disk, secret: tuple[int, int], pace: Pace) -> None:
+    def __init__(self, job: CleanJob, disk: Disk, secret: tuple[int, int], pace: Pace) -> None:
         """`secret`: two random numbers of 64 bits for the hash of keys."""
         self._job = job
         self._disk = disk
@@ -129,7 +129,7 @@ class Cleaning:
         """One slot is always empty."""
         return max(self._settings.slots, self._keys_max + 1)
 
-    def _enter(self, chunk: Chunk, is_skipped: NDArray[np.uint8], path: str) -> bool:
+    def _enter(self, chunk: RecordChunk, is_skipped: NDArray[np.uint8], path: str) -> bool:
         """Enter the keys of a chunk; whether there was room for all."""
         done = 0
         while True:
@@ -230,7 +230,7 @@ class Cleaning:
         finally:
             file.close()
 
-    def _make_room(self, chunk: Chunk) -> None:
+    def _make_room(self, chunk: RecordChunk) -> None:
         """Buffers for what the loop may write; kept from chunk to chunk."""
         counts = chunk.rows[:, decoder.RECORD_COUNT]
         most = int(counts.max())
@@ -241,7 +241,9 @@ class Cleaning:
         if room > len(self._out):
             self._out = np.empty(room, np.uint8)
 
-    def _append(self, chunk: Chunk, results: NDArray[np.int64], target: CleanedSegment) -> None:
+    def _append(
+        self, chunk: RecordChunk, results: NDArray[np.int64], target: CleanedSegment
+    ) -> None:
         stays = np.flatnonzero(results[:, compaction.FATE] != compaction.GONE)
         if not len(stays):
             return
@@ -281,6 +283,6 @@ class Cleaning:
         return f"{self._job.directory}/{names.file_name(segment.base_offset, kind)}"
 
 
-def _damaged(path: str, chunk: Chunk, index: int) -> CorruptRecord:
+def _damaged(path: str, chunk: RecordChunk, index: int) -> CorruptRecord:
     offset = int(chunk.rows[index, decoder.BASE_OFFSET])
     return CorruptRecord(f"{path}: the batch at offset {offset} is damaged")

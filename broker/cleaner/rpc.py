@@ -1,8 +1,8 @@
 """Pure: what the broker asks of the child process that cleans, and the answers.
 
-Rules of this file: one cleaning of a log is a job: `Job` maps the keys of its dirty part, `Group` writes one segment
-from several, `End` forgets the job; `Abort` stops one of its operations at once. The settings may change while the
-child runs: each job brings those that it is done with, and `Limit` changes what all jobs together read and write.
+Rules of this file: one cleaning of a log is a job: `CleanJob` maps the keys of its dirty part, `LogGroup` writes one
+segment from several, `End` forgets the job; `Abort` stops one of its operations at once. The settings may change while
+the child runs: each job brings its own, and `CleanLimit` changes what all jobs together read and write.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from broker.cleaner.settings import CleanerSettings
 from broker.ipc.request import Request
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 
 # Kinds of error that the child answers with.
 ABORTED = "aborted"
@@ -46,7 +46,7 @@ class LastRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job(Request["Mapped"]):
+class CleanJob(Request["Mapped"]):
     """What is needed to clean a log: its segments below `first_uncleanable_offset`, and what is known of them."""
 
     number: int
@@ -59,7 +59,7 @@ class Job(Request["Mapped"]):
     keeps_tombstones: bool
     """Whether tombstones stay, since readers find what they delete in the lake."""
     index_interval_bytes: int
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
     last_records: tuple[LastRecord, ...]
     settings: CleanerSettings
 
@@ -86,7 +86,7 @@ class Cleaned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group(Request[Cleaned]):
+class LogGroup(Request[Cleaned]):
     """Write one segment from these of the job."""
 
     job: int
@@ -108,7 +108,7 @@ class Abort(Request[None]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limit(Request[None]):
+class CleanLimit(Request[None]):
     """All jobs together read and write no more than that."""
 
     bytes_per_second: float

@@ -19,10 +19,10 @@ from broker.cleaner.rpc import (
     UNKNOWN_JOB,
     Abort,
     Cleaned,
+    CleanJob,
+    CleanLimit,
     End,
-    Group,
-    Job,
-    Limit,
+    LogGroup,
     Mapped,
 )
 from broker.cleaner.throttle import Throttle
@@ -63,14 +63,14 @@ class CleaningService:
     def operations(self) -> Mapping[type, Operation]:
         """By the class of the request."""
         return {
-            Job: self._begin,
-            Group: self._group,
+            CleanJob: self._begin,
+            LogGroup: self._group,
             End: self._end,
             Abort: self._abort,
-            Limit: self._limit,
+            CleanLimit: self._limit,
         }
 
-    def _begin(self, job: Job) -> Mapped | ErrorAnswer:
+    def _begin(self, job: CleanJob) -> Mapped | ErrorAnswer:
         self._work_with(job.settings.log_cleaner_threads)
         self._throttle.limit(job.settings.log_cleaner_io_max_bytes_per_second)
 
@@ -87,7 +87,7 @@ class CleaningService:
 
         return self._answer(job.number, begin)
 
-    def _group(self, request: Group) -> Cleaned | ErrorAnswer:
+    def _group(self, request: LogGroup) -> Cleaned | ErrorAnswer:
         cleaning = self._jobs.get(request.job)
         if cleaning is None:
             return ErrorAnswer(kind=UNKNOWN_JOB, message=f"job {request.job} was begun elsewhere")
@@ -100,7 +100,7 @@ class CleaningService:
     def _abort(self, request: Abort) -> None:
         self._asked_to_abort(request.job).set()
 
-    def _limit(self, request: Limit) -> None:
+    def _limit(self, request: CleanLimit) -> None:
         self._throttle.limit(request.bytes_per_second)
 
     def _asked_to_abort(self, number: int) -> threading.Event:

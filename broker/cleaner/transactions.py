@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 
 
 class CleanedTransactions:
     """Which transactions are under way at a place of the log."""
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         """`aborted`: all whose batches or markers may be met, from the transaction indexes."""
         self._to_come = deque(sorted(aborted, key=lambda entry: entry.first_offset))
-        self._aborted: dict[int, AbortedTransaction] = {}
+        self._aborted: dict[int, AbortedTxn] = {}
         self._with_batches: set[int] = set()
         self._committed: set[int] = set()
-        self.kept: list[AbortedTransaction] = []
+        self.kept: list[AbortedTxn] = []
         """The aborted transactions that the index of the cleaned segment has to name; for the caller to empty."""
 
     def data(self, producer_id: int, last_offset: int) -> bool:

@@ -16,7 +16,7 @@ from broker.cleaner.loops import loops
 from broker.log import names
 from broker.log.files import unlink_if_there
 from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 from broker.seams import Disk, DiskFile, ReadableBuffer
 from kafka_ds.records import compaction
 from kafka_ds.records.arrays import fixed
@@ -81,7 +81,7 @@ class CleanedSegment:
             self._time_entries.append(times[:time_count].copy())
         assert self._state[compaction.LOG_POSITION] == self.size_bytes
 
-    def finish(self, aborted: Iterable[AbortedTransaction], modified_ms: int) -> None:
+    def finish(self, aborted: Iterable[AbortedTxn], modified_ms: int) -> None:
         """Write the indexes and make everything durable."""
         state = self._state
         if state[compaction.NEWEST_MS] > state[compaction.LAST_ENTRY_MS]:

@@ -39,41 +39,41 @@ Show = Callable[[str, int, "Record"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class TailPosition:
     """Where to begin: an end of the log, an offset, so many records before the end, or a time in milliseconds."""
 
     kind: Kind
     number: int = 0
 
 
-def parse_position(text: str, *, now_s: float | None = None) -> Position:
+def parse_position(text: str, *, now_s: float | None = None) -> TailPosition:
     """`beginning`, `end`, an offset, `-N` (the last N), a time (ISO 8601, local unless it says), or `-15m`. Mistake."""
     word = text.strip().lower()
     if word in ("beginning", "earliest", "start"):
-        return Position(kind="beginning")
+        return TailPosition(kind="beginning")
     if word in ("end", "latest"):
-        return Position(kind="end")
+        return TailPosition(kind="end")
     if ago := _AGO.fullmatch(word):
         now = time.time() if now_s is None else now_s
         seconds = int(ago[1]) * _SECONDS[ago[2]]
-        return Position(kind="time", number=int((now - seconds) * 1_000))
+        return TailPosition(kind="time", number=int((now - seconds) * 1_000))
     if re.fullmatch(r"-?\d{1,19}", word):
         number = int(word)
         kind: Kind = "last" if number < 0 else "offset"
-        return Position(kind=kind, number=abs(number))
+        return TailPosition(kind=kind, number=abs(number))
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise Mistake(
             f"{text!r} is no position: beginning, end, an offset, -N (the last N), 2026-11-20T12:00 or -15m"
         ) from None
-    return Position(kind="time", number=int(moment.timestamp() * 1_000))
+    return TailPosition(kind="time", number=int(moment.timestamp() * 1_000))
 
 
 def offsets_at(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],
-    position: Position,
+    position: TailPosition,
     *,
     read_committed: bool = False,
 ) -> dict[TopicPartition, int]:
@@ -136,7 +136,7 @@ class TopicTail:
         return offsets_at(
             self._cluster,
             self._partitions,
-            Position(kind="end"),
+            TailPosition(kind="end"),
             read_committed=self._read_committed,
         )
 

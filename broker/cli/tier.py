@@ -10,7 +10,7 @@ import click
 from broker.cli.lake import Lake, LakeQueries
 from broker.cli.options import Mistake, Target, cluster_options, json_option
 from broker.cli.output import bytes_text, note, print_json, print_rows
-from broker.cli.tail import Position, offsets_at
+from broker.cli.tail import TailPosition, offsets_at
 
 if TYPE_CHECKING:
     from kafka_ds.client.admin import Admin, TopicDescription
@@ -133,7 +133,7 @@ def _lag(cluster: Cluster, topic: TopicDescription, tiered_ends: dict[int, int])
     places = [TopicPartition(topic.name, each.partition) for each in topic.partitions]
 
     def at(kind: Any) -> dict[TopicPartition, int]:
-        return offsets_at(cluster, places, Position(kind=kind), read_committed=True)
+        return offsets_at(cluster, places, TailPosition(kind=kind), read_committed=True)
 
     starts, ends = at("beginning"), at("end")
     return sum(

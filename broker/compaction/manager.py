@@ -16,12 +16,12 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Protocol
 
-from broker.cleaner.rpc import DISK, UNKNOWN_JOB, Limit
+from broker.cleaner.rpc import DISK, UNKNOWN_JOB, CleanLimit
 from broker.cleaner.settings import CleanerSettings
 from broker.compaction.metrics import CleanerMetrics
-from broker.compaction.policy import Candidate, Cleanable, LogState, cleanable
+from broker.compaction.policy import Cleanable, LogState, LogToClean, cleanable
 from broker.compaction.run import CleaningAborted, Outcome, Run
-from broker.ipc.child import Worker, WorkerDied, WorkerFailed, WorkerLost
+from broker.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost
 from broker.ipc.request import AskWorker, Request
 from broker.log.log import Log
 from broker.metrics.names import Sample
@@ -63,9 +63,9 @@ class LogCleaner:
         self._clock = clock
         self._disk = disk
         self._executor = executor
-        self._worker: Worker | None = None
+        self._worker: ChildWorker | None = None
         if ask is None:
-            self._worker = Worker(
+            self._worker = ChildWorker(
                 [],
                 clock,
                 idle_ms=IDLE_MS,
@@ -101,7 +101,7 @@ class LogCleaner:
         if settings == self._settings:
             return
         self._settings = settings
-        self._send(Limit(bytes_per_second=settings.log_cleaner_io_max_bytes_per_second))
+        self._send(CleanLimit(bytes_per_second=settings.log_cleaner_io_max_bytes_per_second))
         self._changed.set()  # Those that have nothing to do look now.
         self._changed.clear()
         if self._tasks:
@@ -270,7 +270,7 @@ class LogCleaner:
     def _state_of(self, each: Log, now_ms: int) -> Cleanable:
         state = LogState(
             segments=[
-                Candidate(s.base_offset, s.size_bytes, s.first_timestamp, s.largest_timestamp)
+                LogToClean(s.base_offset, s.size_bytes, s.first_timestamp, s.largest_timestamp)
                 for s in each.segments.all
             ],
             cleaned_offset=each.compaction.cleaned_offset,

@@ -16,7 +16,7 @@ from broker.log.config import UNLIMITED, LogConfig
 from broker.log.segment.index import RELATIVE_OFFSET_MAX
 
 
-class Candidate(NamedTuple):
+class LogToClean(NamedTuple):
     """A segment, the last one is active. Times may have to be looked up, so they are asked for; -1: none."""
 
     base_offset: int
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
 class LogState(NamedTuple):
     """A log, as it is now."""
 
-    segments: Sequence[Candidate]
+    segments: Sequence[LogToClean]
     cleaned_offset: int | None
     log_start_offset: int
     log_end_offset: int
@@ -94,13 +94,13 @@ def cleanable(log: LogState, config: LogConfig, now_ms: int) -> Cleanable:
     )
 
 
-def _floor(segments: Sequence[Candidate], offset: int) -> int:
+def _floor(segments: Sequence[LogToClean], offset: int) -> int:
     """The index of the segment that holds an offset, of the first one if all begin above it."""
     below = sum(each.base_offset <= offset for each in segments)
     return max(below - 1, 0)
 
 
-def _overdue_ms(dirty: Iterable[Candidate], config: LogConfig, now_ms: int) -> int:
+def _overdue_ms(dirty: Iterable[LogToClean], config: LogConfig, now_ms: int) -> int:
     if config.max_compaction_lag_ms >= UNLIMITED:
         return 0
     times = (each.first_ms() for each in dirty)

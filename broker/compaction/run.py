@@ -17,10 +17,10 @@ from broker.cleaner.rpc import (
     NO_OFFSET,
     Abort,
     Cleaned,
+    CleanJob,
     End,
-    Group,
-    Job,
     LastRecord,
+    LogGroup,
     SourceSegment,
 )
 from broker.cleaner.settings import CleanerSettings
@@ -113,7 +113,7 @@ class Run:
         for neighbours in group([self._measured(each) for each in below], log.config):
             old = [by_base[each.base_offset] for each in neighbours]
             sources = [_source(each) for each in old]
-            cleaned = await self._asked(Group(job=self._number, segments=sources))
+            cleaned = await self._asked(LogGroup(job=self._number, segments=sources))
             await self._swap(old, cleaned)
             written += cleaned.size_bytes
             done.append(cleaned)
@@ -159,11 +159,11 @@ class Run:
     def _size_of(self, path: str) -> int:
         return self._disk.size(path) if self._disk.exists(path) else 0
 
-    def _job(self, segments: Sequence[Segment], now_ms: int) -> Job:
+    def _job(self, segments: Sequence[Segment], now_ms: int) -> CleanJob:
         log, plan = self._log, self._plan
         end_offset = plan.first_uncleanable_offset
         first_offset = segments[0].base_offset if segments else end_offset
-        return Job(
+        return CleanJob(
             number=self._number,
             directory=log.directory,
             segments=tuple(_source(segment) for segment in segments),

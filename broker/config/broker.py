@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from broker.config.endpoints import Endpoint, parse_endpoints, protocols_of
+from broker.config.endpoints import ListenerEndpoint, parse_endpoints, protocols_of
 from broker.config.listeners import (
     ListenerConfig,
     names_of,
@@ -451,12 +451,12 @@ class BrokerConfig(ListenerConfig):
     listener_values: Mapping[str, Value] = field(default_factory=dict)
 
     @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[ListenerEndpoint, ...]:
         """Where it listens."""
         return parse_endpoints("listeners", self.listeners)
 
     @property
-    def advertised_endpoints(self) -> tuple[Endpoint, ...]:
+    def advertised_endpoints(self) -> tuple[ListenerEndpoint, ...]:
         """What clients are told; without a host or port where only the running broker knows."""
         if self.advertised_listeners is None:
             return self.endpoints

@@ -21,7 +21,7 @@ OVERRIDES = "max.connections.per.ip.overrides"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ListenerEndpoint:
     """One listener; an empty host stands for every address of the machine."""
 
     name: str
@@ -29,9 +29,9 @@ class Endpoint:
     port: int
 
 
-def parse_endpoints(setting: str, text: str) -> tuple[Endpoint, ...]:
+def parse_endpoints(setting: str, text: str) -> tuple[ListenerEndpoint, ...]:
     """The endpoints of a comma-separated list; at least one, names and non-zero ports each once."""
-    found: list[Endpoint] = []
+    found: list[ListenerEndpoint] = []
     for item in text.split(","):
         match = _ENDPOINT.fullmatch(item.strip())
         if match is None:
@@ -41,7 +41,9 @@ def parse_endpoints(setting: str, text: str) -> tuple[Endpoint, ...]:
         port = int(match["port"])
         if port > PORT_MAX:
             raise ConfigError(f"{setting}={text}: there is no port {port}")
-        found.append(Endpoint(match["name"].upper(), match["v6"] or match["host"] or "", port))
+        found.append(
+            ListenerEndpoint(match["name"].upper(), match["v6"] or match["host"] or "", port)
+        )
     names = [endpoint.name for endpoint in found]
     if len(set(names)) != len(names):
         raise ConfigError(f"{setting}={text}: a listener's name stands there twice")
@@ -51,7 +53,7 @@ def parse_endpoints(setting: str, text: str) -> tuple[Endpoint, ...]:
     return tuple(found)
 
 
-def protocols_of(endpoints: Sequence[Endpoint], protocol_map: str) -> Mapping[str, str]:
+def protocols_of(endpoints: Sequence[ListenerEndpoint], protocol_map: str) -> Mapping[str, str]:
     """The security protocol of each listener, by its name; ConfigError where there is none."""
     protocols = _parse_map(protocol_map)
     for endpoint in endpoints:

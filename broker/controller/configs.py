@@ -40,7 +40,7 @@ from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, 
 # -- settings -------------------------------------------------------------------------------------
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """What to do to one setting (KIP-339)."""
 
     SET = 0
@@ -55,7 +55,7 @@ class Alteration:
 
     name: str
     value: str | None
-    operation: int = Operation.SET
+    operation: int = ConfigOperation.SET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,15 +229,15 @@ def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) 
         )
     after: dict[str, str] = {} if wanted.replaces else dict(before)
     for each in wanted.alterations:
-        if each.operation == Operation.DELETE:
+        if each.operation == ConfigOperation.DELETE:
             after.pop(each.name, None)
             continue
         if each.value is None:
             message = f"Null value not supported for : {each.name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        if each.operation == Operation.SET:
+        if each.operation == ConfigOperation.SET:
             after[each.name] = each.value
-        elif each.operation in (Operation.APPEND, Operation.SUBTRACT):
+        elif each.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             after[each.name] = _list_value(after, each, each.value, wanted, rules)
         else:
             message = f"Unknown operation type {each.operation} for {each.name}"
@@ -254,13 +254,13 @@ def _list_value(
 ) -> str:
     """The list with these items more, or less; one that says nothing of its own begins with the default."""
     default = rules.list_of(wanted.resource_type, each.name)
-    verb = Operation(each.operation).name
+    verb = ConfigOperation(each.operation).name
     if default is None:
         message = f"Can't {verb} to key {each.name} because its type is not LIST."
         raise KafkaError(ErrorCode.INVALID_CONFIG, message)
     items = _items(present[each.name]) if each.name in present else list(default)
     given = _items(value)
-    if each.operation == Operation.APPEND:
+    if each.operation == ConfigOperation.APPEND:
         items += [item for item in dict.fromkeys(given) if item not in items]
     else:
         items = [item for item in items if item not in given]

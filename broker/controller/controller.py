@@ -30,10 +30,10 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.controller.draft import Decision, Defaults, Draft, Result
+from broker.controller.draft import ControllerDecision, Defaults, Draft, Result
 from broker.controller.elections import ElectionResult, ElectionType
 from broker.controller.isr import AlterPartition, AlterPartitionResult
-from broker.controller.liveness import Session, Sessions
+from broker.controller.liveness import BrokerSession, Sessions
 from broker.controller.reassignment import (
     OngoingReassignment,
     Reassignment,
@@ -66,7 +66,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 __all__ = [
     "PARTITIONS_PER_REQUEST_MAX",
     "Controller",
-    "Decision",
+    "ControllerDecision",
     "Defaults",
     "NewTopic",
     "TopicResult",
@@ -100,14 +100,14 @@ class Controller:
 
     def _decide(
         self, make: Callable[[Draft], Result], *, validate_only: bool = False
-    ) -> Decision[Result]:
+    ) -> ControllerDecision[Result]:
         draft = self._draft()
         result = make(draft)
-        return Decision(events=() if validate_only else draft.events(), result=result)
+        return ControllerDecision(events=() if validate_only else draft.events(), result=result)
 
     # -- the controller itself ----------------------------------------------------------------
 
-    def claim(self, controller_id: int) -> Decision[int]:
+    def claim(self, controller_id: int) -> ControllerDecision[int]:
         """Become the active controller: the highest epoch that was ever committed, plus one.
 
         Its settings are the defaults of the cluster from now on; where they need fewer in sync than those of the
@@ -117,7 +117,7 @@ class Controller:
         change = ControllerChange(controller_id=controller_id, controller_epoch=epoch)
         draft = self._draft()
         administration.judge_elr(draft)
-        return Decision(events=(change, *draft.events()), result=epoch)
+        return ControllerDecision(events=(change, *draft.events()), result=epoch)
 
     def claimed(self, now_ms: int) -> None:
         """The claim is durable: every unfenced broker has a session from now on."""
@@ -146,7 +146,7 @@ class Controller:
         log_dirs: Sequence[bytes] = (),
         features: Sequence[SupportedFeature] = (),
         fenced: bool = True,
-    ) -> Decision[bool]:
+    ) -> ControllerDecision[bool]:
         """Take in a broker that has just started; the result tells whether it had stopped cleanly.
 
         Its epoch is in the event, and in the image once that is durable. With `fenced` False it may lead at once: so
@@ -175,7 +175,7 @@ class Controller:
         want_shut_down: bool,
         now_ms: int,
         offline_log_dirs: Sequence[bytes] = (),
-    ) -> Decision[HeartbeatReply]:
+    ) -> ControllerDecision[HeartbeatReply]:
         """Process a broker's heartbeat. Raises STALE_BROKER_EPOCH."""
         beat = Heartbeat(
             broker_id=broker_id,
@@ -187,7 +187,7 @@ class Controller:
         )
         return self._decide(lambda d: brokers.heartbeat(d, self._sessions, beat, now_ms))
 
-    def expire_sessions(self, now_ms: int) -> Decision[None]:
+    def expire_sessions(self, now_ms: int) -> ControllerDecision[None]:
         """Fence every broker whose session has expired, all in one commit."""
         return self._decide(lambda d: brokers.expire(d, self._sessions, now_ms))
 
@@ -195,7 +195,7 @@ class Controller:
         """When the next session expires unless a heartbeat comes; None if there is no session."""
         return self._sessions.next_deadline_ms()
 
-    def fence_broker(self, broker_id: int) -> Decision[None]:
+    def fence_broker(self, broker_id: int) -> ControllerDecision[None]:
         """Fence a broker that is known to be gone: the controller whose place was claimed."""
 
         def fence(draft: Draft) -> None:
@@ -205,51 +205,51 @@ class Controller:
 
         return self._decide(fence)
 
-    def sessions(self) -> dict[int, Session]:
+    def sessions(self) -> dict[int, BrokerSession]:
         """The brokers with a session: how far each has read the log, and when it said so."""
         return self._sessions.all()
 
-    def unregister_broker(self, broker_id: int) -> Decision[None]:
+    def unregister_broker(self, broker_id: int) -> ControllerDecision[None]:
         """Forget a broker that will not come back. Raises BROKER_ID_NOT_REGISTERED."""
         return self._decide(lambda d: brokers.unregister(d, self._sessions, broker_id))
 
     def assign_directories(
         self, broker_id: int, broker_epoch: int, wanted: Sequence[DirectoryAssignment]
-    ) -> Decision[dict[DirectoryAssignment, ErrorCode]]:
+    ) -> ControllerDecision[dict[DirectoryAssignment, ErrorCode]]:
         """Record the directories of a broker's replicas (KIP-858). Raises STALE_BROKER_EPOCH."""
         return self._decide(
             lambda d: brokers.assign_directories(d, broker_id, broker_epoch, wanted)
         )
 
-    def allocate_producer_ids(self, broker_id: int) -> Decision[range]:
+    def allocate_producer_ids(self, broker_id: int) -> ControllerDecision[range]:
         """A block of producer ids that nobody had before (KIP-730)."""
         first = self.image.next_producer_id
         block = ProducerIdBlock(
             broker_id=broker_id, first_producer_id=first, size=PRODUCER_IDS_PER_BLOCK
         )
-        return Decision(events=(block,), result=range(first, first + block.size))
+        return ControllerDecision(events=(block,), result=range(first, first + block.size))
 
     # -- leaders and replicas -----------------------------------------------------------------
 
     def alter_partitions(
         self, broker_id: int, broker_epoch: int, partitions: Sequence[AlterPartition]
-    ) -> Decision[list[AlterPartitionResult]]:
+    ) -> ControllerDecision[list[AlterPartitionResult]]:
         """Change ISRs as their leader wants, one result for each. Raises STALE_BROKER_EPOCH."""
         return self._decide(lambda d: isr.alter_partitions(d, broker_id, broker_epoch, partitions))
 
     def elect_leaders(
         self, kind: ElectionType, partitions: Sequence[tuple[str, int]] | None
-    ) -> Decision[list[ElectionResult]]:
+    ) -> ControllerDecision[list[ElectionResult]]:
         """Elect leaders of these partitions, None: of all that need one (KIP-460)."""
         return self._decide(lambda d: elections.elect_leaders(d, kind, partitions))
 
-    def balance_leaders(self) -> Decision[int]:
+    def balance_leaders(self) -> ControllerDecision[int]:
         """Give leadership back to preferred replicas (auto.leader.rebalance.enable); how many partitions moved."""
         return self._decide(elections.balance_leaders)
 
     def alter_reassignments(
         self, wanted: Sequence[Reassignment], *, allow_replication_factor_change: bool = True
-    ) -> Decision[list[ReassignmentResult]]:
+    ) -> ControllerDecision[list[ReassignmentResult]]:
         """Begin, change or cancel the moves of replicas (KIP-455), one result for each."""
         return self._decide(
             lambda d: reassignment.alter_reassignments(
@@ -259,7 +259,7 @@ class Controller:
 
     def list_reassignments(
         self, partitions: Mapping[str, Sequence[int]] | None
-    ) -> Decision[list[OngoingReassignment]]:
+    ) -> ControllerDecision[list[OngoingReassignment]]:
         """The moves in progress among these partitions, by topic; None: of all partitions."""
         return self._decide(lambda d: reassignment.list_reassignments(d, partitions))
 
@@ -267,7 +267,7 @@ class Controller:
 
     def create_topics(
         self, wanted: Sequence[NewTopic], *, validate_only: bool = False
-    ) -> Decision[list[TopicResult]]:
+    ) -> ControllerDecision[list[TopicResult]]:
         """Create each topic that can be created."""
         creation = TopicCreation(
             self._draft(),
@@ -279,13 +279,13 @@ class Controller:
 
     def create_partitions(
         self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
-    ) -> Decision[list[TopicResult]]:
+    ) -> ControllerDecision[list[TopicResult]]:
         """Grow each topic that can be grown."""
         return topics.create_partitions(self._draft(), wanted, validate_only=validate_only)
 
     def delete_topics(
         self, wanted: Sequence[tuple[str | None, bytes]]
-    ) -> Decision[list[TopicResult]]:
+    ) -> ControllerDecision[list[TopicResult]]:
         """Delete each topic named by its name or, where that is None, by its id."""
         return topics.delete_topics(self.image, wanted)
 
@@ -297,7 +297,7 @@ class Controller:
         rules: ConfigRules,
         *,
         validate_only: bool = False,
-    ) -> Decision[list[ResourceResult]]:
+    ) -> ControllerDecision[list[ResourceResult]]:
         """Change the settings of each resource as a whole, or not at all."""
         return self._decide(
             lambda d: administration.alter_configs(d, resources, rules),
@@ -306,7 +306,7 @@ class Controller:
 
     def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
-    ) -> Decision[list[FeatureResult]]:
+    ) -> ControllerDecision[list[FeatureResult]]:
         """Set the level of each feature that can have it (KIP-584)."""
         return self._decide(
             lambda d: administration.update_features(d, updates), validate_only=validate_only
@@ -314,22 +314,24 @@ class Controller:
 
     # -- who may do what ----------------------------------------------------------------------
 
-    def create_acls(self, wanted: Sequence[Acl]) -> Decision[list[KafkaError | None]]:
+    def create_acls(self, wanted: Sequence[Acl]) -> ControllerDecision[list[KafkaError | None]]:
         """Make these ACLs; a refusal, or None, for each."""
         return security.create_acls(self.image.security, wanted, self._new_uuid)
 
-    def delete_acls(self, filters: Sequence[AclFilter]) -> Decision[list[list[Acl] | KafkaError]]:
+    def delete_acls(
+        self, filters: Sequence[AclFilter]
+    ) -> ControllerDecision[list[list[Acl] | KafkaError]]:
         """Delete the ACLs that match these filters; for each filter the matches, or a refusal."""
         return security.delete_acls(self.image.security, filters)
 
     def alter_quotas(
         self, wanted: Sequence[QuotaAlteration], *, validate_only: bool = False
-    ) -> Decision[list[KafkaError | None]]:
+    ) -> ControllerDecision[list[KafkaError | None]]:
         """Change the quotas of each entity as a whole (KIP-546); a refusal, or None, for each."""
         return security.alter_quotas(self.image.security, wanted, validate_only=validate_only)
 
     def alter_scram(
         self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
-    ) -> Decision[dict[str, KafkaError | None]]:
+    ) -> ControllerDecision[dict[str, KafkaError | None]]:
         """Change each user's credentials as a whole (KIP-554); a refusal, or None, for each user."""
         return security.alter_scram(self.image.security, deletions, upsertions)

@@ -27,8 +27,8 @@ from broker.metadata.events import (
     UnfenceBroker,
 )
 from broker.metadata.features import ELR_FEATURE, level_of
-from broker.metadata.image import MetadataImage, Position, TopicImage, registration_of
-from broker.metadata.partition_change import Election, PartitionChange, directory_of
+from broker.metadata.image import MetadataImage, MetadataPosition, TopicImage, registration_of
+from broker.metadata.partition_change import PartitionChange, PartitionElection, directory_of
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Generic[Result]):
+class ControllerDecision(Generic[Result]):
     """Events to make durable, and what to answer afterwards."""
 
     events: tuple[Event, ...]
@@ -109,9 +109,9 @@ class Draft:
         return max(self.image.last_broker_epoch + 1, self._place.epoch)
 
     @property
-    def _place(self) -> Position:
+    def _place(self) -> MetadataPosition:
         """Where in the log the decision comes at the earliest."""
-        return Position(self.image.version + 1, 0)
+        return MetadataPosition(self.image.version + 1, 0)
 
     def register(self, event: RegisterBroker) -> None:
         """A broker has registered with a new incarnation."""
@@ -253,7 +253,7 @@ class Draft:
             is_acceptable=is_acceptable,
             min_insync_replicas=self.min_insync_replicas(topic.name),
             elr_enabled=self.elr_enabled,
-            election=Election.UNCLEAN if unclean else Election.ONLINE,
+            election=PartitionElection.UNCLEAN if unclean else PartitionElection.ONLINE,
             default_directory=self.default_directory,
         )
         alter(making)

@@ -26,9 +26,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from broker.controller.controller import Controller, Decision, NewTopic, TopicResult
+from broker.controller.controller import Controller, ControllerDecision, NewTopic, TopicResult
 from broker.metadata.events import ControllerChange, Event, Snapshot, encode_events
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from broker.metadata.log import (
     Commit,
     MetadataLog,
@@ -336,7 +336,7 @@ class ClusterDriver:
     # -- deciding -----------------------------------------------------------------------------
 
     async def decide(
-        self, make: Callable[[Controller], Decision[Result]], *, at_once: bool = False
+        self, make: Callable[[Controller], ControllerDecision[Result]], *, at_once: bool = False
     ) -> Result:
         """Make a decision durable and apply it; then return its result.
 
@@ -359,7 +359,7 @@ class ClusterDriver:
         ahead = self._controller.image
         for sequence, event in enumerate(decision.events):
             # The version is not known yet, only that it is not before this one.
-            ahead.replay(event, Position(self.image.version + 1, sequence))
+            ahead.replay(event, MetadataPosition(self.image.version + 1, sequence))
         done = asyncio.get_running_loop().create_future()
         self._queue.append(PendingDecision(decision.events, done))
         if self._committer is None:
@@ -513,13 +513,13 @@ class ControllerClaim:
         """The cluster as it will be."""
         return self._controller.image
 
-    def take(self, make: Callable[[Controller], Decision[Result]]) -> Result:
+    def take(self, make: Callable[[Controller], ControllerDecision[Result]]) -> Result:
         """Decide one more thing."""
         decision = make(self._controller)
         ahead = self._controller.image
         version = ahead.version + 1 if not self.events else ahead.version
         for event in decision.events:
-            ahead.replay(event, Position(version, len(self.events)))
+            ahead.replay(event, MetadataPosition(version, len(self.events)))
             self.events.append(event)
         return decision.result
 

@@ -18,7 +18,7 @@ from enum import IntEnum
 
 from broker.controller.draft import Draft, PartitionKey
 from broker.metadata.events import NO_LEADER, PartitionRegistration
-from broker.metadata.partition_change import Election, PartitionChange
+from broker.metadata.partition_change import PartitionChange, PartitionElection
 from kafka_ds.protocol.errors import ErrorCode
 
 # KRaft's bound on the elections of one turn of the timer.
@@ -74,11 +74,11 @@ def _hold_election(
     if kind is ElectionType.PREFERRED:
         if registration.leader == registration.replicas[0]:
             return ErrorCode.ELECTION_NOT_NEEDED
-        election, nobody = Election.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        election, nobody = PartitionElection.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     else:
         if registration.leader != NO_LEADER:
             return ErrorCode.ELECTION_NOT_NEEDED
-        election, nobody = Election.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        election, nobody = PartitionElection.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
     def hold(change: PartitionChange) -> None:
         change.election = election
@@ -93,7 +93,7 @@ def balance_leaders(draft: Draft) -> int:
     """Give leadership back to preferred replicas; how many partitions that could be done for."""
 
     def hold(change: PartitionChange) -> None:
-        change.election = Election.PREFERRED
+        change.election = PartitionElection.PREFERRED
 
     moved = 0
     for _, key, registration in draft.partitions():

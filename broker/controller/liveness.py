@@ -22,7 +22,7 @@ UNKNOWN_VERSION = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class BrokerSession:
     """The state of one incarnation of a broker."""
 
     broker_epoch: int
@@ -41,12 +41,12 @@ class Sessions:
     def __init__(self, timeout_ms: int) -> None:
         """`timeout_ms` is `broker.session.timeout.ms`."""
         self.timeout_ms = timeout_ms
-        self._by_broker: dict[int, Session] = {}
+        self._by_broker: dict[int, BrokerSession] = {}
 
     def begin(self, brokers: Iterable[BrokerRegistration], version: int, now_ms: int) -> None:
         """A controller begins: every unfenced broker has been heard of just now."""
         self._by_broker = {
-            broker.broker_id: Session(
+            broker.broker_id: BrokerSession(
                 broker_epoch=broker.broker_epoch,
                 last_contact_ms=now_ms,
                 shutdown_version=version if broker.in_controlled_shutdown else UNKNOWN_VERSION,
@@ -57,7 +57,7 @@ class Sessions:
 
     def begin_one(self, broker: BrokerRegistration, now_ms: int) -> None:
         """An unfenced broker without a known heartbeat counts as heard of just now."""
-        session = Session(broker_epoch=broker.broker_epoch, last_contact_ms=now_ms)
+        session = BrokerSession(broker_epoch=broker.broker_epoch, last_contact_ms=now_ms)
         self._by_broker[broker.broker_id] = session
 
     def touch(
@@ -66,7 +66,7 @@ class Sessions:
         """A heartbeat of this incarnation has come."""
         known = self._by_broker.get(broker_id)
         if known is None or known.broker_epoch != broker_epoch:
-            known = Session(broker_epoch=broker_epoch, last_contact_ms=now_ms)
+            known = BrokerSession(broker_epoch=broker_epoch, last_contact_ms=now_ms)
         self._by_broker[broker_id] = replace(
             known,
             last_contact_ms=now_ms,
@@ -95,7 +95,7 @@ class Sessions:
         known = self._by_broker.get(broker_id)
         return known is not None and known.broker_epoch == broker_epoch
 
-    def all(self) -> dict[int, Session]:
+    def all(self) -> dict[int, BrokerSession]:
         """The state of each broker with a session."""
         return dict(self._by_broker)
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker.controller.draft import Decision
+from broker.controller.draft import ControllerDecision
 from broker.metadata.acls import Acl, AclFilter
 from broker.metadata.events import (
     AclDeleted,
@@ -44,7 +44,7 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 
 def create_acls(
     image: SecurityImage, wanted: Sequence[Acl], new_uuid: Callable[[], bytes]
-) -> Decision[list[KafkaError | None]]:
+) -> ControllerDecision[list[KafkaError | None]]:
     """Make these ACLs; the result has a refusal, or None, for each."""
     _check_count(len(wanted))
     present = set(image.acls.values())
@@ -59,12 +59,12 @@ def create_acls(
         if acl not in present:
             present.add(acl)
             events.append(acl_created(new_uuid(), acl))
-    return Decision(events=tuple(events), result=results)
+    return ControllerDecision(events=tuple(events), result=results)
 
 
 def delete_acls(
     image: SecurityImage, filters: Sequence[AclFilter]
-) -> Decision[list[list[Acl] | KafkaError]]:
+) -> ControllerDecision[list[list[Acl] | KafkaError]]:
     """Delete what these filters mean; the result has, for each, the ACLs that it meant."""
     deleted: dict[bytes, None] = {}
     results: list[list[Acl] | KafkaError] = []
@@ -77,7 +77,9 @@ def delete_acls(
         deleted |= dict.fromkeys(found)
         results.append(list(found.values()))
     _check_count(len(deleted))
-    return Decision(events=tuple(AclDeleted(acl_id=acl_id) for acl_id in deleted), result=results)
+    return ControllerDecision(
+        events=tuple(AclDeleted(acl_id=acl_id) for acl_id in deleted), result=results
+    )
 
 
 def _check_count(count: int) -> None:
@@ -99,7 +101,7 @@ class QuotaAlteration:
 
 def alter_quotas(
     image: SecurityImage, wanted: Sequence[QuotaAlteration], *, validate_only: bool
-) -> Decision[list[KafkaError | None]]:
+) -> ControllerDecision[list[KafkaError | None]]:
     """Change the quotas of each entity as a whole, or not at all."""
     counts = Counter(in_order(each.entity) for each in wanted)
     events: list[Event] = []
@@ -116,7 +118,7 @@ def alter_quotas(
             results.append(refusal)
         else:
             results.append(None)
-    return Decision(events=() if validate_only else tuple(events), result=results)
+    return ControllerDecision(events=() if validate_only else tuple(events), result=results)
 
 
 def _check_entity(entity: QuotaEntity) -> None:
@@ -209,7 +211,7 @@ def alter_scram(
     image: SecurityImage,
     deletions: Sequence[ScramDeletion],
     upsertions: Sequence[ScramUpsertion],
-) -> Decision[dict[str, KafkaError | None]]:
+) -> ControllerDecision[dict[str, KafkaError | None]]:
     """Change one credential of each user; the result has a refusal, or None, for each user.
 
     As KRaft does, which goes by users and not by mechanisms: a second change of a user refuses both, whatever it is
@@ -239,7 +241,7 @@ def alter_scram(
                     credential=each.credential,
                 )
             )
-    return Decision(events=tuple(events), result=results)
+    return ControllerDecision(events=tuple(events), result=results)
 
 
 def _why_not(image: SecurityImage, each: ScramDeletion | ScramUpsertion) -> KafkaError | None:

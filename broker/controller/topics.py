@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from broker.config.topic import REMOTE_STORAGE_KEPT
-from broker.controller.draft import Decision, Defaults, Draft
+from broker.controller.draft import ControllerDecision, Defaults, Draft
 from broker.controller.placement import place
 from broker.metadata.events import (
     UNASSIGNED_DIRECTORY,
@@ -91,7 +91,7 @@ class TopicCreation:
 
     def create(
         self, topics: Sequence[NewTopic], *, validate_only: bool
-    ) -> Decision[list[TopicResult]]:
+    ) -> ControllerDecision[list[TopicResult]]:
         """Create each topic that can be created."""
         names = Counter(topic.name for topic in topics)
         by_name = {topic.name: topic for topic in topics}
@@ -125,7 +125,7 @@ class TopicCreation:
             )
             if not validate_only:
                 events.extend(self._creation(name, topic_id, assignment, configs))
-        return Decision(events=tuple(events), result=results)
+        return ControllerDecision(events=tuple(events), result=results)
 
     def _plan(self, topic: NewTopic, keys: Mapping[str, str]) -> list[tuple[int, ...]]:
         """The replicas of each partition of a topic that may be created, or the refusal."""
@@ -274,7 +274,7 @@ _TOO_MANY_PARTITIONS = (
 
 def create_partitions(
     draft: Draft, topics: Sequence[MorePartitions], *, validate_only: bool
-) -> Decision[list[TopicResult]]:
+) -> ControllerDecision[list[TopicResult]]:
     """Grow each topic that can be grown."""
     counts = Counter(topic.name for topic in topics)
     events: list[Event] = []
@@ -294,7 +294,7 @@ def create_partitions(
             continue
         results.append(TopicResult(name=wanted.name))
         events.extend(grown)
-    return Decision(events=() if validate_only else tuple(events), result=results)
+    return ControllerDecision(events=() if validate_only else tuple(events), result=results)
 
 
 def _growth(draft: Draft, wanted: MorePartitions) -> list[PartitionChanged]:
@@ -373,7 +373,7 @@ def check_replicas(draft: Draft, replicas: tuple[int, ...], factor: int | None) 
 
 def delete_topics(
     image: MetadataImage, topics: Sequence[tuple[str | None, bytes]]
-) -> Decision[list[TopicResult]]:
+) -> ControllerDecision[list[TopicResult]]:
     """Delete each topic named by its name or, where that is None, by its id."""
     names = Counter(name for name, _ in topics if name is not None)
     ids = Counter(topic_id for _, topic_id in topics if topic_id != NO_UUID)
@@ -396,7 +396,7 @@ def delete_topics(
         deleted.add(topic.topic_id)
         events.append(topic)
         results.append(TopicResult(name=topic.topic, topic_id=topic.topic_id))
-    return Decision(events=tuple(events), result=results)
+    return ControllerDecision(events=tuple(events), result=results)
 
 
 def _to_delete(

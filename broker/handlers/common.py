@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from broker.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from broker.metadata.image import BrokerRegistration, MetadataImage
 from broker.security.authorization.permissions import may, operations_for
 from kafka_ds.protocol.errors import ErrorCode
@@ -27,7 +27,7 @@ def topic_operations(context: RequestContext, name: str) -> int:
 
 def cluster_operations(context: RequestContext) -> int:
     """What whoever asks may do to the cluster, in the same way; nothing is told to who may not describe it."""
-    if not may(context, Operation.DESCRIBE):
+    if not may(context, AclOperation.DESCRIBE):
         return 0
     return operations_for(context, ResourceType.CLUSTER, CLUSTER_NAME)
 

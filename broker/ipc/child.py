@@ -67,7 +67,7 @@ class WorkerFailed(Exception):
         self.kind = kind
 
 
-class Worker:
+class ChildWorker:
     """Asks the worker process, which it starts first if need be."""
 
     def __init__(

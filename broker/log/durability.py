@@ -16,7 +16,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 Outcome = Callable[[BaseException | None], None]
 
 
-class NotWritten(OSError):
+class NotFlushed(OSError):
     """Unwritten data could not be written before the sync: the disk is full. Nothing is lost, nothing durable."""
 
 
@@ -83,7 +83,7 @@ class Durability:
             if then is not None:
                 # Also of a log that was given up meanwhile: whoever waits has other logs to go on with.
                 then(error)
-            elif wait and isinstance(error, NotWritten):
+            elif wait and isinstance(error, NotFlushed):
                 raise self._refusal(error) from error
 
         if wait:
@@ -94,7 +94,7 @@ class Durability:
 
     def _synced(self, error: BaseException | None, target: int, truncations: int) -> None:
         """Note what came of a sync up to `target` that was asked for after so many truncations."""
-        if isinstance(error, NotWritten):
+        if isinstance(error, NotFlushed):
             self.report(error)
         elif isinstance(error, OSError):
             self.fail(error)

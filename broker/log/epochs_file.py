@@ -15,7 +15,7 @@ from threading import Lock
 
 from broker.log import names
 from broker.log.checkpoint import encode_epochs
-from broker.log.durability import NotWritten
+from broker.log.durability import NotFlushed
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import replace
 from broker.seams import Disk
@@ -56,14 +56,14 @@ class EpochsFile:
                 try:
                     replace(self._disk, self._path, data, durable=False)
                 except OSError as error:
-                    raise NotWritten(*error.args) from error
+                    raise NotFlushed(*error.args) from error
                 self._written = changes
 
         return work
 
     def write_now(self) -> None:
         """Write the present epochs; if the disk is full they are written with the next flush."""
-        with suppress(NotWritten):
+        with suppress(NotFlushed):
             self.writing()()
 
     def close(self) -> None:

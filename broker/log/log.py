@@ -18,18 +18,18 @@ from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
 from broker.log.files import replace, unlink_if_there
-from broker.log.own_batches import Place, accept, record_own
+from broker.log.own_batches import BatchPlace, accept, record_own
 from broker.log.producers import Before, CorruptSnapshot, Producers
 from broker.log.recovery.leftovers import offsets_of
 from broker.log.recovery.recovery import LoadedLog, load, load_producers
-from broker.log.retention import Limits
+from broker.log.retention import RetentionLimits
 from broker.log.segment import lookup
 from broker.log.segment.scan import headers
 from broker.log.segment.segment import Segment
 from broker.log.segments import LogSegments
 from broker.log.validation import check_client_batch, prepare, too_large_for_segment
 from broker.log.values import (
-    AbortedTransaction,
+    AbortedTxn,
     AppendInfo,
     AppendOrigin,
     LogRead,
@@ -208,7 +208,7 @@ class Log:
         if records.readonly:
             records = memoryview(bytearray(records))
         first_offset = self.log_end_offset
-        place = Place(first_offset, leader_epoch, now_ms)
+        place = BatchPlace(first_offset, leader_epoch, now_ms)
         batches = accept(records, self.producers, self.config, origin, place)
         if batches:
             first_offset = batches[0].header.base_offset
@@ -327,7 +327,7 @@ class Log:
         """The last stable offset: every transaction below it has its marker below the high watermark."""
         return self.producers.last_stable_offset(high_watermark, self.log_start_offset)
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """The aborted transactions with records in [start_offset, end_offset)."""
         return lookup.aborted(self.segments.all, start_offset, end_offset)
 
@@ -425,7 +425,7 @@ class Log:
     def delete_local_segments(self, now_ms: int) -> list[int]:
         """Delete what retention allows, while nothing is cleaned; returns the base offsets of the deleted segments."""
         tiered = self.highest_offset_in_remote_storage
-        limits = Limits(self.log_start_offset, self.committed_offset, tiered)
+        limits = RetentionLimits(self.log_start_offset, self.committed_offset, tiered)
         count = self.segments.count_deletable(self.config, limits, now_ms)
         if not count or self.compaction.is_running:
             return []

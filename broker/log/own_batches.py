@@ -13,7 +13,7 @@ from typing import NamedTuple
 from broker.log.config import LogConfig
 from broker.log.producers import Producers
 from broker.log.validation import check_own_batch, too_large_for_segment
-from broker.log.values import AbortedTransaction, AppendOrigin
+from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (
     BatchHeader,
@@ -35,7 +35,7 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """Where in the log, under whose lead and when batches are appended."""
 
     next_offset: int
@@ -69,7 +69,7 @@ def accept(
     producers: Producers,
     config: LogConfig,
     origin: AppendOrigin,
-    place: Place,
+    place: BatchPlace,
 ) -> list[OwnBatch]:
     """The batches as they may be written; raises KafkaError."""
     if origin is AppendOrigin.REPLICATION:
@@ -94,7 +94,7 @@ def _accept_replica(records: memoryview, *, next_offset: int) -> list[OwnBatch]:
 
 
 def _accept_own(
-    records: memoryview, producers: Producers, config: LogConfig, place: Place
+    records: memoryview, producers: Producers, config: LogConfig, place: BatchPlace
 ) -> list[OwnBatch]:
     """This broker's batches, stamped with their offsets and epoch."""
     accepted: list[OwnBatch] = []
@@ -120,7 +120,7 @@ def _accept_own(
     return accepted
 
 
-def record_own(batch: OwnBatch, producers: Producers) -> AbortedTransaction | None:
+def record_own(batch: OwnBatch, producers: Producers) -> AbortedTxn | None:
     """Tell the producers of a batch in the log; returns an aborted transaction, which must be indexed."""
     header, marker = batch
     if header.producer_id < 0:

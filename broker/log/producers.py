@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from broker.log.values import AbortedTransaction, AppendOrigin
+from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from kafka_ds.records.crc import crc32c
@@ -53,7 +53,7 @@ class ProducerBatch(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class Producer:
+class ProducerStateEntry:
     """One producer id's state in one log."""
 
     __slots__ = (
@@ -116,17 +116,17 @@ class Producers:
     """The producers of one log, and its transactions that are open or not yet committed."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerStateEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset → producer id, ascending
         self._settling: dict[int, int] = {}  # first offset → marker offset, above the watermark
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def __iter__(self) -> Iterator[tuple[int, Producer]]:
+    def __iter__(self) -> Iterator[tuple[int, ProducerStateEntry]]:
         return iter(self._producers.items())
 
-    def get(self, producer_id: int) -> Producer | None:
+    def get(self, producer_id: int) -> ProducerStateEntry | None:
         return self._producers.get(producer_id)
 
     def is_in_transaction(self, producer_id: int, producer_epoch: int) -> bool:
@@ -161,7 +161,7 @@ class Producers:
         return None
 
     @staticmethod
-    def _check_sequence(producer: Producer, header: BatchHeader) -> None:
+    def _check_sequence(producer: ProducerStateEntry, header: BatchHeader) -> None:
         if producer.epoch == NO_PRODUCER_EPOCH:
             return
         sequence = header.base_sequence
@@ -186,7 +186,7 @@ class Producers:
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = Producer()
+            producer = self._producers[producer_id] = ProducerStateEntry()
         if header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
         delta = header.last_offset_delta
@@ -221,11 +221,11 @@ class Producers:
 
     def end_transaction(
         self, header: BatchHeader, *, aborted: bool, coordinator_epoch: int
-    ) -> AbortedTransaction | None:
+    ) -> AbortedTxn | None:
         """Record a marker that is in the log; returns the entry for the transaction index, if any."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            producer = self._producers[header.producer_id] = Producer()
+            producer = self._producers[header.producer_id] = ProducerStateEntry()
         first_offset = producer.transaction_start
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
@@ -240,7 +240,7 @@ class Producers:
         if not aborted:
             return None
         stable_offset = next(iter(self._ongoing), marker_offset + 1)
-        return AbortedTransaction(header.producer_id, first_offset, marker_offset, stable_offset)
+        return AbortedTxn(header.producer_id, first_offset, marker_offset, stable_offset)
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
         """The start of the first transaction that is open, or whose marker is not committed."""
@@ -381,7 +381,7 @@ class Producers:
     def _restore(self, entries: Iterable[tuple[int, ...]], written_ms: int) -> None:
         ongoing = {}
         for producer_id, epoch, sequence, offset, delta, timestamp, coordinator, start in entries:
-            producer = self._producers[producer_id] = Producer()
+            producer = self._producers[producer_id] = ProducerStateEntry()
             producer.epoch = epoch
             if offset >= 0:
                 producer.batches.append(ProducerBatch(sequence, offset, delta, timestamp))

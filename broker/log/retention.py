@@ -24,7 +24,7 @@ class RetentionCandidate(NamedTuple):
     newest_ms: Callable[[], int]
 
 
-class Limits(NamedTuple):
+class RetentionLimits(NamedTuple):
     """How much of a log may be deleted now."""
 
     log_start_offset: int
@@ -33,7 +33,7 @@ class Limits(NamedTuple):
 
 
 def count_deletable(
-    segments: Sequence[RetentionCandidate], config: LogConfig, limits: Limits, now_ms: int
+    segments: Sequence[RetentionCandidate], config: LogConfig, limits: RetentionLimits, now_ms: int
 ) -> int:
     """How many of the oldest segments go, the active one (the last) included."""
     kept_bytes = sum(segment.size_bytes for segment in segments)
@@ -52,7 +52,7 @@ def count_deletable(
     return count
 
 
-def _is_free(segment: RetentionCandidate, config: LogConfig, limits: Limits) -> bool:
+def _is_free(segment: RetentionCandidate, config: LogConfig, limits: RetentionLimits) -> bool:
     if segment.next_offset > limits.high_watermark:
         return False
     if not config.copies_to_lake or segment.next_offset <= limits.log_start_offset:

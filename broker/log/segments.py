@@ -14,11 +14,11 @@ from functools import partial
 
 from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.durability import NotWritten
+from broker.log.durability import NotFlushed
 from broker.log.epochs import LeaderEpochs
 from broker.log.files import read_or_none, sync_file, unlink_if_there, write_whole
 from broker.log.recovery.recovery import new_segment
-from broker.log.retention import Limits, RetentionCandidate, count_deletable
+from broker.log.retention import RetentionCandidate, RetentionLimits, count_deletable
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import Trash
@@ -108,7 +108,7 @@ class LogSegments:
         if len(self._loaded) > LOADED_INDEXES_MAX:
             self._loaded.pop(0).drop_indexes()
 
-    def count_deletable(self, config: LogConfig, limits: Limits, now_ms: int) -> int:
+    def count_deletable(self, config: LogConfig, limits: RetentionLimits, now_ms: int) -> int:
         """How many of the oldest segments retention removes."""
         candidates = [
             RetentionCandidate(s.next_offset, s.size_bytes, partial(self._newest_ms, s))
@@ -299,5 +299,5 @@ def _with_descriptors() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise NotWritten(*error.args) from error
+            raise NotFlushed(*error.args) from error
         raise

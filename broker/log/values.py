@@ -70,7 +70,7 @@ class LogRead(NamedTuple):
     """No record of the slices has this offset or one above it."""
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedTxn(NamedTuple):
     """A transaction that ended in an ABORT marker at `last_offset` (an entry of .txnindex)."""
 
     producer_id: int
@@ -110,7 +110,7 @@ class SegmentView:
     max_timestamp_ms: int
     leader_epochs: tuple[tuple[int, int], ...]
     """(epoch, start offset) of the epochs that own offsets of the segment."""
-    aborted: tuple[AbortedTransaction, ...]
+    aborted: tuple[AbortedTxn, ...]
     """Every aborted transaction with records in the segment, wherever its marker is."""
     producer_snapshot: bytes | None
     """The producers at `next_offset`, in Kafka's snapshot format; a foreign log may not have it."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from broker.config.settings import ConfigError
 from broker.membership.channel import endpoint_of
-from broker.membership.election import AskPeers, Claim, Election, Wait
+from broker.membership.election import AskPeers, Claim, ControllerElection, Wait
 from broker.membership.lease import LEASE_PATH, Lease, decode_lease
 from broker.membership.stall_detector import StallDetector
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
@@ -97,7 +97,7 @@ class Candidacy:
         # Counted for the metrics.
         self.store_errors = 0
         image = driver.image
-        self.election = Election(
+        self.election = ControllerElection(
             settings.node_id,
             controller_id=image.controller_id,
             controller_epoch=image.controller_epoch,

@@ -72,7 +72,7 @@ class Stance(Enum):
     ACTIVE = "active"
 
 
-class Election:
+class ControllerElection:
     """One broker's view of who decides."""
 
     def __init__(

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
 from broker.config.settings import ConfigError
-from broker.controller.draft import Decision
+from broker.controller.draft import ControllerDecision
 from broker.controller.duties import Duties
 from broker.membership.candidacy import Candidacy, CandidateSettings
 from broker.membership.channel import ControllerChannel, endpoint_of
@@ -291,7 +291,7 @@ def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int 
     image, node_id = claiming.image, identity.node_id
     if image.cluster_id is None:
         event = ClusterCreated(cluster_id=identity.cluster_id)
-        claiming.take(lambda _: Decision(events=(event,), result=None))
+        claiming.take(lambda _: ControllerDecision(events=(event,), result=None))
     elif image.cluster_id != identity.cluster_id:
         raise ConfigError(
             f"lake.uri: {claiming.folder} belongs to cluster {image.cluster_id}, "
@@ -309,7 +309,7 @@ def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int 
         claiming.take(lambda c: c.fence_broker(dead))
 
 
-def _registration(controller: Controller, identity: BrokerIdentity) -> Decision[bool]:
+def _registration(controller: Controller, identity: BrokerIdentity) -> ControllerDecision[bool]:
     return controller.register_broker(
         identity.node_id,
         incarnation_id=identity.incarnation_id,

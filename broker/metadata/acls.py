@@ -43,7 +43,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """What a principal may do."""
 
     UNKNOWN = 0
@@ -92,7 +92,7 @@ class Acl:
         if self.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
             return f"Invalid patternType {_name(PatternType, self.pattern_type)}"
         if self.operation not in _OPERATIONS:
-            return f"Invalid operation {_name(Operation, self.operation)}"
+            return f"Invalid operation {_name(AclOperation, self.operation)}"
         if self.permission not in (Permission.DENY, Permission.ALLOW):
             return f"Invalid permissionType {_name(Permission, self.permission)}"
         if not self.resource_name:
@@ -107,7 +107,7 @@ class Acl:
 
 
 _RESOURCE_TYPES = frozenset(ResourceType) - {ResourceType.UNKNOWN, ResourceType.ANY}
-_OPERATIONS = frozenset(Operation) - {Operation.UNKNOWN, Operation.ANY}
+_OPERATIONS = frozenset(AclOperation) - {AclOperation.UNKNOWN, AclOperation.ANY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class AclFilter:
         for kind, value in (
             (ResourceType, self.resource_type),
             (PatternType, self.pattern_type),
-            (Operation, self.operation),
+            (AclOperation, self.operation),
             (Permission, self.permission),
         ):
             if value == 0 or value not in frozenset(kind):
@@ -140,7 +140,7 @@ class AclFilter:
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self.principal in (None, acl.principal)
             and self.host in (None, acl.host)
-            and self.operation in (Operation.ANY, acl.operation)
+            and self.operation in (AclOperation.ANY, acl.operation)
             and self.permission in (Permission.ANY, acl.permission)
             and self._matches_name(acl)
         )

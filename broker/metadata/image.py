@@ -46,7 +46,7 @@ from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, 
 COMMIT_EVENTS_MAX = 1 << 20
 
 
-class Position(NamedTuple):
+class MetadataPosition(NamedTuple):
     """The place of an event: the table's version, and its number within that commit."""
 
     version: int
@@ -178,7 +178,7 @@ class MetadataImage:
         twin.security = self.security.copy()
         return twin
 
-    def replay(self, event: Event, position: Position) -> None:
+    def replay(self, event: Event, position: MetadataPosition) -> None:
         """Take the event at this position into the state."""
         take = _REPLAYS.get(type(event))
         assert take is not None, f"no event of the log: {event!r}"
@@ -187,25 +187,25 @@ class MetadataImage:
 
     # -- the cluster and its brokers ----------------------------------------------------------
 
-    def _replay_cluster(self, event: ClusterCreated, _: Position) -> None:
+    def _replay_cluster(self, event: ClusterCreated, _: MetadataPosition) -> None:
         _fits(self.cluster_id is None, event)
         self.cluster_id = event.cluster_id
 
-    def _replay_controller(self, event: ControllerChange, _: Position) -> None:
+    def _replay_controller(self, event: ControllerChange, _: MetadataPosition) -> None:
         _fits(event.controller_epoch > self.controller_epoch, event)
         self.controller_id, self.controller_epoch = event.controller_id, event.controller_epoch
 
-    def _replay_broker(self, event: RegisterBroker, position: Position) -> None:
+    def _replay_broker(self, event: RegisterBroker, position: MetadataPosition) -> None:
         registration = registration_of(event, position)
         self.brokers[event.broker_id] = registration
         self.last_broker_epoch = max(self.last_broker_epoch, registration.broker_epoch)
 
-    def _replay_fencing(self, event: FenceBroker | UnfenceBroker, _: Position) -> None:
+    def _replay_fencing(self, event: FenceBroker | UnfenceBroker, _: MetadataPosition) -> None:
         # A fenced broker begins again: it is no longer shutting down.
         fenced = isinstance(event, FenceBroker)
         self._change_broker(event, fenced=fenced, in_controlled_shutdown=False)
 
-    def _replay_broker_change(self, event: BrokerRegistrationChanged, _: Position) -> None:
+    def _replay_broker_change(self, event: BrokerRegistrationChanged, _: MetadataPosition) -> None:
         self._change_broker(
             event,
             fenced=event.fenced,
@@ -221,34 +221,34 @@ class MetadataImage:
         if known is not None:
             self.brokers[event.broker_id] = replace(known, **changes)
 
-    def _replay_unregistered(self, event: BrokerUnregistered, _: Position) -> None:
+    def _replay_unregistered(self, event: BrokerUnregistered, _: MetadataPosition) -> None:
         self.last_broker_epoch = max(self.last_broker_epoch, event.broker_epoch)
         if event.broker_id >= 0:
             known = self.brokers.pop(event.broker_id, None)
             _fits(known is not None and known.broker_epoch == event.broker_epoch, event)
 
-    def _replay_feature(self, event: FeatureLevelChanged, _: Position) -> None:
+    def _replay_feature(self, event: FeatureLevelChanged, _: MetadataPosition) -> None:
         self.features[event.name] = event.level
 
-    def _replay_block(self, event: ProducerIdBlock, _: Position) -> None:
+    def _replay_block(self, event: ProducerIdBlock, _: MetadataPosition) -> None:
         _fits(event.first_producer_id >= self.next_producer_id and event.size >= 0, event)
         self.next_producer_id = event.first_producer_id + event.size
 
     # -- topics -------------------------------------------------------------------------------
 
-    def _replay_topic(self, event: TopicCreated, _: Position) -> None:
+    def _replay_topic(self, event: TopicCreated, _: MetadataPosition) -> None:
         key = collision_key(event.topic)
         _fits(key not in self.names_taken and event.topic_id not in self.topics_by_id, event)
         topic = TopicImage(event.topic, event.topic_id)
         self.topics[event.topic] = self.topics_by_id[event.topic_id] = topic
         self.names_taken[key] = event.topic
 
-    def _replay_deletion(self, event: TopicDeleted, _: Position) -> None:
+    def _replay_deletion(self, event: TopicDeleted, _: MetadataPosition) -> None:
         topic = self._topic_of(event.topic_id)
         del self.topics[topic.name], self.topics_by_id[topic.topic_id]
         del self.names_taken[collision_key(topic.name)]
 
-    def _replay_partition(self, event: PartitionChanged, _: Position) -> None:
+    def _replay_partition(self, event: PartitionChanged, _: MetadataPosition) -> None:
         partitions = self._topic_of(event.topic_id).partitions
         known, new = partitions.get(event.partition), event.registration
         if known is not None:
@@ -259,7 +259,7 @@ class MetadataImage:
             )
         partitions[event.partition] = new
 
-    def _replay_config(self, event: ConfigChanged, _: Position) -> None:
+    def _replay_config(self, event: ConfigChanged, _: MetadataPosition) -> None:
         if event.resource_type == TOPIC_RESOURCE:
             _fits(event.resource_name in self.topics, event)
             configs = self.topics[event.resource_name].configs
@@ -274,10 +274,10 @@ class MetadataImage:
         if event.resource_type == GROUP_RESOURCE and not configs:
             del self.group_configs[event.resource_name]
 
-    def _replay_security(self, event: Event, _: Position) -> None:
+    def _replay_security(self, event: Event, _: MetadataPosition) -> None:
         _fits(self.security.replay(event), event)
 
-    def _replay_snapshot(self, event: Snapshot, position: Position) -> None:
+    def _replay_snapshot(self, event: Snapshot, position: MetadataPosition) -> None:
         """A snapshot repeats what is known already, or is where reading starts."""
         if self.version >= 0:
             return
@@ -348,7 +348,7 @@ def _topic_events(topic: TopicImage) -> Iterator[Event]:
         )
 
 
-def registration_of(event: RegisterBroker, position: Position) -> BrokerRegistration:
+def registration_of(event: RegisterBroker, position: MetadataPosition) -> BrokerRegistration:
     """The registration that an event at this place in the log makes."""
     known = event.broker_epoch != NO_BROKER_EPOCH
     return BrokerRegistration(
@@ -370,7 +370,7 @@ def _fits(fits: bool, event: Event) -> None:
         raise ValueError(f"the metadata log contradicts itself at {event!r}")
 
 
-_REPLAYS: Mapping[type, Callable[[MetadataImage, Any, Position], None]] = {
+_REPLAYS: Mapping[type, Callable[[MetadataImage, Any, MetadataPosition], None]] = {
     ClusterCreated: MetadataImage._replay_cluster,
     ControllerChange: MetadataImage._replay_controller,
     RegisterBroker: MetadataImage._replay_broker,

@@ -31,7 +31,7 @@ from broker.metadata.events import (
     from_json,
     to_json,
 )
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.delta.commit import (
     Attempt,
@@ -244,7 +244,7 @@ def replay_commit(
         # A snapshot is the state before the commit: places are counted without it.
         start = -1 if events and isinstance(events[0], Snapshot) else 0
         for sequence, event in enumerate(events, start):
-            image.replay(event, Position(version, max(sequence, 0)))
+            image.replay(event, MetadataPosition(version, max(sequence, 0)))
     except ValueError as error:
         raise ForeignMetadata(f"lake.uri: {folder}: version {version}: {error}") from error
 

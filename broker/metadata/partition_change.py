@@ -29,7 +29,7 @@ from broker.metadata.events import (
 )
 
 
-class Election(Enum):
+class PartitionElection(Enum):
     """What may be done to have a leader."""
 
     # The preferred replica, if it may lead cleanly; else as ONLINE.
@@ -54,7 +54,7 @@ class PartitionChange:
         is_acceptable: Callable[[int], bool],
         min_insync_replicas: int,
         elr_enabled: bool = True,
-        election: Election = Election.ONLINE,
+        election: PartitionElection = PartitionElection.ONLINE,
         default_directory: Callable[[int], bytes] = _unassigned,
     ) -> None:
         """`is_acceptable`: whether a broker is alive and has the replica's directory; the ISR is checked here.
@@ -173,7 +173,7 @@ class PartitionChange:
 
     def _elect(self) -> int:
         preferred, current = self.replicas[0], self._old.leader
-        if self.election is Election.PREFERRED and self._leads_cleanly(preferred):
+        if self.election is PartitionElection.PREFERRED and self._leads_cleanly(preferred):
             return preferred
         for replica in (current, *self.replicas):
             if self._leads_cleanly(replica):
@@ -182,7 +182,7 @@ class PartitionChange:
         if last != NO_LEADER:
             self._is_unclean = True
             return last
-        if self.election is Election.UNCLEAN:
+        if self.election is PartitionElection.UNCLEAN:
             for replica in self.replicas:
                 if self._is_acceptable(replica):
                     self._is_unclean = True

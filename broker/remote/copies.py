@@ -14,14 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from broker.crash_points import CrashPoints
-from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.remote.copy_policy import (
-    Limits,
+    CopyLimits,
+    CopyPhase,
+    CopyView,
+    OffsetRange,
     Pace,
     PartitionRanges,
-    PartitionView,
-    Phase,
-    Range,
     choose,
 )
 from broker.remote.metrics import TierMetrics
@@ -66,7 +66,7 @@ class CopyLoop:
         self,
         settings: TierSettings,
         clock: Clock,
-        worker: Worker,
+        worker: ChildWorker,
         metrics: TierMetrics,
         crash_points: CrashPoints,
         advanced: Callable[[Led], None],
@@ -110,7 +110,7 @@ class CopyLoop:
         led = self.led.pop(key, None)
         self._due.pop(key, None)
         self._active_due.discard(key)
-        if led is not None and led.state.phase is Phase.COPYING:
+        if led is not None and led.state.phase is CopyPhase.COPYING:
             task = asyncio.get_running_loop().create_task(self._give_up(led))
             self._giving_up.add(task)
             task.add_done_callback(self._giving_up.discard)
@@ -220,7 +220,7 @@ class CopyLoop:
         self._look_again(sorted(led_still, key=lambda led: led.key in taken), lost_ms or 0)
         return lost_ms is None
 
-    def _candidates(self, due: Sequence[Led]) -> list[tuple[PartitionView, list[Range]]]:
+    def _candidates(self, due: Sequence[Led]) -> list[tuple[CopyView, list[OffsetRange]]]:
         """What may be copied of these now; those that may not are looked at again in time."""
         now_ms = self._clock.monotonic_ms()
         found = []
@@ -239,7 +239,7 @@ class CopyLoop:
                     self._resume(led)
                 if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
                     self.look_at(led.key, UNSTABLE_RECHECK_MS)
-            elif led.state.phase is Phase.READY:
+            elif led.state.phase is CopyPhase.READY:
                 self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
         return found
 
@@ -248,10 +248,10 @@ class CopyLoop:
         self._metrics.copy_failed(led.log.topic)
         self.look_at(led.key, led.state.failed(self._clock.monotonic_ms()))
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> CopyLimits:
         """What one copy takes: with a quota at most one second's bytes, so that the rate is even."""
         bytes_max = min(self._settings.lake_copy_bytes, self._quota.bytes_per_second)
-        return Limits(bytes_max=bytes_max)
+        return CopyLimits(bytes_max=bytes_max)
 
     def _compression(self, left_bytes: int) -> str:
         """Copies that fall behind compress less, to cost less; not where a quota sets their speed."""
@@ -260,7 +260,7 @@ class CopyLoop:
             return ZSTD
         return self._settings.lake_behind_compression_type
 
-    def _is_held_back(self, candidates: Sequence[tuple[PartitionView, Sequence[Range]]]) -> bool:
+    def _is_held_back(self, candidates: Sequence[tuple[CopyView, Sequence[OffsetRange]]]) -> bool:
         """Whether the copy quota is used up (KIP-956): nothing is copied then, and looked at again in time."""
         wait_ms = self._quota.throttle_time_ms(self._clock.monotonic_ms())
         for view, ranges in candidates:
@@ -278,7 +278,7 @@ class CopyLoop:
     @staticmethod
     def _is_asked_for(led: Led, now_ms: int) -> bool:
         """Whether it matters what the lake holds of this partition and is not known yet, or what was in the way."""
-        if led.state.phase is Phase.UNKNOWN:
+        if led.state.phase is CopyPhase.UNKNOWN:
             return led.log.log_end_offset > 0
         return led.state.is_paused and led.state.may_copy(now_ms)
 
@@ -304,7 +304,7 @@ class CopyLoop:
                     self.look_at(led.key, led.state.backoff.failed(now_ms))
                 elif led.state.is_paused and state.conflict:
                     self._pause(led, state.conflict)
-                elif led.state.phase is Phase.UNKNOWN:
+                elif led.state.phase is CopyPhase.UNKNOWN:
                     self._learnt(led, state)
         return None
 
@@ -432,7 +432,7 @@ class CopyLoop:
 
 
 def _left_bytes(
-    chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[PartitionView, Sequence[Range]]]
+    chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[CopyView, Sequence[OffsetRange]]]
 ) -> int:
     """Bytes that may be copied and were not chosen."""
     pending_bytes = sum(
@@ -441,7 +441,7 @@ def _left_bytes(
     return pending_bytes - sum(each.size_bytes for each in chosen)
 
 
-def _has_all(led: Led, view: PartitionView) -> bool:
+def _has_all(led: Led, view: CopyView) -> bool:
     """Whether the lake holds all that could be copied when the partition was viewed, its active segment included."""
     if view.active is None:
         return False

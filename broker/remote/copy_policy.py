@@ -25,7 +25,7 @@ Gap = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class SegmentSpan:
     """Offsets [base_offset, next_offset) of one local segment, as far as it is written."""
 
     base_offset: int
@@ -52,7 +52,7 @@ class CopyLag:
         """Whether nothing is held back."""
         return self.lag_ms == 0 or self.lag_bytes == 0
 
-    def holds_back(self, span: Span) -> bool:
+    def holds_back(self, span: SegmentSpan) -> bool:
         """Whether it is too early for this segment, and so for those after it."""
         if self.is_none:
             return False
@@ -64,7 +64,7 @@ NO_LAG = CopyLag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class OffsetRange:
     """Offsets [start_offset, end_offset], all of them in the segment with this base offset."""
 
     start_offset: int
@@ -74,7 +74,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionView:
+class CopyView:
     """What a decision needs to know of one led partition."""
 
     topic: str
@@ -83,8 +83,8 @@ class PartitionView:
     copied_offset: int
     log_start_offset: int
     last_stable_offset: int
-    closed: Sequence[Span]
-    active: Span | None = None
+    closed: Sequence[SegmentSpan]
+    active: SegmentSpan | None = None
     lag: CopyLag = NO_LAG
     bytes_beyond: int = 0
     """Of segments that may be copied as well, behind those of `closed`."""
@@ -97,7 +97,7 @@ class PartitionRanges:
     topic: str
     topic_id: bytes
     partition: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -106,17 +106,17 @@ class PartitionRanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CopyLimits:
     """How much one copy may take: this bounds what is repeated after a crash, and how long others wait."""
 
     bytes_max: int = 64 * 1024 * 1024
     ranges_max: int = 128
 
 
-def pending(view: PartitionView, *, with_active: bool) -> list[Range]:
+def pending(view: CopyView, *, with_active: bool) -> list[OffsetRange]:
     """All ranges of a partition that may be copied now, oldest first."""
     start = max(view.copied_offset + 1, view.log_start_offset)
-    found: list[Range] = []
+    found: list[OffsetRange] = []
     for span in view.closed:
         if span.next_offset <= start:
             continue
@@ -133,11 +133,11 @@ def pending(view: PartitionView, *, with_active: bool) -> list[Range]:
     return found
 
 
-def _range(span: Span, start: int, end: int) -> Range:
+def _range(span: SegmentSpan, start: int, end: int) -> OffsetRange:
     """Cut a range out of a segment; its bytes are guessed in proportion to its offsets."""
     begin = max(span.base_offset, start)
     share = (end - begin) / max(1, span.next_offset - span.base_offset)
-    return Range(
+    return OffsetRange(
         start_offset=begin,
         end_offset=end - 1,
         segment_base_offset=span.base_offset,
@@ -146,7 +146,7 @@ def _range(span: Span, start: int, end: int) -> Range:
 
 
 def choose(
-    candidates: Sequence[tuple[PartitionView, Sequence[Range]]], limits: Limits
+    candidates: Sequence[tuple[CopyView, Sequence[OffsetRange]]], limits: CopyLimits
 ) -> list[PartitionRanges]:
     """Fill one copy: the oldest range of each partition in turn, so that none starves.
 
@@ -154,7 +154,7 @@ def choose(
     after the one that came last.
     """
     queues = [(view, deque(ranges)) for view, ranges in candidates if ranges]
-    taken: dict[tuple[bytes, int], list[Range]] = {}
+    taken: dict[tuple[bytes, int], list[OffsetRange]] = {}
     bytes_left, ranges_left = limits.bytes_max, limits.ranges_max
     while queues and ranges_left > 0 and bytes_left > 0:
         still = []
@@ -203,7 +203,7 @@ class Pace:
         self._first_bytes = (self._first_bytes or left_bytes) if left_bytes else 0
 
 
-class Phase(Enum):
+class CopyPhase(Enum):
     """Where a led partition stands."""
 
     UNKNOWN = "unknown"
@@ -215,7 +215,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class CopyQuestion:
     """What is to be looked at in the store before offsets up to this one may go."""
 
     offset: int
@@ -253,7 +253,7 @@ class CopyState:
     )
 
     def __init__(self, backoff: Backoff | None = None) -> None:
-        self.phase = Phase.UNKNOWN
+        self.phase = CopyPhase.UNKNOWN
         self.copied_offset = NOTHING_COPIED
         self.backoff = backoff or Backoff()
         self._pause_reason = ""
@@ -271,8 +271,8 @@ class CopyState:
 
     def learnt(self, tiered_end: int, now_ms: int) -> None:
         """The lake's answer to what it holds; never less than before (the lake's end only grows)."""
-        if self.phase is Phase.UNKNOWN:
-            self.phase = Phase.READY
+        if self.phase is CopyPhase.UNKNOWN:
+            self.phase = CopyPhase.READY
         if tiered_end > self.copied_offset:
             self.unseen += 1
         self._advance(tiered_end, now_ms)
@@ -288,8 +288,8 @@ class CopyState:
 
     def copying(self) -> None:
         """A copy of some of its ranges begins."""
-        assert self.phase is Phase.READY, f"a copy begins while {self.phase}"
-        self.phase = Phase.COPYING
+        assert self.phase is CopyPhase.READY, f"a copy begins while {self.phase}"
+        self.phase = CopyPhase.COPYING
 
     def finished(
         self, end_offset: int, now_ms: int, *, is_seen: bool = True, commit: Commit | None = None
@@ -325,7 +325,7 @@ class CopyState:
 
     def diverge(self, reason: str, now_ms: int) -> bool:
         """Copy nothing, and let nothing local go, until the partition is opened again; whether that is news."""
-        self.phase = Phase.DIVERGED
+        self.phase = CopyPhase.DIVERGED
         return self.pause(reason, now_ms)
 
     def resume(self) -> bool:
@@ -343,22 +343,22 @@ class CopyState:
 
     def next_check_ms(self, now_ms: int, grace_ms: int) -> int | None:
         """When the store is to be looked at before more may go; None while nothing more is to go."""
-        if self.phase in (Phase.UNKNOWN, Phase.DIVERGED):
+        if self.phase in (CopyPhase.UNKNOWN, CopyPhase.DIVERGED):
             return None
         if self.missing or self.aged_offset(now_ms, grace_ms) > self.deletable_offset:
             return self.check_backoff.retry_at_ms
         return self._aging[0][1] + grace_ms if self._aging else None
 
-    def question(self, now_ms: int, grace_ms: int) -> Question:
+    def question(self, now_ms: int, grace_ms: int) -> CopyQuestion:
         """What to look at now."""
-        return Question(
+        return CopyQuestion(
             offset=self.aged_offset(now_ms, grace_ms),
             commits=tuple(self._commits),
             unseen=self.unseen,
             is_whole=self.unseen > 0 or bool(self.missing),
         )
 
-    def checked(self, question: Question, missing: Sequence[Gap]) -> None:
+    def checked(self, question: CopyQuestion, missing: Sequence[Gap]) -> None:
         """The store has what was asked for, except for this."""
         self.missing = list(missing)
         first = min((gap[0] for gap in missing), default=None)
@@ -373,15 +373,15 @@ class CopyState:
     @property
     def allows_upkeep(self) -> bool:
         """Whether its files in the lake may be expired and rewritten: they are known, and nothing is in the way."""
-        return self.phase in (Phase.READY, Phase.COPYING) and not self.is_paused
+        return self.phase in (CopyPhase.READY, CopyPhase.COPYING) and not self.is_paused
 
     def may_copy(self, now_ms: int) -> bool:
         """Whether this partition may be looked at now."""
-        return self.phase is Phase.READY and self.backoff.ready(now_ms)
+        return self.phase is CopyPhase.READY and self.backoff.ready(now_ms)
 
     def _settled(self) -> None:
-        if self.phase is Phase.COPYING:
-            self.phase = Phase.READY
+        if self.phase is CopyPhase.COPYING:
+            self.phase = CopyPhase.READY
 
     def _advance(self, end_offset: int, now_ms: int, commit: Commit | None = None) -> None:
         if end_offset > self.copied_offset:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from broker.crash_points import CrashPoints
 from broker.ipc.backoff import Backoff
-from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.remote.metrics import Holding, TierMetrics
 from broker.remote.partitions import Key, Led, place_of
 from broker.seams import Clock
@@ -31,7 +31,7 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from broker.worker.settings import TierSettings
-from kafka_ds.topic.expiration import NO_LIMIT, Decision, Outlook, Retention
+from kafka_ds.topic.expiration import NO_LIMIT, ExpirationDecision, Outlook, Retention
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class ExpirationLoop:
         self,
         settings: TierSettings,
         clock: Clock,
-        worker: Worker,
+        worker: ChildWorker,
         metrics: TierMetrics,
         crash_points: CrashPoints,
         led: Mapping[Key, Led],
@@ -211,7 +211,7 @@ class ExpirationLoop:
             else Outlook(decision=decision, retention=retention, copied_offset=copied_offset)
         )
 
-    async def _move(self, led: Led, decision: Decision) -> bool:
+    async def _move(self, led: Led, decision: ExpirationDecision) -> bool:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from broker.crash_points import CrashPoints
-from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.log.log import Log
-from broker.remote.copy_policy import Question
+from broker.remote.copy_policy import CopyQuestion
 from broker.remote.partitions import Key, Led, place_of
 from broker.seams import Clock
 from broker.worker.rpc import FAILED, Check, CheckQuestion, Repair, StoreState, Unavailable
@@ -41,7 +41,7 @@ class LocalDeletion:
         self,
         settings: TierSettings,
         clock: Clock,
-        worker: Worker,
+        worker: ChildWorker,
         crash_points: CrashPoints,
         led: Mapping[Key, Led],
         copy_again: Callable[[Led], None],
@@ -118,7 +118,9 @@ class LocalDeletion:
             if answer is not None and self._is_led(led):
                 self._settle(led, question, answer)
 
-    async def _repair(self, led: Led, question: Question, answer: StoreState) -> StoreState | None:
+    async def _repair(
+        self, led: Led, question: CopyQuestion, answer: StoreState
+    ) -> StoreState | None:
         """Have what is missing written again, as far as the log has it; what the store lacks after that."""
         try:
             sources = [(each, led.sources(each.read_from, each.read_to)) for each in answer.missing]
@@ -134,7 +136,7 @@ class LocalDeletion:
         return after if after is not None else answer
 
     @staticmethod
-    def _asked(led: Led, question: Question) -> CheckQuestion:
+    def _asked(led: Led, question: CopyQuestion) -> CheckQuestion:
         return CheckQuestion(
             place=place_of(led),
             start_offset=led.log.local_log_start_offset,
@@ -165,7 +167,7 @@ class LocalDeletion:
             )
         return found
 
-    def _settle(self, led: Led, question: Question, answer: StoreState) -> None:
+    def _settle(self, led: Led, question: CopyQuestion, answer: StoreState) -> None:
         """Let go what the store has."""
         state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
         if answer.is_lost or answer.tiered_end < question.offset:

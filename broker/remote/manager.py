@@ -19,7 +19,7 @@ from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from broker.metrics.names import Metric, Sample
 from broker.remote.copies import CopyLoop
-from broker.remote.copy_policy import CopyState, Phase
+from broker.remote.copy_policy import CopyPhase, CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.metrics import TierMetrics, tier_samples
@@ -33,16 +33,16 @@ from broker.worker.rpc import (
     OUT_OF_RANGE,
     DeleteTopic,
     EndOfRangeRequest,
-    Fence,
+    FenceTopic,
     Found,
     Materialise,
     MaxTimestamp,
     MoveLogStart,
     OffsetForTimestamp,
-    Place,
     PublishedOffsets,
     Read,
     StateRequest,
+    StoragePlace,
     TieredState,
     Unavailable,
 )
@@ -357,7 +357,7 @@ class TierManager:
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
         led = self._copies.led.get((topic_id, partition))
-        if led is None or led.state.phase in (Phase.UNKNOWN, Phase.DIVERGED):
+        if led is None or led.state.phase in (CopyPhase.UNKNOWN, CopyPhase.DIVERGED):
             return None
         return led.state.copied_offset
 
@@ -393,12 +393,12 @@ class TierManager:
         For a leader whose log may hold less than others have copied or are about to copy.
         """
         places = [
-            Place(topic=topic, topic_id=id_, partition=partition, leader_epoch=epoch)
+            StoragePlace(topic=topic, topic_id=id_, partition=partition, leader_epoch=epoch)
             for topic, id_, partition, epoch in partitions
         ]
         # It may wait for a copy: readers do not wait with it.
         try:
-            states = await self._ask(Fence(places=places))
+            states = await self._ask(FenceTopic(places=places))
         except KafkaError:
             self._metrics.fetch_failed(None)
             raise

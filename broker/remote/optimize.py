@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.ipc.backoff import Backoff
-from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.remote.boundary import Boundary
 from broker.remote.metrics import TierMetrics
 from broker.remote.partitions import Key, Led, place_of
@@ -55,7 +55,7 @@ class LayoutLoop:
         self,
         settings: TierSettings,
         clock: Clock,
-        worker: Worker,
+        worker: ChildWorker,
         metrics: TierMetrics,
         led: Mapping[Key, Led],
     ) -> None:

@@ -14,13 +14,13 @@ from broker.log.values import SegmentView
 from broker.remote.copy_policy import (
     CopyLag,
     CopyState,
+    CopyView,
+    OffsetRange,
     PartitionRanges,
-    PartitionView,
-    Range,
-    Span,
+    SegmentSpan,
     pending,
 )
-from broker.worker.rpc import CopyRange, CopyTopic, Place
+from broker.worker.rpc import CopyRange, CopyTopic, StoragePlace
 from kafka_ds.protocol.types import uuid_text
 
 _LOGGER = logging.getLogger(__name__)
@@ -63,13 +63,13 @@ class Led:
         self.state.lost(tiered_end)
         self.log.highest_offset_in_remote_storage = self.state.deletable_offset
 
-    def view(self, *, with_active: bool, now_ms: int) -> tuple[PartitionView, list[Range]]:
+    def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[OffsetRange]]:
         """What may be copied now; of many closed segments only the first ones. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1
         lag = _copy_lag(log.config, now_ms)
         views = log.rolled_segments(start, SEGMENTS_MAX)
         closed = [
-            Span(
+            SegmentSpan(
                 base_offset=each.base_offset,
                 next_offset=each.next_offset,
                 size_bytes=each.size_bytes,
@@ -82,12 +82,12 @@ class Led:
         with_active = with_active and len(closed) < SEGMENTS_MAX
         if with_active:
             base = max(closed[-1].next_offset if closed else start, log.local_log_start_offset)
-            active = Span(
+            active = SegmentSpan(
                 base_offset=base,
                 next_offset=log.log_end_offset,
                 size_bytes=max(0, log.size_bytes - sum(each.size_bytes for each in closed)),
             )
-        view = PartitionView(
+        view = CopyView(
             topic=log.topic,
             topic_id=log.topic_id,
             partition=log.partition,
@@ -129,7 +129,7 @@ class Led:
         """Where the batches of offsets lie that were copied before, as far as they are still on the disk."""
         start = max(start, self.log.local_log_start_offset)
         ranges = [
-            Range(
+            OffsetRange(
                 start_offset=max(start, each.base_offset),
                 end_offset=min(end, each.next_offset - 1),
                 segment_base_offset=each.base_offset,
@@ -140,7 +140,7 @@ class Led:
         ]
         return self.copy_ranges(ranges) if ranges else []
 
-    def copy_ranges(self, ranges: Sequence[Range]) -> list[CopyRange]:
+    def copy_ranges(self, ranges: Sequence[OffsetRange]) -> list[CopyRange]:
         """Where the worker finds the batches of these ranges; the list ends at the first that left the disk."""
         views = {
             each.base_offset: each
@@ -160,11 +160,11 @@ class Led:
             found.append(made)
         return found
 
-    def _whole(self, chosen: Range, view: SegmentView) -> CopyRange:
+    def _whole(self, chosen: OffsetRange, view: SegmentView) -> CopyRange:
         """A closed segment from its first batch to its last."""
         return self._range(chosen, view, view.path, 0, view.size_bytes)
 
-    def _part(self, chosen: Range, view: SegmentView | None) -> CopyRange | None:
+    def _part(self, chosen: OffsetRange, view: SegmentView | None) -> CopyRange | None:
         """A part of a segment; the segment's index finds where it begins."""
         read = self.log.read(
             chosen.start_offset,
@@ -182,7 +182,7 @@ class Led:
         return self._range(chosen, view, path, first.position, first.size_bytes)
 
     def _range(
-        self, chosen: Range, view: SegmentView | None, path: str, position: int, size: int
+        self, chosen: OffsetRange, view: SegmentView | None, path: str, position: int, size: int
     ) -> CopyRange:
         start, end = chosen.start_offset, chosen.end_offset
         closed = view is not None and view.next_offset == end + 1
@@ -219,9 +219,9 @@ class Led:
         return [list(each) for each in log.leader_epochs.between(log.log_start_offset, end + 1)]
 
 
-def place_of(led: Led) -> Place:
+def place_of(led: Led) -> StoragePlace:
     """For the worker: which partition it is, and under which leader epoch it is asked."""
-    return Place(
+    return StoragePlace(
         topic=led.log.topic,
         topic_id=led.log.topic_id,
         partition=led.log.partition,
@@ -245,7 +245,7 @@ def _bytes_behind(log: Log, offset: int) -> int:
     return sum(each.size_bytes for each in log.segments.all if each.base_offset >= offset)
 
 
-def _bytes_beyond(log: Log, view: PartitionView) -> int:
+def _bytes_beyond(log: Log, view: CopyView) -> int:
     """Bytes of further closed segments, beyond those in the view, that may be copied, too."""
     offset, found = view.closed[-1].next_offset, 0
     behind = 0 if view.lag.is_none else _bytes_behind(log, offset)
@@ -256,7 +256,7 @@ def _bytes_beyond(log: Log, view: PartitionView) -> int:
         if each.next_offset > view.last_stable_offset:
             break
         if not view.lag.is_none and view.lag.holds_back(
-            Span(
+            SegmentSpan(
                 base_offset=each.base_offset,
                 next_offset=each.next_offset,
                 size_bytes=each.size_bytes,

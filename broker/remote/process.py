@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.ipc.child import Worker
+from broker.ipc.child import ChildWorker
 from broker.ipc.request import Request
 from broker.worker.rpc import (
     Check,
     DeleteTopic,
     EndOfRangeRequest,
-    Fence,
+    FenceTopic,
     GiveUp,
     Materialise,
     MoveLogStart,
@@ -32,7 +32,7 @@ BRIEF_OPERATIONS = frozenset[type[Request[Any]]](
         Check,
         DeleteTopic,
         EndOfRangeRequest,
-        Fence,
+        FenceTopic,
         GiveUp,
         Materialise,
         MoveLogStart,
@@ -48,9 +48,9 @@ BRIEF_OPERATIONS = frozenset[type[Request[Any]]](
 
 def new_worker(
     arguments: Sequence[str], clock: Clock, *, idle_ms: int, shared_bytes: int = 0
-) -> Worker:
-    """`arguments` are `TierSettings.worker_arguments`; for the others see `Worker`."""
-    return Worker(
+) -> ChildWorker:
+    """`arguments` are `TierSettings.worker_arguments`; for the others see `ChildWorker`."""
+    return ChildWorker(
         arguments,
         clock,
         idle_ms=idle_ms,

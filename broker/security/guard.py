@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.acls import AclOperation, ResourceType
 from broker.security.authorization.access import (
     ACCESS,
     CLUSTER,
@@ -166,9 +166,9 @@ class _Guarding:
 
     def _may(
         self,
-        operation: Operation,
+        operation: AclOperation,
         resource: Resource,
-        or_else: Operation | None,
+        or_else: AclOperation | None,
         *,
         is_told: bool = True,
     ) -> bool:
@@ -186,7 +186,9 @@ class _Guarding:
         context, decides = self._context, self._authorizer
         if rule.or_any_topic and decides is not None:
             topic = ResourceType.TOPIC
-            if decides.allows_any(context.principal, context.client_host, Operation.WRITE, topic):
+            if decides.allows_any(
+                context.principal, context.client_host, AclOperation.WRITE, topic
+            ):
                 return
         if self._may(rule.operation, resource, rule.or_else):
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.acls import AclOperation, ResourceType
 from broker.metadata.events import AclCreated, AclDeleted, ClientQuotaChanged, Event
 from broker.metadata.topic_names import NAME_LENGTH_MAX
 from broker.security.authentication.credentials import Credentials
@@ -107,7 +107,7 @@ def _log_denied(
     _LOGGER.info(
         "Principal = %s is Denied Operation = %s from host = %s on resource = %s:LITERAL:%s",
         principal,
-        Operation(operation).name,
+        AclOperation(operation).name,
         host,
         ResourceType(resource_type).name,
         name if len(name) <= NAME_LENGTH_MAX else f"{name[:NAME_LENGTH_MAX]}...",

@@ -12,7 +12,7 @@ from broker.server.connection import Connection
 from broker.server.tls_handshake import TlsHandshake
 
 if TYPE_CHECKING:
-    from broker.seams import Listener
+    from broker.seams import BoundListener
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.connections import Connections
@@ -34,7 +34,7 @@ class Acceptor:
         self._now_ms = now_ms
         self._delay_ms = delay_ms
 
-    async def serve(self, name: str, listener: Listener, backlog: int) -> None:
+    async def serve(self, name: str, listener: BoundListener, backlog: int) -> None:
         """Accept clients on a listener; raises OSError."""
         security = self._keys.of(name)
         new = partial(self._connection, name, security)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.security.quotas.address_rates import AddressRates
 from broker.server.connection_limits import ConnectionLimits, LimitSettings
 from kafka_ds.protocol.buffer_pool import BufferPool
-from kafka_ds.protocol.frame_assembler import Scratch
+from kafka_ds.protocol.frame_assembler import FrameBuffer
 from kafka_ds.protocol.request_memory import RequestMemory
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Connections:
         self._config = config
         self.dispatcher = dispatcher
         self.metrics = metrics
-        self.scratch = Scratch()
+        self.scratch = FrameBuffer()
         self.pool = BufferPool()
         self.request_bytes_max = config.socket_request_max_bytes
         # Connections that have not authenticated yet.

@@ -13,7 +13,7 @@ import logging
 from functools import partial
 from typing import cast
 
-from broker.seams import Listener, Network
+from broker.seams import BoundListener, Network
 from broker.server.metrics import Metrics
 from broker.server.server import bind
 
@@ -29,7 +29,7 @@ class MetricsServer:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._listener: Listener | None = None
+        self._listener: BoundListener | None = None
         self._turn = asyncio.Lock()
 
     def bind(self, network: Network, host: str, port: int) -> None:

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.config.endpoints import Endpoint
+from broker.config.endpoints import ListenerEndpoint
 from broker.config.loader import BrokerConfig
 from broker.config.settings import ConfigError
-from broker.seams import Listener, Network
+from broker.seams import BoundListener, Network
 from broker.security.authentication.listener_keys import ListenerKeys
 from broker.server.acceptor import Acceptor
 from broker.server.connections import Connections
@@ -57,7 +57,7 @@ class Server:
         self._acceptor = Acceptor(
             self.connections, self.keys, now_ms, config.connection_failed_authentication_delay_ms
         )
-        self._listeners: list[tuple[Endpoint, Listener]] = []
+        self._listeners: list[tuple[ListenerEndpoint, BoundListener]] = []
 
     def bind(self, network: Network) -> None:
         """Takes the ports, before anybody can be served: a port in use is found out first."""
@@ -118,7 +118,7 @@ def own_host() -> str:
     return socket.gethostname()
 
 
-def bind(network: Network, host: str, port: int, setting: str) -> Listener:
+def bind(network: Network, host: str, port: int, setting: str) -> BoundListener:
     """Takes a port, which `setting` asks for; ConfigError says what is in the way."""
     try:
         return network.bind(host or _ANY_HOST, port)
@@ -135,5 +135,5 @@ def cannot_listen(setting: str, error: OSError) -> ConfigError:
     return ConfigError(f"{setting}: {reason.lower()}")
 
 
-def _setting(endpoint: Endpoint) -> str:
+def _setting(endpoint: ListenerEndpoint) -> str:
     return f"listeners={endpoint.name}://{endpoint.host}:{endpoint.port}"

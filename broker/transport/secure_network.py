@@ -26,7 +26,7 @@ from kafka_ds.security.token_file import TokenUnreadable, read_token
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
-    from broker.seams import Listener, Network
+    from broker.seams import BoundListener, Network
     from kafka_ds.client.session import SaslRefused
 
 _LOGGER = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class SecureNetwork:
         if self._protocol.startswith("SASL"):
             self._entry = self._login(config)
 
-    def bind(self, host: str, port: int) -> Listener:
+    def bind(self, host: str, port: int) -> BoundListener:
         return self._network.bind(host, port)
 
     async def connect(

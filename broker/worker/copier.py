@@ -32,7 +32,7 @@ from broker.worker.rpc import (
 )
 from broker.worker.spi import (
     CommitLost,
-    Committed,
+    CommittedRange,
     FateUnknownError,
     FileMissing,
     RemoteLogMetadataManager,
@@ -40,7 +40,7 @@ from broker.worker.spi import (
     SourceGone,
     StorageError,
     TableBlocked,
-    Written,
+    WrittenFiles,
 )
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
@@ -65,11 +65,11 @@ class _Partition:
     partition: int
     ranges: list[CopyRange]
     segments: list[RemoteLogSegment] = field(default_factory=list)
-    written: list[Written] = field(default_factory=list)
+    written: list[WrittenFiles] = field(default_factory=list)
     tiered_end: int = UNKNOWN_END
     outcome: str = FAILED
     message: str = ""
-    done: list[Written] = field(default_factory=list)
+    done: list[WrittenFiles] = field(default_factory=list)
     commit: tuple[int, str] | None = None
 
     def fail(self, message: str, outcome: str = FAILED) -> None:
@@ -320,7 +320,7 @@ class Copier:
         with apart(each.fail):
             each.written = self._storage.write(each.segments, each.ranges)
 
-    def _note(self, each: _Partition, committed: Committed) -> None:
+    def _note(self, each: _Partition, committed: CommittedRange) -> None:
         dropped = committed.dropped.get(each.partition)
         if dropped is not None:
             log.warning("%s-%d: %s", each.topic.topic, each.partition, dropped)

@@ -18,7 +18,7 @@ from kafka_ds.delta.store.store import Store
 log = logging.getLogger(__name__)
 
 
-class Upkeep:
+class TableMaintenance:
     """Looks after tables, one at a time. One thread."""
 
     def __init__(

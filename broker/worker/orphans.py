@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.log import DeltaLog, LogClock
-from kafka_ds.delta.store.store import Entry, Store
+from kafka_ds.delta.store.store import Store, StoreEntry
 from kafka_ds.topic.events import residue_of_segments
 from kafka_ds.topic.missing import missing_files_of
 from kafka_ds.topic.names import RESIDUE, TOPICS, start_of_residue
@@ -84,10 +84,10 @@ class Orphans:
 
 
 def lost_residue(
-    entries: Collection[Entry], *, older_than_ms: int, named: Callable[[], Collection[str]]
+    entries: Collection[StoreEntry], *, older_than_ms: int, named: Callable[[], Collection[str]]
 ) -> set[str]:
     """The residue files of lost attempts; `named` gives those of finished segments, asked only if needed."""
-    groups: dict[tuple[str, int], list[Entry]] = {}
+    groups: dict[tuple[str, int], list[StoreEntry]] = {}
     for entry in entries:
         start = start_of_residue(entry.path)
         if start is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.ipc.request import Buffer, Request
 from kafka_ds.protocol.topic_partition import TopicIdPartition
-from kafka_ds.topic.expiration import Decision, Retention
+from kafka_ds.topic.expiration import ExpirationDecision, Retention
 
 ZSTD = "zstd"
 
@@ -106,7 +106,7 @@ class Unavailable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class StoragePlace:
     """A partition, and the leader epoch of the request."""
 
     topic: str
@@ -139,7 +139,7 @@ class CopyRequest(Request[CopyAnswer]):
 class GiveUp(Request[None]):
     """This broker no longer leads the partition: what is being done for it stops."""
 
-    place: Place
+    place: StoragePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +150,10 @@ class StateRequest(Request["list[TieredState | Unavailable]"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fence(Request["list[TieredState | Unavailable]"]):
+class FenceTopic(Request["list[TieredState | Unavailable]"]):
     """The same, after which no leader of an epoch below the given one commits anything more."""
 
-    places: Sequence[Place]
+    places: Sequence[StoragePlace]
 
 
 # -- what the store has -----------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Missing:
 class CheckQuestion:
     """What of one partition is looked for."""
 
-    place: Place
+    place: StoragePlace
     start_offset: int
     is_whole: bool
     """All files from `start_offset` on, and not the commits alone."""
@@ -217,7 +217,7 @@ class Repair(Request["list[StoreState | Unavailable]"]):
 class MoveLogStart(Request["TieredState | Unavailable"]):
     """The partition begins there, or further up if somebody has said so before."""
 
-    place: Place
+    place: StoragePlace
     offset: int
 
 
@@ -225,7 +225,7 @@ class MoveLogStart(Request["TieredState | Unavailable"]):
 class SurveyQuestion:
     """What a leader knows of one partition and its retention."""
 
-    place: Place
+    place: StoragePlace
     retention: Retention
     lineage: list[list[int]]
     copied_offset: int
@@ -235,7 +235,7 @@ class SurveyQuestion:
 class Survey:
     """What was found out about one partition."""
 
-    decision: Decision
+    decision: ExpirationDecision
     is_counted: bool = True
     """Whether the decision's numbers are known: nothing is counted where nothing can be due."""
     segments: int = 0
@@ -272,7 +272,7 @@ class Swept:
 class Sweep(Request[Swept]):
     """Remove what lies below a partition's log start."""
 
-    place: Place
+    place: StoragePlace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -304,7 +304,7 @@ class Optimized:
 class Optimize(Request[Optimized]):
     """Rewrite a partition's files where that helps readers."""
 
-    place: Place
+    place: StoragePlace
     takes_any_expired: bool
     """Whether a file is rewritten for a single expired row."""
 

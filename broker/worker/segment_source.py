@@ -22,7 +22,7 @@ from broker.worker.spi import SourceGone
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
-from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, ResidueBatch, decode_batches
+from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, UndecodedBatch, decode_batches
 
 PIECE_BYTES = 1024 * 1024
 
@@ -33,7 +33,7 @@ class RangeSource:
     def __init__(self, source: CopyRange, topic_id: bytes) -> None:
         self._source = source
         self._topic_id = topic_id
-        self.residue: list[ResidueBatch] = []
+        self.residue: list[UndecodedBatch] = []
         self.row_count = 0
         self.max_timestamp_ms = -1
         self._may_end_early = False

@@ -19,7 +19,7 @@ from broker.worker.cache.disk_cache import FOLDER, DiskCache
 from broker.worker.copier import STORE_ERRORS, Copier, apart
 from broker.worker.delta.check import Look
 from broker.worker.delta.storage import DeltaStorage
-from broker.worker.maintenance import Upkeep
+from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.materialise import Materialiser
 from broker.worker.metadata.offset_rows import rows_of
 from broker.worker.metadata.remote_log import DeltaMetadata
@@ -32,7 +32,7 @@ from broker.worker.rpc import (
     DeleteTopic,
     EndOfRange,
     EndOfRangeRequest,
-    Fence,
+    FenceTopic,
     Found,
     GiveUp,
     Materialise,
@@ -41,13 +41,13 @@ from broker.worker.rpc import (
     OffsetForTimestamp,
     Optimize,
     Optimized,
-    Place,
     PublishedOffsets,
     PublishOffsets,
     Read,
     ReadAnswer,
     Repair,
     StateRequest,
+    StoragePlace,
     StoreState,
     Survey,
     SurveyQuestion,
@@ -121,7 +121,7 @@ class Service:
         self._offsets = OffsetsTable(self._store, clock=self._clock)
         self._offsets_version: int | None = None
         """Of the last note, where the table was not looked after since."""
-        self._offsets_upkeep = Upkeep(
+        self._offsets_upkeep = TableMaintenance(
             self._store,
             crash_points,
             self._clock,
@@ -137,7 +137,7 @@ class Service:
             Repair: self._repair,
             DeleteTopic: self._delete_topic,
             Materialise: self._materialise,
-            Fence: self._fence,
+            FenceTopic: self._fence,
             MoveLogStart: self._move_log_start,
             SurveyRequest: self._survey,
             Sweep: self._sweep,
@@ -308,7 +308,7 @@ class Service:
         self._touched[request.place.topic] = None
         return self._sweeper.sweep(request.place)
 
-    def _fence(self, request: Fence) -> list[TieredState | Unavailable]:
+    def _fence(self, request: FenceTopic) -> list[TieredState | Unavailable]:
         """Fence each partition at its given leader epoch; returns their states after that, or errors."""
         self._check_store()
         wanted: dict[tuple[str, bytes], dict[int, int]] = {}
@@ -417,7 +417,7 @@ def _told(answers: list[Any]) -> Callable[[str, str], None]:
     return lambda message, outcome: answers.append(Unavailable(message=message, outcome=outcome))
 
 
-def _partition_of(place: Place) -> TopicIdPartition:
+def _partition_of(place: StoragePlace) -> TopicIdPartition:
     return TopicIdPartition(place.topic_id, place.topic, place.partition)
 
 

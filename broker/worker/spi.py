@@ -40,7 +40,7 @@ class SourceGone(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenFiles:
     """One range whose files are durable but not committed yet."""
 
     segment: RemoteLogSegment
@@ -50,10 +50,10 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedRange:
     """What became of a commit of several ranges."""
 
-    written: tuple[Written, ...] = ()
+    written: tuple[WrittenFiles, ...] = ()
     """Those that are in the table."""
     dropped: dict[int, str] = field(default_factory=dict)
     """Partitions whose ranges are not, with the reason."""
@@ -107,13 +107,13 @@ class RemoteStorageManager(Protocol):
 
     def write(
         self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
-    ) -> list[Written]:
+    ) -> list[WrittenFiles]:
         """Make the files of consecutive ranges of one partition durable, but not visible.
 
         They may share files: they are committed together. Raises SourceGone, StorageError.
         """
 
-    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[WrittenFiles]) -> CommittedRange:
         """Make ranges visible in one step; a partition drops out as a whole if another writer was first.
 
         Raises StorageError (nothing is visible), FateUnknownError.

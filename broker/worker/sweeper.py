@@ -13,9 +13,15 @@ from dataclasses import replace
 
 from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
-from broker.worker.rpc import Place, Survey, Swept
+from broker.worker.rpc import StoragePlace, Survey, Swept
 from broker.worker.spi import Front, RemoteLogMetadataManager, RemoteStorageManager, StorageError
-from kafka_ds.topic.expiration import Decision, Held, Retention, decide, is_of_this_history
+from kafka_ds.topic.expiration import (
+    ExpirationDecision,
+    HeldRange,
+    Retention,
+    decide,
+    is_of_this_history,
+)
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -41,7 +47,7 @@ class Sweeper:
 
     def survey(
         self,
-        place: Place,
+        place: StoragePlace,
         retention: Retention,
         *,
         lineage: Sequence[tuple[int, int]],
@@ -56,7 +62,9 @@ class Sweeper:
         )
         is_deleting = self._metadata.is_deleting(place.topic_id, place.partition)
         if not is_deleting and _nothing_can_be_due(front, retention):
-            kept = Decision(log_start_offset=retention.log_start_offset, oldest_ms=front.oldest_ms)
+            kept = ExpirationDecision(
+                log_start_offset=retention.log_start_offset, oldest_ms=front.oldest_ms
+            )
             return Survey(decision=kept, is_counted=False)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
         reach = min(copied_offset, front.tiered_end)
@@ -102,7 +110,7 @@ class Sweeper:
         if segments:
             self._metadata.update([replace(each, state=DELETING) for each in segments])
 
-    def sweep(self, place: Place) -> Swept:
+    def sweep(self, place: StoragePlace) -> Swept:
         """Remove what lies wholly below the table's log start. Raises StorageError, FateUnknownError."""
         # An attempt of ours whose end is not known yet may be among what goes.
         key = (place.topic_id, place.partition)
@@ -148,7 +156,7 @@ class Sweeper:
 
 def held(
     segments: Sequence[RemoteLogSegment], lineage: Sequence[tuple[int, int]], reach: int
-) -> list[Held]:
+) -> list[HeldRange]:
     """The ranges up to an offset, by start offset.
 
     A range in the table that was never marked FINISHED, because its broker died and is not back yet, is known by
@@ -161,7 +169,7 @@ def held(
             covered.append(each)
             covered.sort(key=lambda one: one.start_offset)
     return [
-        Held(
+        HeldRange(
             start_offset=each.start_offset,
             end_offset=each.end_offset,
             size_bytes=each.size_bytes,

@@ -98,7 +98,7 @@ class OffsetAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochEnd:
+class LeaderEpochEnd:
     """The largest epoch not above the one asked for, and where it ends; -1 and -1 where none is known."""
 
     epoch: int
@@ -304,11 +304,13 @@ class Cluster:
                 found[tp] = OffsetAnswer(offset=p.offset, leader_epoch=p.leader_epoch)
         return found
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, LeaderEpochEnd]:
         """Where these leader epochs end in the logs of the present leaders (KIP-320)."""
-        ends: dict[TopicPartition, EpochEnd] = {}
+        ends: dict[TopicPartition, LeaderEpochEnd] = {}
 
-        def ask() -> dict[TopicPartition, EpochEnd]:
+        def ask() -> dict[TopicPartition, LeaderEpochEnd]:
             missing = {tp: epoch for tp, epoch in epochs.items() if tp not in ends}
             for connection, partitions in self.by_leader(missing):
                 ends.update(self._ask_epoch_ends(connection, partitions, missing))
@@ -321,7 +323,7 @@ class Cluster:
         connection: Connection,
         partitions: Collection[TopicPartition],
         epochs: Mapping[TopicPartition, int],
-    ) -> dict[TopicPartition, EpochEnd]:
+    ) -> dict[TopicPartition, LeaderEpochEnd]:
         request = OffsetForLeaderEpochRequest(
             replica_id=CONSUMER,
             topics=[
@@ -338,12 +340,12 @@ class Cluster:
             ],
         )
         answer = connection.call(request, OffsetForLeaderEpochResponse)
-        found: dict[TopicPartition, EpochEnd] = {}
+        found: dict[TopicPartition, LeaderEpochEnd] = {}
         for topic in answer.topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.topic, p.partition)
                 self._check(ErrorCode(p.error_code), tp)
-                found[tp] = EpochEnd(epoch=p.leader_epoch, end_offset=p.end_offset)
+                found[tp] = LeaderEpochEnd(epoch=p.leader_epoch, end_offset=p.end_offset)
         return found
 
     # -- settings -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from kafka_ds.errors import UnsupportedByBroker
 from kafka_ds.protocol.buffer_pool import BufferPool
 from kafka_ds.protocol.errors import ErrorCode, MalformedFrame
 from kafka_ds.protocol.frame import decode_response, encode_request
-from kafka_ds.protocol.frame_assembler import FrameAssembler, Scratch
+from kafka_ds.protocol.frame_assembler import FrameAssembler, FrameBuffer
 from kafka_ds.protocol.messages import (
     RESPONSES,
     ApiVersionsRequest,
@@ -78,7 +78,7 @@ class Session:
         self._peer = peer
         self._client_id = client_id
         self._asks_unadvertised = asks_unadvertised
-        self._assembler = FrameAssembler(Scratch(), BufferPool(), RESPONSE_BYTES_MAX)
+        self._assembler = FrameAssembler(FrameBuffer(), BufferPool(), RESPONSE_BYTES_MAX)
         self._correlation_id = 0
         self._versions: dict[int, Versions] = {}
         self._steps: Steps | None = None

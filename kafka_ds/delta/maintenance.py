@@ -36,7 +36,7 @@ from kafka_ds.delta.names import (
     version_of_commit,
 )
 from kafka_ds.delta.snapshot import NoSuchVersion, TableSnapshot
-from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Entry
+from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, StoreEntry
 
 CHECKPOINT_INTERVAL = 100
 # Attempts give up files after an hour once a vacuum was announced: the horizon is far beyond that.
@@ -224,7 +224,7 @@ def _retention_ms(state: CheckpointState) -> int:
     return interval_ms(text) or 30 * DAY_MS
 
 
-def _version_of(entry: Entry, folder: str) -> int:
+def _version_of(entry: StoreEntry, folder: str) -> int:
     """The version of a commit's, a checkpoint's or a checksum's file; -1 for all others."""
     name = entry.path.removeprefix(f"{folder}/")
     if (version := version_of_commit(name)) is not None:

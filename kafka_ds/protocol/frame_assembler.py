@@ -23,7 +23,7 @@ _LENGTH_BYTES = 4
 _LENGTH = struct.Struct(">i")
 
 
-class Scratch:
+class FrameBuffer:
     """The buffer that the connections of one event loop receive into, one after the other."""
 
     def __init__(self, size_bytes: int = SCRATCH_BYTES) -> None:
@@ -54,7 +54,7 @@ class FrameAssembler:
 
     def __init__(
         self,
-        scratch: Scratch,
+        scratch: FrameBuffer,
         pool: BufferPool,
         size_max: int,
         memory: RequestMemory | None = None,

@@ -37,7 +37,7 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.records.partitioner import STICKY, STICKY_FIELDS
 from kafka_ds.records.sequences import sequence_after
-from kafka_ds.sink.columns import Columns
+from kafka_ds.sink.columns import SinkColumns
 from kafka_ds.sink.rows import TopicRows, rows_by_topic
 from kafka_ds.topic.batches.arrow import columns_of
 from kafka_ds.topic.batches.rebuild import KernelBatch, sealed
@@ -72,7 +72,7 @@ class BatchWriter:
         cluster: Cluster,
         settings: ProducerSettings,
         producer: Producer,
-        columns: Columns,
+        columns: SinkColumns,
         *,
         identity: Identity = NO_IDENTITY,
         is_transactional: bool = False,

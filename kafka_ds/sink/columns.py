@@ -12,7 +12,7 @@ from typing import Final
 
 from kafka_ds.errors import OptionError, RowError
 
-__all__ = ["Columns", "RowError", "check_columns", "describe_rows"]
+__all__ = ["SinkColumns", "RowError", "check_columns", "describe_rows"]
 
 # Column to the types that it may have, as Spark spells them.
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -27,14 +27,14 @@ _NAMED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
+class SinkColumns:
     """Which of the sink's columns a DataFrame has."""
 
     names: frozenset[str]
     topic: str | None
 
 
-def check_columns(types: Mapping[str, str], topic: str | None) -> Columns:
+def check_columns(types: Mapping[str, str], topic: str | None) -> SinkColumns:
     """The columns, by name and Spark's word for their type; ``topic`` is the option.
 
     Raises:
@@ -48,7 +48,7 @@ def check_columns(types: Mapping[str, str], topic: str | None) -> Columns:
         found = types.get(name)
         if found is not None and found not in allowed:
             raise OptionError(f"column '{name}' is {found}; it has to be {' or '.join(allowed)}")
-    return Columns(names=frozenset(_TYPES) & frozenset(types), topic=topic)
+    return SinkColumns(names=frozenset(_TYPES) & frozenset(types), topic=topic)
 
 
 def describe_rows(rows: Iterable[int], spark_partition: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from kafka_ds.errors import UnknownLayout
-from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
+from kafka_ds.sink.protocol import BatchAttempt, BatchCommit, LastCommit, Span
 
 __all__ = [
     "UnknownLayout", "attempt_id", "commit_key", "commit_value", "finished_key", "finished_value", "is_attempt_of",
@@ -91,7 +91,7 @@ def last_commit(
     if batch_commit is None:
         return LastCommit(batch_commit=None, finished=False, settled=settled)
     attempts = tuple(
-        Attempt(
+        BatchAttempt(
             transactional_id=attempt["transactional_id"],
             producer_id=attempt["producer_id"],
             epoch=attempt["epoch"],

@@ -55,7 +55,7 @@ from kafka_ds.sink.commit_records import (
     lock_id,
 )
 from kafka_ds.sink.options import SinkOptions
-from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
+from kafka_ds.sink.protocol import BatchAttempt, BatchCommit, LastCommit, Span
 
 __all__ = ["BatchCommitUnfinished", "ExactlyOnceCommitter"]
 
@@ -253,7 +253,7 @@ class ExactlyOnceCommitter:
 
     # -- attempts -------------------------------------------------------------------------------
 
-    def _end(self, attempt: Attempt, *, committed: bool) -> bool:
+    def _end(self, attempt: BatchAttempt, *, committed: bool) -> bool:
         identity = Identity(producer_id=attempt.producer_id, epoch=attempt.epoch)
         try:
             self._transactions.end(attempt.transactional_id, identity, committed=committed)
@@ -263,7 +263,7 @@ class ExactlyOnceCommitter:
             return False
         return True
 
-    def _is_aborted(self, attempt: Attempt) -> bool:
+    def _is_aborted(self, attempt: BatchAttempt) -> bool:
         for span in attempt.spans:
             # The last one is what retention leaves longest.
             if any(
@@ -286,7 +286,7 @@ class ExactlyOnceCommitter:
             "on, and writes the micro-batch again"
         )
 
-    def _is_committed(self, attempt: Attempt, span: Span) -> bool | None:
+    def _is_committed(self, attempt: BatchAttempt, span: Span) -> bool | None:
         """What the batches say that the log still has of an attempt; None if there are none.
 
         Compaction takes single records, and may have taken the first and the last one.
@@ -303,7 +303,7 @@ class ExactlyOnceCommitter:
             LOGGER.warning("transactional id %s: %s", attempt.transactional_id, gone)
         return None
 
-    def _is_there(self, attempt: Attempt, span: Span, offset: int) -> bool:
+    def _is_there(self, attempt: BatchAttempt, span: Span, offset: int) -> bool:
         """Whether read_committed finds the attempt's record at this offset, in the log or in the lake."""
         # Heavy, and seldom asked for: a driver is here for each micro-batch.
         from kafka_ds.topic.batches.convert import decode_hot
@@ -326,7 +326,7 @@ class ExactlyOnceCommitter:
             return False
         return False
 
-    def _rewrite(self, batch_commit: BatchCommit, lost: tuple[Attempt, ...]) -> None:
+    def _rewrite(self, batch_commit: BatchCommit, lost: tuple[BatchAttempt, ...]) -> None:
         def fill(producer: Producer) -> None:
             for attempt in lost:
                 for span in attempt.spans:
@@ -337,7 +337,7 @@ class ExactlyOnceCommitter:
 
         self._in_transaction(fill)
 
-    def _send_again(self, producer: Producer, attempt: Attempt, span: Span) -> None:
+    def _send_again(self, producer: Producer, attempt: BatchAttempt, span: Span) -> None:
         assert self._lock is not None
         place = span.topic_partition
         count = 0

@@ -23,10 +23,10 @@ from kafka_ds.errors import (
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 __all__ = [
-    "NO_ATTEMPTS", "AbortAttempt", "Attempt", "BatchCommit", "CheckpointRolledBack", "CommitAttempt", "CommitsLost",
-    "Effect", "Fence", "Finish", "Job", "LastCommit", "ListOpen", "Lock", "PrefixConflict", "PrefixInUse",
-    "ReadLastCommit", "Rewrite", "RunSuperseded", "Span", "Steps", "TransactionAborted", "WriteCommit", "abort",
-    "commit", "recover",
+    "NO_ATTEMPTS", "AbortAttempt", "BatchAttempt", "BatchCommit", "CheckpointRolledBack", "CommitAttempt",
+    "CommitsLost", "Effect", "Fence", "Finish", "Job", "LastCommit", "ListOpen", "Lock", "PrefixConflict",
+    "PrefixInUse", "ReadLastCommit", "Rewrite", "RunSuperseded", "Span", "Steps", "TransactionAborted",
+    "WriteCommit", "abort", "commit", "recover",
 ]  # fmt: skip
 
 
@@ -46,7 +46,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class BatchAttempt:
     """A task attempt's open transaction, and what it wrote: all that is needed to end it, or to write it again."""
 
     transactional_id: str
@@ -61,7 +61,7 @@ class BatchCommit:
 
     query: str
     batch: int
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[BatchAttempt, ...]
     run: str | None = None
     earlier: tuple[str, ...] = ()
 
@@ -105,21 +105,21 @@ class WriteCommit:
 class CommitAttempt:
     """Commit. Answer: whether it is committed; False where the coordinator refuses."""
 
-    attempt: Attempt
+    attempt: BatchAttempt
 
 
 @dataclass(frozen=True, slots=True)
 class AbortAttempt:
     """Abort, if it is still open and its own; nothing else happens."""
 
-    attempt: Attempt
+    attempt: BatchAttempt
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionAborted:
     """Answer: whether the log says that it was aborted."""
 
-    attempt: Attempt
+    attempt: BatchAttempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Rewrite:
     """Write the records of these attempts again and note the batch as finished, in one transaction of the lock's."""
 
     batch_commit: BatchCommit
-    lost: tuple[Attempt, ...]
+    lost: tuple[BatchAttempt, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ Effect = (
     | ListOpen | Fence
 )  # fmt: skip
 Steps = Generator[Effect, Any, None]
-NO_ATTEMPTS: Final[tuple[Attempt, ...]] = ()
+NO_ATTEMPTS: Final[tuple[BatchAttempt, ...]] = ()
 # How many runs are known again. Copies that run side by side supersede each other at once.
 EARLIER_MAX: Final = 16
 
@@ -169,7 +169,7 @@ def recover() -> Steps:
     yield from _finish(last)
 
 
-def commit(job: Job, attempts: Sequence[Attempt]) -> Steps:
+def commit(job: Job, attempts: Sequence[BatchAttempt]) -> Steps:
     """All tasks have written: make their rows, or those of an earlier try that was decided, the batch.
 
     Raises:
@@ -201,7 +201,7 @@ def commit(job: Job, attempts: Sequence[Attempt]) -> Steps:
     yield from _fence_all_but(())
 
 
-def abort(attempts: Sequence[Attempt], job: Job | None = None) -> Steps:
+def abort(attempts: Sequence[BatchAttempt], job: Job | None = None) -> Steps:
     """End a failed job (in a task or in `commit`): no transaction of it stays open, except those decided already.
 
     Where the prefix is somebody else's by now, attempts that are open under it are theirs, and so is the lock.
@@ -258,7 +258,9 @@ def _before(run: str | None, decided: BatchCommit | None) -> tuple[str, ...]:
     return (*decided.earlier, decided.run)[-EARLIER_MAX:]
 
 
-def _others(attempts: Sequence[Attempt], batch_commit: BatchCommit | None) -> list[Attempt]:
+def _others(
+    attempts: Sequence[BatchAttempt], batch_commit: BatchCommit | None
+) -> list[BatchAttempt]:
     decided = NO_ATTEMPTS if batch_commit is None else batch_commit.attempts
     return [attempt for attempt in attempts if attempt not in decided]
 
@@ -267,7 +269,7 @@ def _finish(last: LastCommit) -> Steps:
     batch_commit = last.batch_commit
     if batch_commit is None or last.finished:
         return
-    lost: list[Attempt] = []
+    lost: list[BatchAttempt] = []
     for attempt in batch_commit.attempts:
         committed: bool = yield CommitAttempt(attempt)
         if committed:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from kafka_ds.delta.schema import TIMESTAMP_TYPE
 from kafka_ds.errors import RowError
 from kafka_ds.records.partitioner import NO_PARTITION
-from kafka_ds.sink.columns import Columns
+from kafka_ds.sink.columns import SinkColumns
 from kafka_ds.topic.schemas import HEADERS_TYPE
 
 __all__ = ["TopicRows", "rows_by_topic"]
@@ -38,7 +38,7 @@ class TopicRows:
 
 def rows_by_topic(
     batch: pa.RecordBatch,
-    columns: Columns,
+    columns: SinkColumns,
     *,
     first_row: int,
     now_ms: int,
@@ -78,7 +78,7 @@ Refuse = Callable[[pa.Array, str], None]
 
 
 def _records(
-    batch: pa.RecordBatch, columns: Columns, now_ms: int, refuse: Refuse
+    batch: pa.RecordBatch, columns: SinkColumns, now_ms: int, refuse: Refuse
 ) -> pa.RecordBatch:
     count = batch.num_rows
     now = pa.scalar(now_ms * 1_000, pa.int64()).cast(TIMESTAMP_TYPE)
@@ -115,7 +115,7 @@ def _check_headers(headers: pa.Array, refuse: Refuse) -> None:
     refuse(pa.array(flags), "column 'headers' holds a header without a key")
 
 
-def _wanted(batch: pa.RecordBatch, columns: Columns, refuse: Refuse) -> NDArray[np.int32]:
+def _wanted(batch: pa.RecordBatch, columns: SinkColumns, refuse: Refuse) -> NDArray[np.int32]:
     if "partition" not in columns.names:
         return np.full(batch.num_rows, NO_PARTITION, np.int32)
     found = batch.column(batch.schema.get_field_index("partition"))

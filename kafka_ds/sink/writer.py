@@ -27,10 +27,10 @@ from kafka_ds.client.transactions import Identity, Transactions
 from kafka_ds.errors import ClientError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.sink import protocol
-from kafka_ds.sink.columns import Columns, describe_rows
+from kafka_ds.sink.columns import SinkColumns, describe_rows
 from kafka_ds.sink.commit_records import attempt_id
 from kafka_ds.sink.options import SinkOptions
-from kafka_ds.sink.protocol import Attempt, Job, Span
+from kafka_ds.sink.protocol import BatchAttempt, Job, Span
 from kafka_ds.spark_process import acknowledge, answer_at_once, settle
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ class TaskCommitMessage(WriterCommitMessage):
     row_count: int
     query: str | None = None
     run: str | None = None
-    attempt: Attempt | None = None
+    attempt: BatchAttempt | None = None
 
 
 class _PickledWriter:
     """What a writer is made of; Spark pickles it for its tasks."""
 
-    def __init__(self, options: SinkOptions, columns: Columns) -> None:
+    def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         self._options = options
         self._columns = columns
 
@@ -133,7 +133,7 @@ class TransactionalSink(_PickledWriter, DataSourceStreamArrowWriter):
             )
             for (topic, partition), written in sorted(producer.written.items())
         )
-        attempt = Attempt(
+        attempt = BatchAttempt(
             transactional_id=name,
             producer_id=identity.producer_id,
             epoch=identity.epoch,
@@ -178,12 +178,12 @@ def _job(wrote: Sequence[TaskCommitMessage], batch: int) -> Job | None:
     return next((Job(query=w.query, batch=batch, run=w.run) for w in wrote if w.query), None)
 
 
-def _attempts(wrote: Sequence[TaskCommitMessage]) -> list[Attempt]:
+def _attempts(wrote: Sequence[TaskCommitMessage]) -> list[BatchAttempt]:
     return [each.attempt for each in wrote if each.attempt is not None]
 
 
 def _write_at_least_once(
-    options: SinkOptions, columns: Columns, iterator: Iterator[pa.RecordBatch]
+    options: SinkOptions, columns: SinkColumns, iterator: Iterator[pa.RecordBatch]
 ) -> TaskCommitMessage:
     settings = options.producer
     with Cluster(settings.client, creates_topics=True) as cluster:
@@ -200,7 +200,7 @@ def _write_at_least_once(
 
 def _write(
     options: SinkOptions,
-    columns: Columns,
+    columns: SinkColumns,
     cluster: Cluster,
     producer: Producer,
     identity: Identity | None,

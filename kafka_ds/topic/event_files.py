@@ -25,7 +25,7 @@ from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.topic.commit_rules import fields_of
 from kafka_ds.topic.events import read_events
-from kafka_ds.topic.files.optimize import Task, next_merge
+from kafka_ds.topic.files.optimize import OptimizeTask, next_merge
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.names import CLUSTER_METADATA, REMOTE_LOG_METADATA
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, REMOTE_LOG_METADATA_SCHEMA
@@ -83,7 +83,7 @@ def merge_events(
         done.append(merged)
 
 
-def _next_task(snapshot: TableSnapshot, files_min: int) -> Task | None:
+def _next_task(snapshot: TableSnapshot, files_min: int) -> OptimizeTask | None:
     if set(fields_of(snapshot.metadata)) != set(SCHEMAS[snapshot.log.table].names):
         return None  # Others' columns would be lost.
     # Names begin with a version: in its order the events lie in them.
@@ -91,7 +91,7 @@ def _next_task(snapshot: TableSnapshot, files_min: int) -> Task | None:
     return next_merge(files, rows_max=EVENTS_MAX, files_min=files_min, files_max=FILES_MAX)
 
 
-def _merge(snapshot: TableSnapshot, task: Task, at: Callable[[str], None]) -> Merged | None:
+def _merge(snapshot: TableSnapshot, task: OptimizeTask, at: Callable[[str], None]) -> Merged | None:
     """One merge; None if another writer was first."""
     events = snapshot.log
     schema, order = SCHEMAS[events.table], ORDERS[events.table]
@@ -133,7 +133,7 @@ def _encoded(rows: pa.Table) -> bytes:
 
 
 def _change(
-    snapshot: TableSnapshot, task: Task, name: str, size: int, event_count: int
+    snapshot: TableSnapshot, task: OptimizeTask, name: str, size: int, event_count: int
 ) -> PlainChange:
     events = snapshot.log
     now_ms = events.clock.wall_ms()

@@ -16,7 +16,7 @@ NO_LIMIT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldRange:
     """One range in the lake: offsets [start_offset, end_offset]."""
 
     start_offset: int
@@ -43,7 +43,7 @@ class Retention:
     """Bytes of local log that are not in the lake."""
 
 
-class Reason(Enum):
+class ExpirationReason(Enum):
     """Why the log start moves; Kafka's words."""
 
     TIME = "retention.ms"
@@ -51,11 +51,11 @@ class Reason(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ExpirationDecision:
     """Where a partition is to begin."""
 
     log_start_offset: int
-    reasons: frozenset[Reason] = frozenset()
+    reasons: frozenset[ExpirationReason] = frozenset()
     expired: int = 0
     """Ranges that end below it and did not end below the one before."""
     expired_bytes: int = 0
@@ -67,7 +67,7 @@ class Decision:
     oldest_bytes: int = 0
 
 
-def decide(held: Sequence[Held], retention: Retention) -> Decision:
+def decide(held: Sequence[HeldRange], retention: Retention) -> ExpirationDecision:
     """Where the partition begins by its retention; `held` is sorted by start offset."""
     left = [each for each in held if each.is_ours and each.end_offset >= retention.log_start_offset]
     kept_bytes = sum(each.size_bytes for each in left)
@@ -85,7 +85,7 @@ def decide(held: Sequence[Held], retention: Retention) -> Decision:
         start = each.end_offset + 1
         count += 1
     first = left[count] if count < len(left) else None
-    return Decision(
+    return ExpirationDecision(
         log_start_offset=start,
         reasons=frozenset(reasons),
         expired=count,
@@ -97,14 +97,14 @@ def decide(held: Sequence[Held], retention: Retention) -> Decision:
     )
 
 
-def _due(each: Held, retention: Retention, partition_bytes: int) -> Reason | None:
+def _due(each: HeldRange, retention: Retention, partition_bytes: int) -> ExpirationReason | None:
     """Why this range, the oldest one left, may go."""
     horizon_ms = retention.now_ms - retention.retention_ms
     if retention.retention_ms != NO_LIMIT and horizon_ms >= 0 and each.newest_ms <= horizon_ms:
-        return Reason.TIME
+        return ExpirationReason.TIME
     limit_bytes = retention.retention_bytes
     if limit_bytes != NO_LIMIT and partition_bytes - each.size_bytes >= limit_bytes:
-        return Reason.SIZE
+        return ExpirationReason.SIZE
     return None
 
 
@@ -122,7 +122,7 @@ def horizon(log_start_offset: int, files: Iterable[tuple[int, int]], tiered_end:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Residue:
+class ResidueFile:
     """One residue file, and what it knows."""
 
     path: str
@@ -130,7 +130,7 @@ class Residue:
     has_producers: bool
 
 
-def residue_to_drop(files: Iterable[Residue], below: int) -> list[str]:
+def residue_to_drop(files: Iterable[ResidueFile], below: int) -> list[str]:
     """The files that only concern lower offsets, without the last ones, which know epochs and producers.
 
     Rebuilding a replica asks for the partition's state at an offset, perhaps the one before the first.
@@ -145,7 +145,7 @@ def residue_to_drop(files: Iterable[Residue], below: int) -> list[str]:
 class Outlook:
     """What a leader remembers of a partition after a look, so that it looks again only for a reason."""
 
-    decision: Decision
+    decision: ExpirationDecision
     retention: Retention
     copied_offset: int
 
@@ -171,7 +171,7 @@ class Outlook:
             return True
         if oldest_ms is None or retention.limit_offset <= self.decision.log_start_offset:
             return False
-        first = Held(
+        first = HeldRange(
             start_offset=0,
             end_offset=0,
             size_bytes=self.decision.oldest_bytes,

@@ -62,7 +62,7 @@ UNREADABLE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class CommittedCopy:
     """A commit that is in the table."""
 
     version: int
@@ -163,7 +163,7 @@ class TopicTable:
         """The time to begin a commit's files at, by the clock that `commit` measures their age with."""
         return self.log.clock.boot_ms()
 
-    def commit(self, intent: Intent, *, begun_ms: int) -> Committed:
+    def commit(self, intent: Intent, *, begun_ms: int) -> CommittedCopy:
         """Commit an intent, or those of its partitions that nothing in between has ended.
 
         Raises Conflict where nothing is left of it, CommitError where no end could be reached; both
@@ -178,13 +178,13 @@ class TopicTable:
         attempt.begun_ms = begun_ms
         return self.resume(attempt)
 
-    def resume(self, attempt: Attempt) -> Committed:
+    def resume(self, attempt: Attempt) -> CommittedCopy:
         """Go on with a commit whose fate was unknown."""
         change = attempt.change
         assert isinstance(change, TopicChange), "an attempt of this table"
         version = self.log.commit(attempt, read_version=self.snapshot.version)
         self.read()
-        return Committed(version=version, out=dict(change.out), attempt=attempt)
+        return CommittedCopy(version=version, out=dict(change.out), attempt=attempt)
 
     def mark_complaints(self) -> int:
         """Note in the table which of others' files hold no records; gives the number of notes.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from broker.cleaner.rewriter import Cleaning
-from broker.cleaner.rpc import Job, SourceSegment
+from broker.cleaner.rpc import CleanJob, SourceSegment
 from broker.cleaner.settings import CleanerSettings
 from broker.system import SystemDisk
 from kafka_ds.records.batch import Codec, Record, build_batch, stamp
@@ -94,7 +94,7 @@ def compaction(report: Report, runs: int) -> None:
 
 def _clean(folder: Path, segments: list[SourceSegment]) -> None:
     end_offset = segments[-1].next_offset
-    job = Job(
+    job = CleanJob(
         number=1,
         directory=str(folder),
         segments=tuple(segments),

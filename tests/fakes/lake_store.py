@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.store.store import Entry, NotWritten
+from kafka_ds.delta.store.store import NotWritten, StoreEntry
 from kafka_ds.topic.names import CLUSTER_MARK
 
 
@@ -74,10 +74,10 @@ class MemoryStore:
     def read_range(self, path: str, start: int, length: int) -> bytes:
         return self.read(path)[start : start + length]
 
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
         self.lists += 1
         return tuple(
-            Entry(path=path, size=len(self.objects[path]), modified_ms=self.modified[path])
+            StoreEntry(path=path, size=len(self.objects[path]), modified_ms=self.modified[path])
             for path in sorted(self.objects)
             if (not prefix or path.startswith(f"{prefix}/")) and path > start_after
         )

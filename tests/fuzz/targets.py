@@ -44,7 +44,7 @@ from kafka_ds.records.crc import crc32c
 from kafka_ds.records.legacy import Upconverter
 from kafka_ds.topic.batches.convert import decode_hot
 from kafka_ds.topic.batches.residue import ResidueBatch
-from kafka_ds.topic.files.pages import Chunk, Part, Unusual, binaries, numbers
+from kafka_ds.topic.files.pages import ColumnChunk, PagePart, Unusual, binaries, numbers
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
@@ -186,8 +186,10 @@ def pages(data: bytes) -> None:
     if len(data) < 5:
         return
     codec = ("zstd", "snappy", None)[data[0] % 3]
-    chunk = Chunk(0, len(data) - 5, int.from_bytes(data[1:5], "little"), codec, bool(data[0] & 4))
-    parts = [Part(chunk, read_only(data[5:], np.uint8))]
+    chunk = ColumnChunk(
+        0, len(data) - 5, int.from_bytes(data[1:5], "little"), codec, bool(data[0] & 4)
+    )
+    parts = [PagePart(chunk, read_only(data[5:], np.uint8))]
     for read in (numbers, binaries):
         with suppress(Unusual):
             read(parts)

@@ -20,7 +20,7 @@ from kafka_ds.sink import writer
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 from kafka_ds.sink.options import DECISIONS_TOPIC
-from kafka_ds.sink.protocol import Attempt
+from kafka_ds.sink.protocol import BatchAttempt
 from kafka_ds.sink.writer import BatchSink, TaskCommitMessage
 from tests.integration.sink_life import (
     Context,
@@ -205,7 +205,7 @@ def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> N
     ended: list[str] = []
     end = ExactlyOnceCommitter._end
 
-    def noted(this: ExactlyOnceCommitter, attempt: Attempt, *, committed: bool) -> bool:
+    def noted(this: ExactlyOnceCommitter, attempt: BatchAttempt, *, committed: bool) -> bool:
         ended.append(attempt.transactional_id)
         return end(this, attempt, committed=committed)
 

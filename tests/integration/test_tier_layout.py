@@ -19,7 +19,7 @@ from broker.ipc.codec import decode, encode
 from broker.worker.delta import layout as delta_layout
 from broker.worker.delta.layout import OPERATION
 from broker.worker.delta.storage import DeltaStorage
-from broker.worker.rpc import Optimized, Place
+from broker.worker.rpc import Optimized, StoragePlace
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from broker.worker.sweeper import Sweeper
@@ -497,7 +497,7 @@ def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: Lake) -> None
     lay_out(storage_of(lake))
     begin_at(lake, 50)
     copier, storage, metadata = lake.open()
-    place = Place(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
+    place = StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
     sweeper = Sweeper(storage, metadata, copier, RaisingCrashPoints())
     assert sweeper.sweep(place).segments == 0
     lay_out(storage_of(lake))

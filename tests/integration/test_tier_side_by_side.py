@@ -18,9 +18,9 @@ from broker.worker.rpc import (
     CopyAnswer,
     CopyRequest,
     CopyTopic,
-    Fence,
-    Place,
+    FenceTopic,
     StateRequest,
+    StoragePlace,
     SurveyQuestion,
     SurveyRequest,
     Unavailable,
@@ -186,7 +186,9 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
     worker = service.Service(TierSettings(log_dirs=()), CrashPoints())
     monkeypatch.setattr(TopicTable, "read", fail_one)
     places = [
-        Place(topic=f"t{each}", topic_id=bytes([each + 1]) * 16, partition=0, leader_epoch=99)
+        StoragePlace(
+            topic=f"t{each}", topic_id=bytes([each + 1]) * 16, partition=0, leader_epoch=99
+        )
         for each in range(TOPICS)
     ]
     partitions = [TopicIdPartition(each.topic_id, each.topic, 0) for each in places]
@@ -207,7 +209,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
     operations = {**worker.reading(), **worker.writing()}
     for request in (
         StateRequest(partitions=partitions),
-        Fence(places=places),
+        FenceTopic(places=places),
         SurveyRequest(partitions=questions),
     ):
         answers: Any = operations[type(request)](request)

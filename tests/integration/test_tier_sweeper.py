@@ -11,7 +11,7 @@ import pytest
 from broker.crash_points import SWEEP_POINTS, TOPIC_POINTS
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.metadata.remote_log import DeltaMetadata
-from broker.worker.rpc import Place, Survey
+from broker.worker.rpc import StoragePlace, Survey
 from broker.worker.settings import TierSettings
 from broker.worker.spi import OffsetOutOfRange, StorageError
 from broker.worker.sweeper import Sweeper
@@ -66,8 +66,8 @@ def fill(tmp_path: Path) -> Callable[[Lake, int], None]:
     return go
 
 
-def place(epoch: int = 3) -> Place:
-    return Place(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=epoch)
+def place(epoch: int = 3) -> StoragePlace:
+    return StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=epoch)
 
 
 def sweeper(lake: Lake, crash_at: str = "") -> Sweeper:

@@ -10,12 +10,12 @@ from typing import Any
 from broker.worker.rpc import CopyRange, EndOfRange, TieredState
 from broker.worker.spi import (
     ColdRead,
-    Committed,
+    CommittedRange,
     Front,
     OffsetOutOfRange,
     SourceGone,
     StorageError,
-    Written,
+    WrittenFiles,
 )
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import iterate_headers, read_records
@@ -101,10 +101,10 @@ class FolderStorage:
 
     def write(
         self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
-    ) -> list[Written]:
+    ) -> list[WrittenFiles]:
         return [self._write(*each) for each in zip(segments, sources, strict=True)]
 
-    def _write(self, segment: RemoteLogSegment, source: CopyRange) -> Written:
+    def _write(self, segment: RemoteLogSegment, source: CopyRange) -> WrittenFiles:
         try:
             with open(source.path, "rb") as file:
                 file.seek(source.position)
@@ -125,7 +125,7 @@ class FolderStorage:
             row_count=sum(each.record_count for each in mine),
             max_timestamp_ms=max((each.max_timestamp for each in mine), default=-1),
         )
-        return Written(segment=made)
+        return WrittenFiles(segment=made)
 
     def _fenced(self, topic_id: bytes) -> dict[int, int]:
         path = self.root / f"fenced-{topic_id.hex()}"
@@ -139,7 +139,7 @@ class FolderStorage:
         path = self.root / f"fenced-{topic_id.hex()}"
         path.write_text(json.dumps({**fenced, **leader_epochs}))
 
-    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[WrittenFiles]) -> CommittedRange:
         dropped: dict[int, str] = {}
         fenced = self._fenced(topic_id)
         for each in ranges:
@@ -164,7 +164,7 @@ class FolderStorage:
         temporary = self.root / f"{number}.tmp"
         temporary.write_text(json.dumps(manifest))
         os.rename(temporary, self.root / "commits" / f"{number:08d}")
-        return Committed(written=written, dropped=dropped)
+        return CommittedRange(written=written, dropped=dropped)
 
     def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
         name = segment.segment_id.hex()

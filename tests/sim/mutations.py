@@ -19,7 +19,7 @@ from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch
 from broker.log.producers import Producers
 from broker.metadata import log as metadata_log
-from broker.metadata.partition_change import Election, PartitionChange
+from broker.metadata.partition_change import PartitionChange, PartitionElection
 from broker.replica.follower.partition import FollowerPartition, Verdict
 from broker.replica.leader import isr
 from broker.replica.leader.hosted import HostedPartition
@@ -109,7 +109,7 @@ def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
     """Every election is silently an unclean one."""
 
     def elect(self: Any) -> int:
-        self.election = Election.UNCLEAN
+        self.election = PartitionElection.UNCLEAN
         leader = original(self)
         self._is_unclean = False
         return leader

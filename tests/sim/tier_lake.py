@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from kafka_ds.delta.actions import OURS
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.delta.store.store import Entry
+from kafka_ds.delta.store.store import StoreEntry
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import TOPIC_ID_KEY, AppIdKind, parse_app_id
 from tests.sim.fibers import pause
@@ -59,7 +59,7 @@ class FolderStore(LocalStore):
             yield file
         self._modified[path] = self.now_ms()
 
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
         found = super().list(prefix, start_after=start_after)
         # A file that the library wrote gets the time at which it is first seen here.
         return tuple(

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from broker.config.loader import from_given
 from broker.node import Node
-from kafka_ds.delta.store.store import Entry, NotWritten
+from kafka_ds.delta.store.store import NotWritten, StoreEntry
 from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.frame import decode_request_header
 from kafka_ds.protocol.messages import AlterPartitionRequest
@@ -132,7 +132,7 @@ class SimLake:
         self._before()
         return self._store.read_range(path, start, length)
 
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
         self._before()
         return self._store.list(prefix, start_after=start_after)
 

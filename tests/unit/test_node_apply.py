@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.controller.draft import Decision
+from broker.controller.draft import ControllerDecision
 from broker.metadata.events import (
     ConfigChanged,
     Event,
@@ -34,7 +34,7 @@ def setting(topic: str, name: str, kind: int = TOPIC_RESOURCE) -> ConfigChanged:
 
 
 async def decided(broker: InProcess, *events: Event) -> None:
-    await broker.node.controller.decide(lambda _: Decision(events=events, result=None))
+    await broker.node.controller.decide(lambda _: ControllerDecision(events=events, result=None))
 
 
 @in_loop

@@ -34,7 +34,7 @@ from broker.handlers.common import (
     controller_of,
     topic_operations,
 )
-from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.acls import AclOperation, ResourceType
 from broker.metadata.events import PartitionRegistration
 from broker.metadata.image import TopicImage
 from broker.metadata.topic_names import why_illegal
@@ -98,11 +98,11 @@ def metadata(
 
 
 def _may_describe(context: RequestContext, name: str) -> bool:
-    return may(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    return may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def _may_create(context: RequestContext, name: str) -> bool:
-    create = Operation.CREATE
+    create = AclOperation.CREATE
     return may(context, create, is_told=False) or may(context, create, ResourceType.TOPIC, name)
 
 

@@ -22,7 +22,7 @@ from broker.coordinator.group.offsets import NO_OFFSET
 from broker.coordinator.group.shard import FetchOffsets
 from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of, topic_of
-from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.acls import AclOperation, ResourceType
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext, serves
 from broker.security.authorization.permissions import may, sees
@@ -103,7 +103,7 @@ def _code_of(error: KafkaError) -> ErrorCode:
 
 
 def _may_describe(context: RequestContext, topic: str) -> bool:
-    return may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+    return may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 def _resolve(group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: bool) -> Wanted:

@@ -16,7 +16,7 @@ from typing import Any
 
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.values import READ_COMMITTED, READ_UNCOMMITTED, LogRead
-from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.acls import AclOperation, ResourceType
 from broker.metadata.events import NO_BROKER_EPOCH
 from broker.registry import RequestContext, serves
 from broker.replica.follower.followed import FollowedPartition
@@ -208,7 +208,7 @@ class FetchProcessor:
             if known is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = known.name
-        if self._authorizes and not may(self._context, Operation.READ, ResourceType.TOPIC, name):
+        if self._authorizes and not may(self._context, AclOperation.READ, ResourceType.TOPIC, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         replicas: ReplicaManager = self._node.replica_manager
         led = replicas.find(name, requested.partition)

@@ -25,7 +25,7 @@ from broker.config.describe import describe_topic
 from broker.config.loader import BrokerConfig
 from broker.controller.controller import NewTopic, TopicResult
 from broker.handlers.time_limit import within
-from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.acls import AclOperation, ResourceType
 from broker.registry import RequestContext, serves
 from broker.security.authorization.permissions import may
 from kafka_ds.protocol.errors import ErrorCode
@@ -66,7 +66,7 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
 
 def _answer(result: TopicResult, context: RequestContext) -> CreatableTopicResult:
     name, topic = result.name or "", ResourceType.TOPIC
-    if result.error or may(context, Operation.DESCRIBE_CONFIGS, topic, name, is_told=False):
+    if result.error or may(context, AclOperation.DESCRIBE_CONFIGS, topic, name, is_told=False):
         return _result(result, context.node.config)
     return CreatableTopicResult(
         name=name,

@@ -12,11 +12,11 @@ from copy import copy
 
 from broker.log.files import extend, read_or_none
 from broker.log.segment.index import CorruptIndex, decode_aborted, encode_aborted
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 from broker.seams import Disk
 
 
-class AbortedIndex:
+class TransactionIndex:
     """One .txnindex file and its entries, read when first asked for."""
 
     __slots__ = ("_disk", "_entries", "_is_dirty", "path")
@@ -25,10 +25,10 @@ class AbortedIndex:
         self._disk = disk
         self.path = path
         self._is_dirty = False
-        self._entries: list[AbortedTransaction] | None = None if exists else []
+        self._entries: list[AbortedTxn] | None = None if exists else []
 
     @property
-    def entries(self) -> list[AbortedTransaction]:
+    def entries(self) -> list[AbortedTxn]:
         """By last offset; read from the file when they are first asked for. Raises CorruptIndex, OSError."""
         if self._entries is None:
             found = decode_aborted(read_or_none(self._disk, self.path) or b"")
@@ -47,13 +47,13 @@ class AbortedIndex:
             return False
         return all(entry.last_offset >= base_offset for entry in found)
 
-    def append(self, transaction: AbortedTransaction) -> None:
+    def append(self, transaction: AbortedTxn) -> None:
         """Add one, and write it. A failed write is made up for by the next one: until then memory has it."""
         self.add(transaction)
         with suppress(OSError):
             self.write_if_dirty()
 
-    def add(self, transaction: AbortedTransaction) -> None:
+    def add(self, transaction: AbortedTxn) -> None:
         """As `append`, but not written yet."""
         self._entries = [*self.entries, transaction]
         self._is_dirty = True
@@ -69,7 +69,7 @@ class AbortedIndex:
         self._is_dirty = self._disk.exists(self.path)
         self._entries = []
 
-    def without(self, offset: int) -> AbortedIndex:
+    def without(self, offset: int) -> TransactionIndex:
         """This index without the markers at or after an offset; the file is unchanged yet."""
         left, entries = copy(self), self.entries
         left._entries = [entry for entry in entries if entry.last_offset < offset]

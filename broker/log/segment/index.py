@@ -12,7 +12,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -157,12 +157,12 @@ class TimeIndex:
         return TimeIndex(self._data[: kept * TIME_ENTRY_BYTES])
 
 
-def encode_aborted(transactions: Iterable[AbortedTransaction]) -> bytes:
+def encode_aborted(transactions: Iterable[AbortedTxn]) -> bytes:
     """As in a .txnindex file."""
     return b"".join(_TRANSACTION_ENTRY.pack(TRANSACTION_INDEX_VERSION, *t) for t in transactions)
 
 
-def decode_aborted(data: bytes) -> list[AbortedTransaction]:
+def decode_aborted(data: bytes) -> list[AbortedTxn]:
     """The entries of a .txnindex; raises CorruptIndex."""
     if len(data) % _TRANSACTION_ENTRY.size:
         raise CorruptIndex(f"a transaction index of {len(data)} bytes")
@@ -170,7 +170,7 @@ def decode_aborted(data: bytes) -> list[AbortedTransaction]:
     for version, *fields in _TRANSACTION_ENTRY.iter_unpack(data):
         if version != TRANSACTION_INDEX_VERSION:
             raise CorruptIndex(f"a transaction index entry of version {version}")
-        entries.append(AbortedTransaction(*fields))
+        entries.append(AbortedTxn(*fields))
     return entries
 
 

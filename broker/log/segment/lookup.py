@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from broker.log.segment.scan import LOOK_BYTES, ReadAt
 from broker.log.segment.segment import Segment
-from broker.log.values import AbortedTransaction, FileSlice, LogRead, TimestampOffset
+from broker.log.values import AbortedTxn, FileSlice, LogRead, TimestampOffset
 from kafka_ds.records.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -91,9 +91,7 @@ def latest(segments: Sequence[Segment]) -> TimestampOffset | None:
     return _record_of_max_timestamp(max(segments, key=Segment.largest_timestamp))
 
 
-def aborted(
-    segments: Sequence[Segment], start_offset: int, end_offset: int
-) -> list[AbortedTransaction]:
+def aborted(segments: Sequence[Segment], start_offset: int, end_offset: int) -> list[AbortedTxn]:
     """The aborted transactions with records in [start_offset, end_offset)."""
     found = []
     for segment in segments[segment_index(segments, start_offset) :]:

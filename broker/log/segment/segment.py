@@ -19,7 +19,7 @@ from copy import copy
 from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.files import extend, sync_file
-from broker.log.segment.aborted import AbortedIndex
+from broker.log.segment.aborted import TransactionIndex
 from broker.log.segment.index import (
     OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
@@ -95,7 +95,7 @@ class Segment:
         self._file: DiskFile | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
-        self.aborted = AbortedIndex(
+        self.aborted = TransactionIndex(
             disk, self.file_path(names.TRANSACTION_INDEX), exists=has_aborted
         )
         self._read_ends: dict[int, int] = {}

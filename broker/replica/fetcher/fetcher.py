@@ -29,7 +29,7 @@ from broker.replica.fetcher.requests import fetch_request
 from broker.replica.fetcher.session import FetchSessionClient, Key
 from broker.replica.fetcher.tier_state_machine import TierStateMachine
 from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import Question, State, Verdict
+from broker.replica.follower.partition import EpochQuestion, State, Verdict
 from broker.replica.follower.truncation import EpochEnd
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -49,7 +49,7 @@ APPENDED_AT_ONCE_BYTES = 1 << 20
 FIRST_VERSION_THAT_COMPARES = 12
 _LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-Asked = dict[Key, tuple[FollowedPartition, Question]]
+Asked = dict[Key, tuple[FollowedPartition, EpochQuestion]]
 
 
 class Fetcher:
@@ -245,7 +245,7 @@ class Fetcher:
         partition.follower.retry()
         self._changed.set()
 
-    def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
         """Whether an answer to this question still has a meaning."""
         is_followed = self._partitions.get(partition.key) is partition and not partition.is_lost
         return is_followed and partition.follower.is_current(asked)
@@ -367,7 +367,7 @@ class Fetcher:
     async def _take_one(
         self,
         partition: FollowedPartition,
-        asked: Question,
+        asked: EpochQuestion,
         data: FetchPartitionData,
     ) -> int:
         """Do what a partition's answer asks for; how many bytes were appended."""
@@ -397,7 +397,7 @@ class Fetcher:
         return 0
 
     def _append(
-        self, partition: FollowedPartition, asked: Question, data: FetchPartitionData
+        self, partition: FollowedPartition, asked: EpochQuestion, data: FetchPartitionData
     ) -> int:
         now_ms = self._around.clock.now_ms()
         try:

@@ -19,7 +19,7 @@ from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.requests import epoch_request, offset_request
 from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import Question
+from broker.replica.follower.partition import EpochQuestion
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -34,7 +34,7 @@ class PartitionFetcher(Protocol):
     source: int
     connection: PeerConnection | None
 
-    def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
         """Whether an answer to this question still has a meaning."""
 
     def hold_back(self, partition: FollowedPartition) -> None:
@@ -103,7 +103,7 @@ class LogTruncation:
     async def cut_first(self, partitions: list[FollowedPartition]) -> None:
         """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
         following = self._following
-        asked: dict[tuple[str, int], tuple[FollowedPartition, Question]] = {}
+        asked: dict[tuple[str, int], tuple[FollowedPartition, EpochQuestion]] = {}
         for partition in partitions:
             if not following.is_current(partition, partition.follower.question):
                 continue
@@ -127,7 +127,7 @@ class LogTruncation:
                     leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
                     await self.cut(found[0], partial(found[0].truncate, leader))
 
-    async def find(self, partition: FollowedPartition, asked: Question) -> None:
+    async def find(self, partition: FollowedPartition, asked: EpochQuestion) -> None:
         """The leader does not have the offset: cut to its end, or begin at its start."""
         end, _ = await self.offset_at_leader(partition, LATEST)
         start, epoch = end, NO_EPOCH

@@ -20,7 +20,7 @@ from typing import Protocol
 from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import Question
+from broker.replica.follower.partition import EpochQuestion
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
 
@@ -30,7 +30,7 @@ HELD_BACK_MS = 3_600_000
 Place = tuple[int, RemoteLogAuxState, int]
 
 
-class Source(Protocol):
+class TierSource(Protocol):
     """The fetcher of the partition."""
 
     async def offset_at_leader(
@@ -41,7 +41,7 @@ class Source(Protocol):
     async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
         """Cut a log, durably."""
 
-    def is_current(self, partition: FollowedPartition, asked: Question) -> bool:
+    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
         """Whether nothing has happened to the partition since."""
 
     def go_on(self, partition: FollowedPartition) -> None:
@@ -57,7 +57,7 @@ class Source(Protocol):
 class TierStateMachine:
     """The partitions of one fetcher that are being rebuilt."""
 
-    def __init__(self, source: Source, around: FetcherContext) -> None:
+    def __init__(self, source: TierSource, around: FetcherContext) -> None:
         self._source = source
         self._around = around
         self._tasks: dict[FollowedPartition, asyncio.Task[None]] = {}
@@ -71,7 +71,7 @@ class TierStateMachine:
         ):
             self._begin(partition, partition.follower.question, is_first=True)
 
-    def begin(self, partition: FollowedPartition, asked: Question) -> None:
+    def begin(self, partition: FollowedPartition, asked: EpochQuestion) -> None:
         """The leader has the offset only in the lake."""
         self._begin(partition, asked, is_first=False)
 
@@ -80,7 +80,7 @@ class TierStateMachine:
         for task in self._tasks.values():
             task.cancel()
 
-    def _begin(self, partition: FollowedPartition, asked: Question, *, is_first: bool) -> None:
+    def _begin(self, partition: FollowedPartition, asked: EpochQuestion, *, is_first: bool) -> None:
         if partition in self._tasks:
             self._source.hold_back(partition)
             return
@@ -92,7 +92,7 @@ class TierStateMachine:
         task.add_done_callback(lambda _: self._tasks.pop(partition, None))
 
     async def _rebuild(
-        self, partition: FollowedPartition, asked: Question, *, is_first: bool
+        self, partition: FollowedPartition, asked: EpochQuestion, *, is_first: bool
     ) -> None:
         source = self._source
         try:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.log.log import NOTHING_REMOTE, Log
-from broker.log.values import READ_COMMITTED, AbortedTransaction, RemoteLogAuxState
-from broker.replica.follower.partition import FollowerPartition, Question
+from broker.log.values import READ_COMMITTED, AbortedTxn, RemoteLogAuxState
+from broker.replica.follower.partition import EpochQuestion, FollowerPartition
 from broker.replica.follower.truncation import EpochEnd, truncation_for
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
@@ -64,7 +64,7 @@ class FollowedPartition:
         self._cuts = self._cuts_written = 0
         self._watchers: dict[ReaderOfFollower, None] = {}
         self._is_lost = False
-        self._asked: Question | None = None
+        self._asked: EpochQuestion | None = None
         self._wanted: FetchPartition | None = None
         # Whether flush.messages demands a flush before a fetch tells the leader what is here.
         self.is_unflushed = self._must_flush()
@@ -92,7 +92,7 @@ class FollowedPartition:
             return self.last_stable_offset()
         return self.follower.high_watermark
 
-    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
         """The aborted transactions that a read_committed consumer must skip in [start, end)."""
         return self.log.aborted_transactions(start, end) if end > start else []
 

@@ -44,7 +44,7 @@ class Verdict(Enum):
     RETRY = "retry"
 
 
-class Question(NamedTuple):
+class EpochQuestion(NamedTuple):
     """What a follower asked for; an answer to anything else is no answer."""
 
     fetch_offset: int
@@ -94,7 +94,7 @@ class FollowerPartition:
         self.leader_epoch = self.partition_epoch = -1
         self.fetch_offset = 0
         self.last_fetched_epoch = NO_EPOCH
-        self._question = Question(0, -1, NO_EPOCH)
+        self._question = EpochQuestion(0, -1, NO_EPOCH)
         self.high_watermark = high_watermark
         self.lag: int | None = None
         self.due_ms = 0
@@ -148,7 +148,7 @@ class FollowerPartition:
         return self.state is State.FETCHING and self.due_ms <= now_ms
 
     @property
-    def question(self) -> Question:
+    def question(self) -> EpochQuestion:
         """The current question; the same object until the state changes."""
         known = self._question
         if (
@@ -156,12 +156,12 @@ class FollowerPartition:
             or known.leader_epoch != self.leader_epoch
             or known.last_fetched_epoch != self.last_fetched_epoch
         ):
-            self._question = known = Question(
+            self._question = known = EpochQuestion(
                 self.fetch_offset, self.leader_epoch, self.last_fetched_epoch
             )
         return known
 
-    def is_current(self, asked: Question) -> bool:
+    def is_current(self, asked: EpochQuestion) -> bool:
         """Whether an answer to this question still has a meaning."""
         return (
             self.state is not State.FAILED

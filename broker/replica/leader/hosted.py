@@ -21,10 +21,10 @@ from itertools import chain
 from typing import Protocol, assert_never
 
 from broker.log.log import Log
-from broker.log.values import READ_COMMITTED, AbortedTransaction, AppendInfo, AppendOrigin
+from broker.log.values import READ_COMMITTED, AbortedTxn, AppendInfo, AppendOrigin
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
-from broker.replica.leader.isr import Answer, Proposal
+from broker.replica.leader.isr import AlterPartitionResult, Proposal
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.replica_state import LastFetch
 from broker.replica.topic_metrics import TopicCounters
@@ -45,7 +45,7 @@ class Watcher(Protocol):
         """The partition was deleted, or is led elsewhere, or this broker stops."""
 
 
-class Session(Protocol):
+class FollowerSession(Protocol):
     """The idle partitions of a fetch session (`IdlePartitions`)."""
 
     @property
@@ -118,7 +118,7 @@ class HostedPartition:
         self._watchers: dict[Watcher, None] = {}
         # Those of the watchers that read up to the log's end.
         self._following: dict[Watcher, None] = {}
-        self._idle: dict[Session, None] = {}
+        self._idle: dict[FollowerSession, None] = {}
         # How often anything has happened that a lookup may show.
         self.changes = 0
         self._acknowledgements: dict[Acknowledgement, None] = {}
@@ -146,7 +146,7 @@ class HostedPartition:
             return self.log.last_stable_offset(self.leader.high_watermark)
         return self.leader.high_watermark
 
-    def aborted_transactions(self, start: int, end: int) -> list[AbortedTransaction]:
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
         """The aborted transactions that a read_committed consumer must skip in [start, end)."""
         return self.log.aborted_transactions(start, end) if end > start else []
 
@@ -324,7 +324,7 @@ class HostedPartition:
         if self._deletions:
             self._settle_deletions()
 
-    def answered(self, proposal: Proposal, answer: Answer) -> None:
+    def answered(self, proposal: Proposal, answer: AlterPartitionResult) -> None:
         """The controller has answered a proposal."""
         now_ms = self._clock.monotonic_ms()
         self._changing()
@@ -379,13 +379,13 @@ class HostedPartition:
 
     # -- who has everything ---------------------------------------------------------------------
 
-    def add_idle(self, session: Session) -> None:
+    def add_idle(self, session: FollowerSession) -> None:
         """Tell this session nothing until something happens; a follower's only where the leader says `may_be_idle`."""
         self._idle[session] = None
         if session.replica_id >= 0:
             self.leader.follower_idle(session.replica_id, session.last_fetch)
 
-    def remove_idle(self, session: Session) -> None:
+    def remove_idle(self, session: FollowerSession) -> None:
         """Tell this session again of what there is."""
         del self._idle[session]
         self._activated(session)
@@ -398,7 +398,7 @@ class HostedPartition:
             for session in idle:
                 self._activated(session)
 
-    def _activated(self, session: Session) -> None:
+    def _activated(self, session: FollowerSession) -> None:
         if session.replica_id >= 0:
             self.leader.follower_active(session.replica_id)
         session.partition_changed(self)

@@ -9,11 +9,11 @@ Rules of this file (KIP-497):
 
 | state | committed ISR | maximal ISR | in flight |
 | --- | --- | --- | --- |
-| `Committed` | isr | isr | no |
+| `CommittedIsr` | isr | isr | no |
 | `PendingExpand` | last committed | last committed + the new replica | yes |
 | `PendingShrink` | last committed | last committed | yes |
 
-From `Committed` a proposal leads to a pending state; from there the controller's answer, or a registration that came
+From `CommittedIsr` a proposal leads to a pending state; from there the controller's answer, or a registration that came
 with the metadata, leads back. There is no other way.
 """
 
@@ -61,7 +61,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AlterPartitionResult:
     """The controller's answer to a proposal; the other fields are valid only without an error."""
 
     error: ErrorCode
@@ -71,7 +71,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedIsr:
     """Nothing is asked for."""
 
     isr: frozenset[int]
@@ -105,7 +105,7 @@ class PendingShrink:
 
 
 Pending: TypeAlias = PendingExpand | PendingShrink
-PartitionState: TypeAlias = Committed | Pending
+PartitionState: TypeAlias = CommittedIsr | Pending
 
 
 # -- who may join -----------------------------------------------------------------------------------

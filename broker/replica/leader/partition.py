@@ -43,9 +43,9 @@ from broker.replica.leader.isr import (
     AWAIT_METADATA,
     NO_BROKERS,
     NOT_APPLIED,
-    Answer,
+    AlterPartitionResult,
     BrokersView,
-    Committed,
+    CommittedIsr,
     PartitionState,
     PendingExpand,
     PendingShrink,
@@ -108,7 +108,7 @@ class LeaderPartition:
         self._brokers = brokers
         self._followers: dict[int, ReplicaState] = {}
         self._idle: dict[int, LastFetch] = {}
-        self._state: PartitionState = Committed(frozenset())
+        self._state: PartitionState = CommittedIsr(frozenset())
         self._has_lost = has_lost
         self._take(registration)
 
@@ -116,7 +116,7 @@ class LeaderPartition:
         self.leader_epoch = registration.leader_epoch
         self.partition_epoch = registration.partition_epoch
         self._assign(registration)
-        self._state = Committed(frozenset(registration.isr))
+        self._state = CommittedIsr(frozenset(registration.isr))
         self._was_unclean = registration.leader_recovery_state == RECOVERING
         self._recovering = self._was_unclean or self._has_lost
 
@@ -178,7 +178,7 @@ class LeaderPartition:
         notes: Effects = NOTHING
         if registration.leader_epoch != self.leader_epoch:
             self._followers.clear()
-        elif not isinstance(self._state, Committed):
+        elif not isinstance(self._state, CommittedIsr):
             members = self._state.proposal.members
             # What was proposed came with the metadata before it came with the answer.
             notes = self._note(members) if members == frozenset(registration.isr) else NOTHING
@@ -289,7 +289,7 @@ class LeaderPartition:
     # -- who is in sync -----------------------------------------------------------------------
 
     def _expand(self, replica: int, follower: ReplicaState) -> Effects:
-        if self._recovering or not isinstance(self._state, Committed) or replica in self.isr:
+        if self._recovering or not isinstance(self._state, CommittedIsr) or replica in self.isr:
             return NOTHING
         if follower.log_end_offset < max(self.high_watermark, self.epoch_start_offset):
             return NOTHING
@@ -301,7 +301,7 @@ class LeaderPartition:
         return (ProposeIsr(proposal),)
 
     def _shrink(self, now_ms: int) -> Effects:
-        if not isinstance(self._state, Committed):
+        if not isinstance(self._state, CommittedIsr):
             return NOTHING
         late = frozenset(
             replica
@@ -335,12 +335,14 @@ class LeaderPartition:
 
     def awaits(self, proposal: Proposal) -> bool:
         """Whether the controller's answer to this proposal is still relevant."""
-        return not isinstance(self._state, Committed) and self._state.proposal == proposal
+        return not isinstance(self._state, CommittedIsr) and self._state.proposal == proposal
 
-    def alter_partition_answered(self, proposal: Proposal, answer: Answer, now_ms: int) -> Effects:
+    def alter_partition_answered(
+        self, proposal: Proposal, answer: AlterPartitionResult, now_ms: int
+    ) -> Effects:
         """The controller has answered; the answer to a proposal that the metadata have overtaken says nothing."""
         state = self._state
-        if isinstance(state, Committed) or state.proposal != proposal:
+        if isinstance(state, CommittedIsr) or state.proposal != proposal:
             return NOTHING
         if answer.error is ErrorCode.NONE:
             return self._confirmed(answer, now_ms)
@@ -348,11 +350,11 @@ class LeaderPartition:
         if answer.error in AWAIT_METADATA:
             return failed
         if answer.error in NOT_APPLIED:
-            self._state = Committed(state.isr)
+            self._state = CommittedIsr(state.isr)
             return failed + self._advance(now_ms)
         return (*failed, ProposeIsr(proposal, RETRY_MS))
 
-    def _confirmed(self, answer: Answer, now_ms: int) -> Effects:
+    def _confirmed(self, answer: AlterPartitionResult, now_ms: int) -> Effects:
         if (
             answer.leader_epoch != self.leader_epoch
             or answer.partition_epoch < self.partition_epoch
@@ -361,7 +363,7 @@ class LeaderPartition:
         # The same epoch says that the controller had nothing to change: what it has is what was proposed.
         notes = self._note(frozenset(answer.isr))
         self.partition_epoch = answer.partition_epoch
-        self._state = Committed(frozenset(answer.isr))
+        self._state = CommittedIsr(frozenset(answer.isr))
         return notes + self._advance(now_ms)
 
     def _note(self, isr: frozenset[int]) -> Effects:

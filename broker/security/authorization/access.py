@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from broker.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
@@ -37,10 +37,10 @@ CLUSTER: Resource = (ResourceType.CLUSTER, CLUSTER_NAME)
 class Whole:
     """The request is refused unless this is allowed; `resource` None: there is nothing to ask."""
 
-    operation: Operation
+    operation: AclOperation
     resource: Callable[[Any], Resource | None] = lambda _: CLUSTER
     # Allowed on the cluster, this will do as well.
-    or_else: Operation | None = None
+    or_else: AclOperation | None = None
     # Where there is no such resource to write to, any topic will do (KIP-679).
     or_any_topic: bool = False
     code: ErrorCode | None = None
@@ -51,10 +51,10 @@ class Whole:
 class Elements:
     """Each element of a field of the request is refused unless this is allowed."""
 
-    operation: Operation
+    operation: AclOperation
     field: str
     resource: Callable[[Any, MetadataImage, Any], Resource | None]
-    or_else: Operation | None = None
+    or_else: AclOperation | None = None
     # Where one is refused the others are not tried.
     all_or_none: bool = False
     when: Callable[[int], bool] = lambda version: True
@@ -64,18 +64,18 @@ class Elements:
 class Shown:
     """Elements of the answer that are shown only to whom this is allowed."""
 
-    operation: Operation
+    operation: AclOperation
     answers: str
     kind: ResourceType
     name: str
-    or_else: Operation | None = None
+    or_else: AclOperation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
     """The request is refused unless this is allowed of each of these resources."""
 
-    operation: Operation
+    operation: AclOperation
     resources: Callable[[Any], Iterable[Resource]]
 
 
@@ -157,11 +157,11 @@ def _follower(request: Any) -> Resource | None:
 
 # -- the table ---------------------------------------------------------------------------------------
 
-_BETWEEN_BROKERS = (Whole(Operation.CLUSTER_ACTION),)
-_MEMBER = (Whole(Operation.READ, _group),)
-_ALTER = (Whole(Operation.ALTER),)
-_DESCRIBE = (Whole(Operation.DESCRIBE),)
-_WRITES_IN_TRANSACTION = Whole(Operation.WRITE, _transaction)
+_BETWEEN_BROKERS = (Whole(AclOperation.CLUSTER_ACTION),)
+_MEMBER = (Whole(AclOperation.READ, _group),)
+_ALTER = (Whole(AclOperation.ALTER),)
+_DESCRIBE = (Whole(AclOperation.DESCRIBE),)
+_WRITES_IN_TRANSACTION = Whole(AclOperation.WRITE, _transaction)
 
 
 def _before(limit: int) -> Callable[[int], bool]:
@@ -182,23 +182,23 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "DescribeCluster": (),
     "Produce": (
         _WRITES_IN_TRANSACTION,
-        Elements(Operation.WRITE, "topic_data", _topic),
+        Elements(AclOperation.WRITE, "topic_data", _topic),
     ),
     # The handler: a session has more topics than a request.
     "Fetch": (
-        Whole(Operation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        Whole(AclOperation.CLUSTER_ACTION, _follower, code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ),
-    "ListOffsets": (Elements(Operation.DESCRIBE, "topics", _topic),),
+    "ListOffsets": (Elements(AclOperation.DESCRIBE, "topics", _topic),),
     "OffsetForLeaderEpoch": (
-        Elements(Operation.DESCRIBE, "topics", _topic, or_else=Operation.CLUSTER_ACTION),
+        Elements(AclOperation.DESCRIBE, "topics", _topic, or_else=AclOperation.CLUSTER_ACTION),
     ),
-    "DescribeProducers": (Elements(Operation.READ, "topics", _topic),),
-    "DescribeTopicPartitions": (Elements(Operation.DESCRIBE, "topics", _topic),),
+    "DescribeProducers": (Elements(AclOperation.READ, "topics", _topic),),
+    "DescribeTopicPartitions": (Elements(AclOperation.DESCRIBE, "topics", _topic),),
     # Groups.
     "FindCoordinator": (
-        Whole(Operation.DESCRIBE, _coordinator, when=_before(4)),
+        Whole(AclOperation.DESCRIBE, _coordinator, when=_before(4)),
         Elements(
-            Operation.DESCRIBE,
+            AclOperation.DESCRIBE,
             "coordinator_keys",
             _coordinator_key,
             when=_since(4),
@@ -209,84 +209,86 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "Heartbeat": _MEMBER,
     "LeaveGroup": _MEMBER,
     # Expressions are looked up with the member's rights (broker.coordinator.group.consumer_group_reconciler).
-    "ConsumerGroupHeartbeat": (*_MEMBER, Every(Operation.DESCRIBE, _subscribed_topics)),
-    "OffsetCommit": (*_MEMBER, Elements(Operation.READ, "topics", _topic)),
+    "ConsumerGroupHeartbeat": (*_MEMBER, Every(AclOperation.DESCRIBE, _subscribed_topics)),
+    "OffsetCommit": (*_MEMBER, Elements(AclOperation.READ, "topics", _topic)),
     "OffsetFetch": (
-        Whole(Operation.DESCRIBE, _group, when=_before(8)),
+        Whole(AclOperation.DESCRIBE, _group, when=_before(8)),
         Elements(
-            Operation.DESCRIBE,
+            AclOperation.DESCRIBE,
             "groups",
             _group_item,
             when=_since(8),
         ),
     ),
     "OffsetDelete": (
-        Whole(Operation.DELETE, _group),
-        Elements(Operation.READ, "topics", _topic),
+        Whole(AclOperation.DELETE, _group),
+        Elements(AclOperation.READ, "topics", _topic),
     ),
     "ListGroups": (
         Shown(
-            Operation.DESCRIBE,
+            AclOperation.DESCRIBE,
             "groups",
             ResourceType.GROUP,
             "group_id",
-            or_else=Operation.DESCRIBE,
+            or_else=AclOperation.DESCRIBE,
         ),
     ),
-    "DescribeGroups": (Elements(Operation.DESCRIBE, "groups", _group_item),),
-    "ConsumerGroupDescribe": (Elements(Operation.DESCRIBE, "group_ids", _group_item),),
-    "DeleteGroups": (Elements(Operation.DELETE, "groups_names", _group_item),),
+    "DescribeGroups": (Elements(AclOperation.DESCRIBE, "groups", _group_item),),
+    "ConsumerGroupDescribe": (Elements(AclOperation.DESCRIBE, "group_ids", _group_item),),
+    "DeleteGroups": (Elements(AclOperation.DELETE, "groups_names", _group_item),),
     # Transactions.
     "InitProducerId": (
         _WRITES_IN_TRANSACTION,
-        Whole(Operation.IDEMPOTENT_WRITE, _idempotent, or_any_topic=True),
+        Whole(AclOperation.IDEMPOTENT_WRITE, _idempotent, or_any_topic=True),
     ),
     "AddPartitionsToTxn": (
-        Whole(Operation.WRITE, _old_transaction, when=_before(4)),
+        Whole(AclOperation.WRITE, _old_transaction, when=_before(4)),
         Elements(
-            Operation.WRITE,
+            AclOperation.WRITE,
             "v3_and_below_topics",
             _topic,
             all_or_none=True,
             when=_before(4),
         ),
-        Whole(Operation.CLUSTER_ACTION, when=_since(4)),
+        Whole(AclOperation.CLUSTER_ACTION, when=_since(4)),
     ),
-    "AddOffsetsToTxn": (_WRITES_IN_TRANSACTION, Whole(Operation.READ, _group)),
+    "AddOffsetsToTxn": (_WRITES_IN_TRANSACTION, Whole(AclOperation.READ, _group)),
     "TxnOffsetCommit": (
         _WRITES_IN_TRANSACTION,
-        Whole(Operation.READ, _group),
-        Elements(Operation.READ, "topics", _topic),
+        Whole(AclOperation.READ, _group),
+        Elements(AclOperation.READ, "topics", _topic),
     ),
     "EndTxn": (_WRITES_IN_TRANSACTION,),
-    "WriteTxnMarkers": (Whole(Operation.CLUSTER_ACTION, or_else=Operation.ALTER),),
-    "DescribeTransactions": (Elements(Operation.DESCRIBE, "transactional_ids", _transaction_item),),
+    "WriteTxnMarkers": (Whole(AclOperation.CLUSTER_ACTION, or_else=AclOperation.ALTER),),
+    "DescribeTransactions": (
+        Elements(AclOperation.DESCRIBE, "transactional_ids", _transaction_item),
+    ),
     "ListTransactions": (
         Shown(
-            Operation.DESCRIBE,
+            AclOperation.DESCRIBE,
             "transaction_states",
             ResourceType.TRANSACTIONAL_ID,
             "transactional_id",
         ),
     ),
     # Topics.
-    "CreateTopics": (Elements(Operation.CREATE, "topics", _topic, or_else=Operation.CREATE),),
+    "CreateTopics": (Elements(AclOperation.CREATE, "topics", _topic, or_else=AclOperation.CREATE),),
     "DeleteTopics": (
-        Elements(Operation.DELETE, "topics", _topic, or_else=Operation.DELETE),
-        Elements(Operation.DELETE, "topic_names", _topic, or_else=Operation.DELETE),
+        Elements(AclOperation.DELETE, "topics", _topic, or_else=AclOperation.DELETE),
+        Elements(AclOperation.DELETE, "topic_names", _topic, or_else=AclOperation.DELETE),
     ),
-    "DeleteRecords": (Elements(Operation.DELETE, "topics", _topic),),
-    "CreatePartitions": (Elements(Operation.ALTER, "topics", _topic),),
-    "DescribeConfigs": (Elements(Operation.DESCRIBE_CONFIGS, "resources", _config),),
-    "AlterConfigs": (Elements(Operation.ALTER_CONFIGS, "resources", _config),),
-    "IncrementalAlterConfigs": (Elements(Operation.ALTER_CONFIGS, "resources", _config),),
+    "DeleteRecords": (Elements(AclOperation.DELETE, "topics", _topic),),
+    "CreatePartitions": (Elements(AclOperation.ALTER, "topics", _topic),),
+    "DescribeConfigs": (Elements(AclOperation.DESCRIBE_CONFIGS, "resources", _config),),
+    "AlterConfigs": (Elements(AclOperation.ALTER_CONFIGS, "resources", _config),),
+    "IncrementalAlterConfigs": (Elements(AclOperation.ALTER_CONFIGS, "resources", _config),),
     # The cluster.
-    "ListConfigResources": (Whole(Operation.DESCRIBE_CONFIGS),),
+    "ListConfigResources": (Whole(AclOperation.DESCRIBE_CONFIGS),),
     "CreateAcls": _ALTER,
     "DeleteAcls": _ALTER,
     "DescribeAcls": _DESCRIBE,
-    "AlterClientQuotas": (Whole(Operation.ALTER_CONFIGS),),
-    "DescribeClientQuotas": (Whole(Operation.DESCRIBE_CONFIGS),),
+    "AlterClientQuotas": (Whole(AclOperation.ALTER_CONFIGS),),
+    "DescribeClientQuotas": (Whole(AclOperation.DESCRIBE_CONFIGS),),
     "AlterUserScramCredentials": _ALTER,
     "DescribeUserScramCredentials": _DESCRIBE,
     "AlterPartitionReassignments": _ALTER,

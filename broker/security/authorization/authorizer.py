@@ -20,7 +20,7 @@ from broker.metadata.acls import (
     WILDCARD,
     Acl,
     AclIndex,
-    Operation,
+    AclOperation,
     PatternType,
     Permission,
     ResourceType,
@@ -32,8 +32,13 @@ from broker.transport.addresses import one_text
 DECISIONS_MAX = 100_000
 # What an ACL that allows one of these allows as well.
 _IMPLY = {
-    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
-    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+    AclOperation.DESCRIBE: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+    ),
+    AclOperation.DESCRIBE_CONFIGS: (AclOperation.ALTER_CONFIGS,),
 }
 # A name that nobody would give: what may be done to it may be done to any.
 _ANY_NAME = "hardcode"
@@ -104,13 +109,13 @@ class Authorizer:
         self, principal: Principal, host: str, operation: int, resource_type: int, name: str
     ) -> bool:
         texts = _texts_of(principal)
-        implying = _IMPLY.get(Operation(operation), ())
+        implying = _IMPLY.get(AclOperation(operation), ())
         is_listed = is_allowed = False
         for acl in self._index.of(resource_type, name):
             is_listed = True
             if acl.principal not in texts or acl.host not in (host, WILDCARD):
                 continue
-            meant = acl.operation in (operation, Operation.ALL)
+            meant = acl.operation in (operation, AclOperation.ALL)
             if acl.permission == Permission.DENY and meant:
                 return False
             if acl.permission == Permission.ALLOW and (meant or acl.operation in implying):
@@ -130,7 +135,7 @@ class Authorizer:
             if (
                 acl.principal in texts
                 and acl.host in (host, WILDCARD)
-                and acl.operation in (operation, Operation.ALL)
+                and acl.operation in (operation, AclOperation.ALL)
             ):
                 if acl.permission == Permission.ALLOW:
                     allowed.append(acl)
@@ -144,7 +149,7 @@ class Authorizer:
 
     def operations(
         self, principal: Principal, host: str, resource_type: int, name: str
-    ) -> tuple[Operation, ...]:
+    ) -> tuple[AclOperation, ...]:
         """All that this principal may do to a resource, of what can be done to its type (KIP-430)."""
         return tuple(
             operation
@@ -156,30 +161,30 @@ class Authorizer:
 # What can be done to a resource, by its type.
 OPERATIONS = {
     ResourceType.TOPIC: (
-        Operation.READ,
-        Operation.WRITE,
-        Operation.CREATE,
-        Operation.DELETE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
     ),
     ResourceType.GROUP: (
-        Operation.READ,
-        Operation.DELETE,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
     ),
     ResourceType.CLUSTER: (
-        Operation.CREATE,
-        Operation.ALTER,
-        Operation.DESCRIBE,
-        Operation.CLUSTER_ACTION,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-        Operation.IDEMPOTENT_WRITE,
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
     ),
 }
 

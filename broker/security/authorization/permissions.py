@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from broker.metadata.acls import CLUSTER_NAME, AclOperation, ResourceType
 from broker.security.authorization.authorizer import OPERATIONS, operations_bits
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def authorizer_of(context: RequestContext) -> Authorizer | None:
 
 def may(
     context: RequestContext,
-    operation: Operation,
+    operation: AclOperation,
     resource_type: ResourceType = ResourceType.CLUSTER,
     name: str = CLUSTER_NAME,
     *,
@@ -38,7 +38,7 @@ def may(
 
 def sees(context: RequestContext, topic: str) -> bool:
     """Whether an answer shows the client this topic, which it has not named: what is left out is no refusal."""
-    return may(context, Operation.DESCRIBE, ResourceType.TOPIC, topic, is_told=False)
+    return may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic, is_told=False)
 
 
 def operations_for(context: RequestContext, resource_type: ResourceType, name: str) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kafka_ds.records.crc import Buffer
 
 
-class Run(NamedTuple):
+class PieceRun(NamedTuple):
     """Consecutive batches, and where they lie."""
 
     batches: tuple[Buffer, ...]
@@ -54,12 +54,12 @@ class Piece:
             end += 1
         return end
 
-    def take(self, start: int, end: int) -> Run:
+    def take(self, start: int, end: int) -> PieceRun:
         """The batches of these indexes."""
         at = self.shared_at
         if at is not None:
             at += sum(map(len, self.batches[:start]))
-        return Run(self.batches[start:end], at)
+        return PieceRun(self.batches[start:end], at)
 
 
 class PieceCache:

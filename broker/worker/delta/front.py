@@ -12,10 +12,9 @@ from broker.worker.delta.tables import tiered_end
 from broker.worker.spi import Front
 from kafka_ds.delta.actions import Action, remove_action
 from kafka_ds.delta.deletion_vector import action_of
-from kafka_ds.delta.store.store import Entry, Store
+from kafka_ds.delta.store.store import Store, StoreEntry
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue
-from kafka_ds.topic.expiration import Residue as ResidueFacts
-from kafka_ds.topic.expiration import horizon, residue_to_drop
+from kafka_ds.topic.expiration import ResidueFile, horizon, residue_to_drop
 from kafka_ds.topic.names import RESIDUE, start_of_residue
 from kafka_ds.topic.snapshot import TopicSnapshot
 
@@ -74,8 +73,8 @@ def drop_residue(store: Store, folder: str, topic_id: bytes, partition: int, off
 
 
 def residue_of(
-    store: Store, entries: Iterable[Entry], topic_id: bytes, was_retired: bool
-) -> tuple[Entry, ...]:
+    store: Store, entries: Iterable[StoreEntry], topic_id: bytes, was_retired: bool
+) -> tuple[StoreEntry, ...]:
     """The residue files whose header names this topic, if its rows were removed.
 
     The broker that removed them may have died right then, and a new topic of that name may be in use by now.
@@ -87,7 +86,7 @@ def residue_of(
 
 def _residue_below(
     store: Store, folder: str, topic_id: bytes, partition: int, offset: int
-) -> Iterator[ResidueFacts]:
+) -> Iterator[ResidueFile]:
     for entry in store.list(f"{folder}/{RESIDUE}/partition={partition}"):
         start = start_of_residue(entry.path)
         if start is None or start >= offset:
@@ -97,7 +96,7 @@ def _residue_below(
             yield facts
 
 
-def _facts(store: Store, entry: Entry, topic_id: bytes) -> ResidueFacts | None:
+def _facts(store: Store, entry: StoreEntry, topic_id: bytes) -> ResidueFile | None:
     """A file's header; None if the file is gone, broken, or of another incarnation of the topic."""
     try:
         header = Residue(
@@ -110,7 +109,7 @@ def _facts(store: Store, entry: Entry, topic_id: bytes) -> ResidueFacts | None:
         return None
     if header.topic_id != topic_id:
         return None
-    return ResidueFacts(
+    return ResidueFile(
         path=entry.path,
         end_offset=header.end_offset,
         has_producers=bool(header.producer_snapshot),

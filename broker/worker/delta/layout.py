@@ -29,7 +29,7 @@ from kafka_ds.delta.log import LogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
-from kafka_ds.topic.files.optimize import LayoutRules, Reason, Task, next_task
+from kafka_ds.topic.files.optimize import LayoutRules, OptimizeReason, OptimizeTask, next_task
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.files.rewrite import Relaid, UnfitFile, is_well_laid, write_anew
 from kafka_ds.topic.index import FileEntry
@@ -142,7 +142,7 @@ class LayoutKeeper:
             for each in state.files
         )
 
-    def _task(self, state: _State | None, rules: LayoutRules) -> Task | None:
+    def _task(self, state: _State | None, rules: LayoutRules) -> OptimizeTask | None:
         """What to do next, as far as the files can be read."""
         while state is not None:
             # A file that cannot be read is passed over: the next look goes further.
@@ -194,7 +194,7 @@ class LayoutKeeper:
         shared: SharedTable,
         topic_id: bytes,
         leader_epoch: int,
-        task: Task,
+        task: OptimizeTask,
         state: _State,
         goes_on: Callable[[], bool],
         done: Optimized,
@@ -209,7 +209,7 @@ class LayoutKeeper:
                 task.files,
                 attempt=attempt,
                 log_start_offset=state.log_start,
-                file_bytes=None if task.reason is Reason.SMALL else self._rules.file_bytes,
+                file_bytes=None if task.reason is OptimizeReason.SMALL else self._rules.file_bytes,
                 columns=state.columns,
                 level=self._level,
             )
@@ -233,7 +233,7 @@ class LayoutKeeper:
         shared: SharedTable,
         topic_id: bytes,
         leader_epoch: int,
-        task: Task,
+        task: OptimizeTask,
         relaid: Relaid,
         begun_ms: int,
         state: _State,
@@ -271,7 +271,7 @@ class LayoutKeeper:
         folder: str,
         topic_id: bytes,
         leader_epoch: int,
-        task: Task,
+        task: OptimizeTask,
         relaid: Relaid,
         log_start: int,
     ) -> Intent:
@@ -304,7 +304,7 @@ class LayoutKeeper:
             parameters={"partition": str(partition), "reason": task.reason.value},
         )
 
-    def _discard(self, shared: SharedTable, task: Task, attempt: str) -> None:
+    def _discard(self, shared: SharedTable, task: OptimizeTask, attempt: str) -> None:
         """Delete files that are in no commit and never will be."""
         folder = f"{shared.folder}/partition={task.files[0].partition}"
         for entry in self._store.list(folder):

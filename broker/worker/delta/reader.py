@@ -33,7 +33,7 @@ import pyarrow as pa
 from broker.ipc.shared_memory import WorkerMemory
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.cache.piece_files import PieceKey
-from broker.worker.cache.pieces import Piece, PieceCache, Run
+from broker.worker.cache.pieces import Piece, PieceCache, PieceRun
 from broker.worker.cache.readers import Readers
 from broker.worker.delta.pieces import PieceMaker
 from broker.worker.delta.residue import ResidueFiles, ResiduePiece
@@ -184,7 +184,7 @@ class ColdReader:
 
     def _take(
         self, key: PieceKey, piece: Piece, index: int, max_bytes: int
-    ) -> tuple[list[Run], int, int]:
+    ) -> tuple[list[PieceRun], int, int]:
         """Batches of a piece and of the prepared ones after it; the offsets after the last piece and the last batch."""
         runs, end = [], max(index + 1, piece.end_of(index, max_bytes))
         while True:

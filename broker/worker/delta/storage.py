@@ -24,19 +24,19 @@ from broker.worker.delta.reader import ColdReader
 from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.segments import DATA_SUFFIX, completed, described, named_after
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
-from broker.worker.maintenance import Upkeep
+from broker.worker.maintenance import TableMaintenance
 from broker.worker.rpc import CopyRange, EndOfRange, TieredState
 from broker.worker.settings import TierSettings
 from broker.worker.spi import (
     ColdRead,
     CommitLost,
-    Committed,
+    CommittedRange,
     FateUnknownError,
     FileMissing,
     Front,
     StorageError,
     TableBlocked,
-    Written,
+    WrittenFiles,
 )
 from broker.worker.turns import Turns
 from kafka_ds.delta.actions import ours_of
@@ -103,7 +103,7 @@ class DeltaStorage:
         )
         self._cold = ColdReader(store, self._tables, reader, settings, cache, memory)
         self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
-        self._upkeep = Upkeep(
+        self._upkeep = TableMaintenance(
             store,
             crash_points,
             self._clock,
@@ -168,7 +168,7 @@ class DeltaStorage:
 
     def write(
         self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
-    ) -> list[Written]:
+    ) -> list[WrittenFiles]:
         table = self._tables.get(segments[0].topic)
         # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
         table.claim(segments[0].topic_id)
@@ -190,7 +190,7 @@ class DeltaStorage:
                 crash_points=self._crash_points,
             )
 
-    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[WrittenFiles]) -> CommittedRange:
         table = self._tables.get(topic)
         self._decided.forget()
         with table.lock:
@@ -203,7 +203,9 @@ class DeltaStorage:
                         raise FateUnknownError(str(error)) from error
         raise StorageError(f"{table.folder}: its log was cleaned up under the commit")
 
-    def _try(self, shared: SharedTable, topic_id: bytes, ranges: Sequence[Written]) -> Committed:
+    def _try(
+        self, shared: SharedTable, topic_id: bytes, ranges: Sequence[WrittenFiles]
+    ) -> CommittedRange:
         table = shared.table
         intent = Intent(
             operation=OPERATION, topic_id=topic_id, partitions=tuple(self._intents(shared, ranges))
@@ -223,7 +225,7 @@ class DeltaStorage:
             raise
         except CommitError as error:
             raise StorageError(str(error)) from error
-        return Committed(
+        return CommittedRange(
             written=tuple(each for each in ranges if each.segment.partition not in done.out),
             dropped={partition: str(conflict) for partition, conflict in done.out.items()},
             final=frozenset(
@@ -235,10 +237,10 @@ class DeltaStorage:
         )
 
     @staticmethod
-    def _intents(shared: SharedTable, ranges: Sequence[Written]) -> Iterator[PartitionIntent]:
+    def _intents(shared: SharedTable, ranges: Sequence[WrittenFiles]) -> Iterator[PartitionIntent]:
         """One intent for each partition: its ranges follow each other."""
         now_ms = shared.table.log.clock.wall_ms()
-        by_partition: dict[int, list[Written]] = {}
+        by_partition: dict[int, list[WrittenFiles]] = {}
         for each in ranges:
             by_partition.setdefault(each.segment.partition, []).append(each)
         for partition, parts in by_partition.items():
@@ -520,7 +522,7 @@ class DeltaStorage:
         return self._tables.complaints()
 
 
-def _all_dropped(ranges: Sequence[Written], conflict: Conflict) -> Committed:
+def _all_dropped(ranges: Sequence[WrittenFiles], conflict: Conflict) -> CommittedRange:
     dropped = {each.segment.partition: str(conflict) for each in ranges}
     is_final = isinstance(conflict, FINAL_CONFLICTS)
-    return Committed(dropped=dropped, final=frozenset(dropped if is_final else ()))
+    return CommittedRange(dropped=dropped, final=frozenset(dropped if is_final else ()))

@@ -19,11 +19,11 @@ from broker.worker.copy_shares import cut
 from broker.worker.delta.residue import is_batch
 from broker.worker.rpc import ZSTD, CopyRange
 from broker.worker.segment_source import RangeSource
-from broker.worker.spi import StorageError, Written
+from broker.worker.spi import StorageError, WrittenFiles
 from broker.worker.turns import Turns
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.batches.convert import ResidueBatch
+from kafka_ds.topic.batches.convert import UndecodedBatch
 from kafka_ds.topic.batches.residue import ResidueHeader, encode_residue
 from kafka_ds.topic.files.parquet import WrittenFile, encode_rows
 from kafka_ds.topic.files.rewrite import Peekable
@@ -37,7 +37,7 @@ SMALL_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class FileParts:
     """What a commit needs besides the segments of written ranges; ranges that share files share it."""
 
     files: tuple[WrittenFile, ...]
@@ -53,7 +53,7 @@ class _Found:
 
     row_count: int = 0
     max_timestamp_ms: int = -1
-    residue: list[ResidueBatch] = field(default_factory=list)
+    residue: list[UndecodedBatch] = field(default_factory=list)
 
 
 def write_ranges(
@@ -67,7 +67,7 @@ def write_ranges(
     begun_ms: int,
     turns: Turns,
     crash_points: CrashPoints,
-) -> list[Written]:
+) -> list[WrittenFiles]:
     """Write the rows and the residue of a partition's ranges."""
     origins = [_Found() for _ in sources]
     readers = [
@@ -102,14 +102,14 @@ def write_ranges(
     undecodable_to = _warn_of_undecodable(segments, origins)
     lake_bytes = sum(each.size for each in files)
     log_bytes = max(1, sum(each.size_bytes for each in sources))
-    parts = Parts(
+    parts = FileParts(
         files=tuple(files),
         begun_ms=begun_ms,
         leader_log_start=sources[0].log_start_offset,
         undecodable_to=undecodable_to,
     )
     return [
-        Written(
+        WrittenFiles(
             segment=replace(
                 segment,
                 files=tuple(each.path.removeprefix(f"{table}/") for each in files),

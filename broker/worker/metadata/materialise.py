@@ -22,11 +22,11 @@ import pyarrow.parquet as pq
 
 from broker.crash_points import CrashPoints
 from broker.metadata.events import NO_BROKER_EPOCH
-from broker.metadata.image import Position
+from broker.metadata.image import MetadataPosition
 from broker.metadata.table import EXPIRED_LOG_CLEANUP, PROPERTIES
 from broker.system import new_uuid
 from broker.worker.copier import STORE_ERRORS
-from broker.worker.maintenance import Upkeep
+from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.settings import TierSettings
 from broker.worker.spi import FateUnknownError, StorageError
@@ -76,7 +76,7 @@ class Materialiser:
     ) -> None:
         self._store = store
         clock = SystemLogClock()
-        self._upkeep = Upkeep(
+        self._upkeep = TableMaintenance(
             store,
             crash_points,
             clock,
@@ -271,7 +271,7 @@ class Materialiser:
         for sequence, event in enumerate(listed):
             decided = {"controller_epoch": controller_epoch, **event}
             if event.get("broker_epoch") == NO_BROKER_EPOCH:
-                decided["broker_epoch"] = Position(version, sequence).epoch
+                decided["broker_epoch"] = MetadataPosition(version, sequence).epoch
             yield _row(decided, EVENT_KIND, version, sequence, moment_ms) | {
                 "payload": _json(event)
             }

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
-from broker.worker.maintenance import Upkeep
+from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.settings import TierSettings
 from broker.worker.spi import FateUnknownError, StorageError
@@ -55,7 +55,7 @@ class DeltaMetadata:
     ) -> None:
         self._settings = settings
         self._clock = clock or SystemLogClock()
-        self._upkeep = Upkeep(
+        self._upkeep = TableMaintenance(
             store,
             crash_points,
             self._clock,

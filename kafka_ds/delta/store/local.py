@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterator
 from typing import IO
 
-from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Entry, NotWritten
+from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, NotWritten, StoreEntry
 
 # Of so many folders it is known that they were made, and need not be looked for at each write.
 KNOWN_FOLDERS_MAX = 4_096
@@ -122,11 +122,11 @@ class LocalStore:
                 length -= len(part)
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
         found = self._walk(self._full(prefix), prefix.rstrip("/"), start_after)
         return tuple(sorted(found, key=lambda entry: entry.path))
 
-    def _walk(self, folder: str, name: str, start_after: str) -> Iterator[Entry]:
+    def _walk(self, folder: str, name: str, start_after: str) -> Iterator[StoreEntry]:
         try:
             scanned = os.scandir(folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -140,7 +140,7 @@ class LocalStore:
                 elif path > start_after:
                     with contextlib.suppress(FileNotFoundError):
                         status = item.stat()
-                        yield Entry(
+                        yield StoreEntry(
                             path=path,
                             size=status.st_size,
                             modified_ms=status.st_mtime_ns // 1_000_000,

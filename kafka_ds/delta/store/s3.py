@@ -33,7 +33,7 @@ from kafka_ds.delta.store.s3_errors import (
     is_missing_bucket,
     is_permission,
 )
-from kafka_ds.delta.store.store import OBJECT_SCHEMES, Entry, UnsupportedStore
+from kafka_ds.delta.store.store import OBJECT_SCHEMES, StoreEntry, UnsupportedStore
 
 # A decision (a commit, a read of the log) shall not hang; a data file may take its time.
 REQUEST_TIMEOUT = "10s"
@@ -180,9 +180,9 @@ class ObjectStore:
                 return b""
             self._raise(path, error)
 
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
         """The objects below the folder `prefix`, by path; those after `start_after`."""
-        found: list[Entry] = []
+        found: list[StoreEntry] = []
         try:
             for chunk in obstore.list(
                 self._store,
@@ -261,8 +261,8 @@ class ObjectStore:
         raise OSError(message) from error
 
 
-def _entry(meta: Any) -> Entry:
-    return Entry(
+def _entry(meta: Any) -> StoreEntry:
+    return StoreEntry(
         path=meta["path"],
         size=int(meta["size"]),
         modified_ms=int(meta["last_modified"].timestamp() * 1000),

@@ -31,7 +31,7 @@ class NotWritten(OSError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class StoreEntry:
     """One file as a listing shows it."""
 
     path: str
@@ -57,7 +57,7 @@ class Store(Protocol):
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`, fewer only at the end of the file."""
 
-    def list(self, prefix: str, *, start_after: str = "") -> tuple[Entry, ...]:
+    def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
         """The files under the folder `prefix`, at any depth, by path; those after `start_after`."""
 
     def folders(self, prefix: str) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class PartitionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileSlice:
+class TableFileSlice:
     """The rows of one file whose offsets are wanted."""
 
     path: str
@@ -114,7 +114,7 @@ class ColdPiece:
     """Rows that the pinned version of the table holds, in these files."""
 
     version: int
-    files: tuple[FileSlice, ...]
+    files: tuple[TableFileSlice, ...]
     epoch_max: int | None = None
     """A row of a later leader epoch is none of the plan's: its log was cut since."""
 
@@ -350,11 +350,11 @@ def _task(share: _Share, offsets: Intervals) -> Task:
     )
 
 
-def _slices(files: Iterable[LakeFile], wanted: Intervals) -> tuple[FileSlice, ...]:
+def _slices(files: Iterable[LakeFile], wanted: Intervals) -> tuple[TableFileSlice, ...]:
     ordered = sorted(files, key=lambda file: (file.first_offset, file.path))
     cut = ((file, wanted.clip(file.first_offset, file.last_offset + 1)) for file in ordered)
     return tuple(
-        FileSlice(path=file.path, offsets=offsets, vector=file.vector)
+        TableFileSlice(path=file.path, offsets=offsets, vector=file.vector)
         for file, offsets in cut
         if offsets
     )

@@ -22,7 +22,7 @@ from kafka_ds.errors import CorruptBatch, DataLoss, OffsetsGone, PlanDiverged, P
 from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
-from kafka_ds.source.plan.scan_plan import ColdPiece, FileSlice, HotPiece, LostRange, Task
+from kafka_ds.source.plan.scan_plan import ColdPiece, HotPiece, LostRange, TableFileSlice, Task
 from kafka_ds.source.read.missing import lost_below, refuse_compacted
 from kafka_ds.source.read.scan_metrics import ScanMetrics
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafka_ds.delta.deletion_vector import Positions
-    from kafka_ds.topic.batches.convert import ResidueBatch
+    from kafka_ds.topic.batches.convert import UndecodedBatch
 
 LOGGER = logging.getLogger("kafka_ds.source")
 # Told at INFO whatever the root says: it is Spark's worker logging that takes it or not.
@@ -256,7 +256,7 @@ def _fetch(
         done = 0
         while done < len(chunk.starts):
             ends = (*chunk.starts[done + at_once : done + at_once + 1], len(chunk.records))
-            residue: list[ResidueBatch] = []
+            residue: list[UndecodedBatch] = []
             found = decode_hot(
                 [chunk.records[chunk.starts[done] : ends[0]]],
                 columns=wanted or frozenset(("offset",)),
@@ -280,7 +280,7 @@ def _next_at_once(before: int, count: int, size_bytes: int) -> int:
     return max(1, min(fitting, 4 * before, BATCHES_AT_ONCE_MAX))
 
 
-def _refuse_broken(span: Range, residue: Iterable[ResidueBatch]) -> None:
+def _refuse_broken(span: Range, residue: Iterable[UndecodedBatch]) -> None:
     for batch in residue:
         if batch.kind == "undecodable":
             raise CorruptBatch(
@@ -328,7 +328,7 @@ def _counts_as_lost(task: Task, offsets: Intervals, config: ReadConfig) -> bool:
 
 def _read_file(
     file: pq.ParquetFile,
-    file_slice: FileSlice,
+    file_slice: TableFileSlice,
     wanted: frozenset[str],
     predicate: Predicate,
     touched: ScanMetrics,

@@ -29,8 +29,8 @@ from kafka_ds.topic.batches.rebuild import encode_batches
 from kafka_ds.topic.batches.verdicts import (
     DATA,
     KINDS,
-    AbortedIndex,
     AbortedRange,
+    AbortedRanges,
     ResidueKind,
     judge,
     sound_batches,
@@ -41,7 +41,7 @@ __all__ = [
     "UNPACKED_BYTES_MAX",
     "AbortedRange",
     "Decoded",
-    "ResidueBatch",
+    "UndecodedBatch",
     "decode_batches",
     "decode_hot",
     "encode_batches",
@@ -53,7 +53,7 @@ UNPACKED_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResidueBatch:
+class UndecodedBatch:
     """A batch that never enters the table, as its original bytes.
 
     The offsets of an undecodable one are what its header says, as far as that lies in the range.
@@ -74,7 +74,7 @@ class Decoded:
     """
 
     table_batches: list[pa.RecordBatch]
-    residue: list[ResidueBatch]
+    residue: list[UndecodedBatch]
     max_timestamp_ms: int
     record_count: int
     next_offset: int
@@ -111,7 +111,7 @@ def decode_hot(
     end_offset: int,
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     aborted: Iterable[AbortedRange] = (),
-    residue: list[ResidueBatch] | None = None,
+    residue: list[UndecodedBatch] | None = None,
     limit_bytes: int | None = None,
 ) -> list[pa.RecordBatch]:
     """The wanted columns of the records whose offsets lie in the range, both ends included.
@@ -148,7 +148,7 @@ class _Run:
     ) -> None:
         self._start_offset = start_offset
         self._end_offset = end_offset
-        self._aborted = AbortedIndex(aborted)
+        self._aborted = AbortedRanges(aborted)
         self._columns = columns
         self._wanted = kernel.EVERYTHING if columns is None else wanted_bits(columns)
         self._is_aligned = is_aligned
@@ -161,7 +161,7 @@ class _Run:
         self._rows = 0
         self._bytes = 0
         self._tables: list[pa.RecordBatch] = []
-        self._residue: list[ResidueBatch] = []
+        self._residue: list[UndecodedBatch] = []
         self._max_timestamp_ms = NO_TIMESTAMP
 
     def add(self, chunk: Buffer) -> None:
@@ -341,7 +341,7 @@ class _Run:
         self, kind: ResidueKind, base_offset: int, last_offset: int, data: NDArray[np.uint8]
     ) -> None:
         self._residue.append(
-            ResidueBatch(
+            UndecodedBatch(
                 kind=kind,
                 base_offset=min(base_offset, last_offset),
                 last_offset=last_offset,

@@ -19,7 +19,7 @@ from kafka_ds.records.arrays import fixed, read_only
 from kafka_ds.records.encoder import NO_HEADERS, Columns, rows_of
 from kafka_ds.topic.batches.arrow import columns_of
 from kafka_ds.topic.files.footers import Footer
-from kafka_ds.topic.files.pages import Part, Unusual, binaries, chunk_of, numbers
+from kafka_ds.topic.files.pages import PagePart, Unusual, binaries, chunk_of, numbers
 from kafka_ds.topic.files.parquet import FileReader, read_files
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
@@ -113,7 +113,7 @@ def _plain(
 
 def _parts(
     reader: FileReader, path: str, footer: Footer, groups: Sequence[int]
-) -> dict[str, list[Part]]:
+) -> dict[str, list[PagePart]]:
     """The chunks of the columns that are read, with their bytes. Raises Unusual."""
     chunks = {
         name: [chunk_of(footer.metadata, group, footer.places[name], kind) for group in groups]
@@ -128,6 +128,6 @@ def _parts(
     if len(data) != end - start:
         raise Unusual(path)
     return {
-        name: [Part(each, data[each.start - start : each.end - start]) for each in of_column]
+        name: [PagePart(each, data[each.start - start : each.end - start]) for each in of_column]
         for name, of_column in chunks.items()
     }

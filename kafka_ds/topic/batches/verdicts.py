@@ -28,7 +28,15 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.records.crc import crc32c
 
-__all__ = ["DATA", "KINDS", "AbortedIndex", "AbortedRange", "ResidueKind", "judge", "sound_batches"]
+__all__ = [
+    "DATA",
+    "KINDS",
+    "AbortedRanges",
+    "AbortedRange",
+    "ResidueKind",
+    "judge",
+    "sound_batches",
+]
 
 # Producer id, first offset and last offset of a transaction that was aborted.
 AbortedRange = tuple[int, int, int]
@@ -78,7 +86,7 @@ def _in_order(base: Rows, last: Rows, sound: Mask, next_offset: int) -> tuple[Ma
     return ordered, next_offset
 
 
-def judge(rows: Rows, sound: Mask, aborted: AbortedIndex) -> NDArray[np.int8]:
+def judge(rows: Rows, sound: Mask, aborted: AbortedRanges) -> NDArray[np.int8]:
     """What becomes of each batch: DATA or a key of KINDS."""
     attributes = rows[:, decoder.ATTRIBUTES]
     is_bare = rows[:, decoder.SIZE] == HEADER_BYTES
@@ -115,7 +123,7 @@ def _may_hold_records(rows: Rows) -> Mask:
     return fits
 
 
-class AbortedIndex:
+class AbortedRanges:
     """Which batches belong to aborted transactions."""
 
     def __init__(self, aborted: Iterable[AbortedRange]) -> None:

@@ -28,7 +28,7 @@ FOOTER_STATISTICS = (*STATISTICS_COLUMNS, *_EQUAL.values(), *_NULL.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RowGroup:
     """One row group as the footer describes it; offsets UNKNOWN where it has no statistics."""
 
     number: int
@@ -42,7 +42,7 @@ class Footer:
     """A file's footer, with its row groups in the order of their offsets."""
 
     metadata: pq.FileMetaData
-    groups: tuple[Group, ...]
+    groups: tuple[RowGroup, ...]
     has_statistics: bool
     names: frozenset[str]
     ours: frozenset[str]
@@ -119,7 +119,7 @@ def footer_of(metadata: pq.FileMetaData) -> Footer:
         ):
             statistics = None
         groups.append(
-            Group(
+            RowGroup(
                 number=number,
                 bytes=group.total_byte_size,
                 min_offset=UNKNOWN if statistics is None else statistics.min,

@@ -19,7 +19,7 @@ from kafka_ds.topic.names import is_light_file
 SMALL_PART = 8
 
 
-class Reason(Enum):
+class OptimizeReason(Enum):
     """Why files are written anew."""
 
     SMALL = "small"
@@ -43,10 +43,10 @@ class LayoutRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class OptimizeTask:
     """Files that are replaced together, in the order of their first offsets."""
 
-    reason: Reason
+    reason: OptimizeReason
     files: tuple[FileEntry, ...]
 
     @property
@@ -61,7 +61,7 @@ def next_task(
     rules: LayoutRules,
     is_well_laid: Callable[[FileEntry], bool],
     passed_over: Container[str] = (),
-) -> Task | None:
+) -> OptimizeTask | None:
     """What to write anew next of a partition's files, given by first offset; None where all is well.
 
     `passed_over` are paths of files that are to be left as they lie.
@@ -87,10 +87,14 @@ def next_task(
     return _merge(run, rules.file_bytes, rules.files_min)
 
 
-def _of_light(run: Sequence[FileEntry]) -> Task | None:
+def _of_light(run: Sequence[FileEntry]) -> OptimizeTask | None:
     """From the first that was compressed in haste to the last: nothing more comes to these, a file at most."""
     places = [at for at, each in enumerate(run) if is_light_file(each.path)]
-    return Task(Reason.SMALL, tuple(run[places[0] : places[-1] + 1])) if places else None
+    return (
+        OptimizeTask(OptimizeReason.SMALL, tuple(run[places[0] : places[-1] + 1]))
+        if places
+        else None
+    )
 
 
 def _is_small(entry: FileEntry, rules: LayoutRules) -> bool:
@@ -102,26 +106,26 @@ def _of_cluster(
     log_start_offset: int,
     rules: LayoutRules,
     is_well_laid: Callable[[FileEntry], bool],
-) -> Task | None:
+) -> OptimizeTask | None:
     """What is wrong with files that overlap, or with one that overlaps none."""
     bad = [each for each in cluster if not is_well_laid(each)]
     if len(cluster) > 1:
         whole = sum(each.size for each in cluster)
         if bad and whole > rules.file_bytes:
-            return Task(Reason.UNSORTED, (bad[0],))
-        return Task(Reason.UNSORTED, tuple(cluster))
+            return OptimizeTask(OptimizeReason.UNSORTED, (bad[0],))
+        return OptimizeTask(OptimizeReason.UNSORTED, tuple(cluster))
     if bad:
-        return Task(Reason.UNSORTED, (bad[0],))
+        return OptimizeTask(OptimizeReason.UNSORTED, (bad[0],))
     (only,) = cluster
     below = log_start_offset - only.min_offset
     if below > 0 and below >= rules.expired_ratio * (only.max_offset + 1 - only.min_offset):
-        return Task(Reason.EXPIRED, (only,))
+        return OptimizeTask(OptimizeReason.EXPIRED, (only,))
     return None
 
 
 def next_merge(
     files: Sequence[FileEntry], *, rows_max: int, files_min: int, files_max: int
-) -> Task | None:
+) -> OptimizeTask | None:
     """Which small files to make one of, at most so many at a time: of a table without partitions, in its own order.
 
     Small are those of few rows here: what a handful of rows takes in a store is most of it the file's own.
@@ -150,7 +154,7 @@ def _rows(entry: FileEntry) -> int:
 
 def _merge(
     run: Sequence[FileEntry], whole: int, files_min: int, weigh: Callable[[FileEntry], int] = _size
-) -> Task | None:
+) -> OptimizeTask | None:
     """Small files that follow one another, all or some of them, where merging them is worth it."""
     if len(run) < 2:
         return None
@@ -161,4 +165,4 @@ def _merge(
     if weigh(run[at]) * 2 > total:
         before = _merge(run[:at], whole, files_min, weigh)
         return before or _merge(run[at + 1 :], whole, files_min, weigh)
-    return Task(Reason.SMALL, tuple(run))
+    return OptimizeTask(OptimizeReason.SMALL, tuple(run))

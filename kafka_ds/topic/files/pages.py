@@ -24,7 +24,7 @@ from kafka_ds.records.arrays import fixed, read_only
 from kafka_ds.records.encoder import BinaryColumn
 from kafka_ds.topic.files import page_loops
 
-__all__ = ["Chunk", "Part", "Unusual", "binaries", "chunk_of", "loops", "numbers"]
+__all__ = ["ColumnChunk", "PagePart", "Unusual", "binaries", "chunk_of", "loops", "numbers"]
 
 # Parquet's numbers (parquet.thrift).
 DATA_PAGE = 0
@@ -49,7 +49,7 @@ class Unusual(Exception):
     """This is not laid out as ours; Arrow is to read it."""
 
 
-class Chunk(NamedTuple):
+class ColumnChunk(NamedTuple):
     """A column of one row group: where its pages lie in the file, and what they are to hold."""
 
     start: int
@@ -65,10 +65,10 @@ class Chunk(NamedTuple):
         return self.start + self.size_bytes
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """A chunk with its bytes."""
 
-    chunk: Chunk
+    chunk: ColumnChunk
     data: NDArray[np.uint8]
 
 
@@ -103,7 +103,7 @@ def loops() -> _Loops:
         )
 
 
-def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: str) -> Chunk:
+def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: str) -> ColumnChunk:
     """A column's chunk, as the file's footer has it. Raises Unusual."""
     row_group = metadata.row_group(group)
     column = row_group.column(place)
@@ -118,7 +118,7 @@ def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: s
         or column.num_values != row_group.num_rows
     ):
         raise Unusual(column.path_in_schema)
-    return Chunk(
+    return ColumnChunk(
         column.data_page_offset,
         column.total_compressed_size,
         column.num_values,
@@ -127,7 +127,7 @@ def chunk_of(metadata: pq.FileMetaData, group: int, place: int, physical_type: s
     )
 
 
-def numbers(parts: Sequence[Part]) -> NDArray[np.int64]:
+def numbers(parts: Sequence[PagePart]) -> NDArray[np.int64]:
     """A column of 64 bits of several groups. Raises Unusual, also for a null."""
     out = np.empty(_row_count(parts), np.int64)
     row = 0
@@ -141,7 +141,7 @@ def numbers(parts: Sequence[Part]) -> NDArray[np.int64]:
     return fixed(out)
 
 
-def binaries(parts: Sequence[Part]) -> BinaryColumn:
+def binaries(parts: Sequence[PagePart]) -> BinaryColumn:
     """A column of bytes of several groups. Raises Unusual."""
     rows = _row_count(parts)
     pages = list(_pages(parts))
@@ -163,7 +163,7 @@ def binaries(parts: Sequence[Part]) -> BinaryColumn:
     return BinaryColumn(fixed(offsets), fixed(whole), valid)
 
 
-def _row_count(parts: Sequence[Part]) -> int:
+def _row_count(parts: Sequence[PagePart]) -> int:
     if not all(0 <= chunk.rows <= ROWS_MAX for chunk, _ in parts):
         raise Unusual("more rows than a group of ours has")
     return sum(chunk.rows for chunk, _ in parts)
@@ -195,7 +195,7 @@ def _values(page: _Page, first: int, ends: NDArray[np.int32]) -> NDArray[np.uint
     return page.data[at:]
 
 
-def _pages(parts: Sequence[Part]) -> Iterator[_Page]:
+def _pages(parts: Sequence[PagePart]) -> Iterator[_Page]:
     for chunk, data in parts:
         position, left = 0, chunk.rows
         while left:
@@ -206,7 +206,7 @@ def _pages(parts: Sequence[Part]) -> Iterator[_Page]:
             yield page
 
 
-def _page(chunk: Chunk, data: NDArray[np.uint8], position: int) -> tuple[_Page, int]:
+def _page(chunk: ColumnChunk, data: NDArray[np.uint8], position: int) -> tuple[_Page, int]:
     """The page that begins there, decompressed, and the position after it."""
     header, position = _header(data, position)
     of_page = header.get(DATA_PAGE_HEADER)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.cleaner.rpc import Group, Job
+from broker.cleaner.rpc import CleanJob, LogGroup
 from kafka_ds.records.batch import ControlType
 from tests.fakes.memory_disk import ManualClock, PowerLoss
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
@@ -106,7 +106,7 @@ def test_a_crash_at_every_operation_of_the_disk(power: bool) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncate", "delete", "close"])
-@pytest.mark.parametrize("after", [Job, Group])
+@pytest.mark.parametrize("after", [CleanJob, LogGroup])
 def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
     bench = filled()
     before = bench.records()
@@ -153,7 +153,7 @@ def test_a_child_that_ends_between_two_requests_makes_no_log_uncleanable() -> No
 
     async def asked(request: Any) -> Any:
         answer = await ask(request)
-        if isinstance(request, Group):
+        if isinstance(request, LogGroup):
             bench.begin_child()
         return answer
 
@@ -173,10 +173,10 @@ def test_two_cleaners_take_different_logs() -> None:
         bench.append([(b"a", value)])
     second.roll()
     ask = bench.cleaner._ask
-    at_work: list[Group] = []
+    at_work: list[LogGroup] = []
 
     async def slow(request: Any) -> Any:
-        if isinstance(request, Group):
+        if isinstance(request, LogGroup):
             at_work.append(request)
             await asyncio.sleep(0.01)
         return await ask(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from broker.cleaner.rpc import Job
+from broker.cleaner.rpc import CleanJob
 from broker.ipc.child import WorkerDied
 from broker.log.log import Log
 from tests.loops import in_loop
@@ -28,7 +28,7 @@ class Deaths(Bench):
         self.may_die = asyncio.Event()
 
     async def ask(self, request: Any) -> Any:
-        if not isinstance(request, Job):
+        if not isinstance(request, CleanJob):
             return await super().ask(request)
         topic = request.directory.rpartition("/")[2].removesuffix("-0")
         self.begun.append(topic)

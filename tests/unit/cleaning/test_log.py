@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.cleaner.rpc import Group
+from broker.cleaner.rpc import LogGroup
 from broker.cleaner.settings import CleanerSettings
 from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTransaction, AppendOrigin
+from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.records.batch import Codec, ControlType, Record, TimestampType, build_batch
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
 
@@ -147,7 +147,7 @@ def test_aborted_records_go_and_their_marker_follows() -> None:
     assert bench.clean()
     assert bench.records() == [(0, b"a", b"0"), (3, b"b", b"kept")]
     # The marker of a transaction whose batches were met stays, and the index names it.
-    assert bench.log.aborted_transactions(0, 9) == [AbortedTransaction(1, 1, 2, 3)]
+    assert bench.log.aborted_transactions(0, 9) == [AbortedTxn(1, 1, 2, 3)]
     assert [h.base_offset for h, _ in bench.batches() if h.is_control] == [2, 4]
     bench.append([(b"z", b"")])
     bench.log.roll()
@@ -287,7 +287,7 @@ def test_an_index_that_says_nothing_makes_the_log_uncleanable_and_no_other(delet
     bench.manager.close()
     bench.disk.kill()
     file = bench.disk.open(index, create=True)
-    file.write(encode_aborted([AbortedTransaction(7, 0, 1, 2)]), 0)
+    file.write(encode_aborted([AbortedTxn(7, 0, 1, 2)]), 0)
     bench.disk.kill()
     bench.open()
     bench.disk.contents(index)[:2] = b"\x7f\x7f"
@@ -337,7 +337,7 @@ def test_a_swap_for_which_no_file_can_be_opened_leaves_the_log_as_it_was() -> No
 
     async def asked(request: Any) -> Any:
         answer = await ask(request)
-        if isinstance(request, Group):
+        if isinstance(request, LogGroup):
             bench.disk.failing, bench.disk.failing_with = {"open"}, errno.EMFILE
         return answer
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.cleaner.settings import CleanerSettings
 from broker.cleaner.throttle import Throttle
-from broker.compaction.policy import Candidate, LogState, Measured, cleanable, group
+from broker.compaction.policy import LogState, LogToClean, Measured, cleanable, group
 from broker.config.loader import load
 from broker.log.config import LogConfig
 from kafka_ds.records import hashes
@@ -19,8 +19,8 @@ from tests.fakes.memory_disk import ManualClock
 NOW_MS = 1_000_000
 
 
-def segment(base: int, size: int, first_ms: int = -1, newest_ms: int = -1) -> Candidate:
-    return Candidate(base, size, lambda: first_ms, lambda: newest_ms)
+def segment(base: int, size: int, first_ms: int = -1, newest_ms: int = -1) -> LogToClean:
+    return LogToClean(base, size, lambda: first_ms, lambda: newest_ms)
 
 
 # Three closed segments and an active one; each record is a second younger than the one before.

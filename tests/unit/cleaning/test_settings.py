@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from broker.cleaner.rpc import Job, Limit
+from broker.cleaner.rpc import CleanJob, CleanLimit
 from broker.cleaner.settings import CleanerSettings
 from tests.loops import in_loop
 from tests.unit.cleaning.cleaning_bench import Bench
@@ -28,7 +28,7 @@ class Slow(Bench):
 
     async def ask(self, request: Any) -> Any:
         self.requests.append(request)
-        if isinstance(request, Job):
+        if isinstance(request, CleanJob):
             await self.may_end.wait()
         return await super().ask(request)
 
@@ -50,10 +50,10 @@ async def test_who_has_nothing_to_do_looks_when_the_back_off_changes() -> None:
     for _ in range(10):
         bench.append([(b"key", b"v" * 200)])
     await turns()
-    assert not bench.of(Job)
+    assert not bench.of(CleanJob)
     bench.cleaner.configure(replace(bench.settings, log_cleaner_backoff_ms=1))
     await turns()
-    assert len(bench.of(Job)) == 1
+    assert len(bench.of(CleanJob)) == 1
     await bench.cleaner.stop()
 
 
@@ -62,11 +62,11 @@ async def test_as_many_logs_are_cleaned_at_a_time_as_the_setting_says() -> None:
     bench = Slow(6, CleanerSettings(log_cleaner_backoff_ms=HOUR_MS))
     bench.cleaner.start()
     await turns()
-    assert len(bench.of(Job)) == 1
+    assert len(bench.of(CleanJob)) == 1
     two = replace(bench.settings, log_cleaner_threads=2)
     bench.cleaner.configure(two)
     await turns()
-    assert [each.settings.log_cleaner_threads for each in bench.of(Job)] == [1, 2]
+    assert [each.settings.log_cleaner_threads for each in bench.of(CleanJob)] == [1, 2]
     # What is under way ends; whoever is one too many begins nothing more.
     bench.cleaner.configure(bench.settings)
     bench.cleaner.configure(replace(two, log_cleaner_io_buffer_size=500))
@@ -86,7 +86,7 @@ async def test_the_limit_of_bytes_reaches_the_child_at_once() -> None:
     bench.cleaner.start()
     bench.cleaner.configure(replace(bench.settings, log_cleaner_io_max_bytes_per_second=1e6))
     await turns()
-    assert [each.bytes_per_second for each in bench.of(Limit)] == [1e6]
+    assert [each.bytes_per_second for each in bench.of(CleanLimit)] == [1e6]
     await bench.cleaner.stop()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.cleaner.rpc import Group
+from broker.cleaner.rpc import LogGroup
 from broker.remote.local_deletion import let_go
 from tests.unit.cleaning.cleaning_bench import Bench, compacted
 
@@ -58,7 +58,7 @@ def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
 
     async def becoming(request: Any) -> Any:
         answer = await ask(request)
-        if isinstance(request, Group):
+        if isinstance(request, LogGroup):
             bench.log.update_config(compacted(remote_storage_enable=True))
         return answer
 
@@ -84,7 +84,7 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
 
     async def copying(request: Any) -> Any:
         answer = await ask(request)
-        if isinstance(request, Group):
+        if isinstance(request, LogGroup):
             bench.clock.ms += 2000
             let_go(bench.log, 2, bench.clock)
         return answer

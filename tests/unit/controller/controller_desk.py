@@ -8,13 +8,13 @@ from typing import Any
 from broker.controller.brokers import HeartbeatReply
 from broker.controller.configs import (
     Alteration,
+    ConfigOperation,
     ConfigRules,
     FeatureUpdate,
-    Operation,
     ResourceAlteration,
     ResourceResult,
 )
-from broker.controller.controller import Controller, Decision, Defaults, NewTopic
+from broker.controller.controller import Controller, ControllerDecision, Defaults, NewTopic
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.reassignment import Reassignment, ReassignmentResult
 from broker.metadata.events import (
@@ -27,7 +27,7 @@ from broker.metadata.events import (
     to_json,
 )
 from broker.metadata.features import ELR_FEATURE, supported_features
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 
@@ -76,7 +76,7 @@ class Desk:
         # The first hundred are reserved in Kafka.
         return (100 + next(self.uuids)).to_bytes(16, "big")
 
-    def take(self, decision: Decision[Any]) -> Any:
+    def take(self, decision: ControllerDecision[Any]) -> Any:
         if decision.events:
             self.make_durable(decision.events)
         return decision.result
@@ -84,7 +84,7 @@ class Desk:
     def make_durable(self, events: Sequence[Event]) -> None:
         version = self.image.version + 1
         for sequence, event in enumerate(events):
-            self.image.replay(event, Position(version, sequence))
+            self.image.replay(event, MetadataPosition(version, sequence))
         self.log.append([json.loads(json.dumps(to_json(event))) for event in events])
         self.controller.committed(version, events)
 
@@ -92,7 +92,7 @@ class Desk:
         image = MetadataImage()
         for version, events in enumerate(self.log):
             for sequence, event in enumerate(events):
-                image.replay(from_json(event), Position(version, sequence))
+                image.replay(from_json(event), MetadataPosition(version, sequence))
         return image
 
     # -- brokers ------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Desk:
     def set_config(
         self, name: str, value: str | None, resource: str = "t", *, kind: int = TOPIC_RESOURCE
     ) -> ResourceResult:
-        operation = Operation.DELETE if value is None else Operation.SET
+        operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
         wanted = ResourceAlteration(
             resource_type=kind,
             resource_name=resource,

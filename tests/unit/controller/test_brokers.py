@@ -18,7 +18,7 @@ from broker.metadata.events import (
     SupportedFeature,
     from_json,
 )
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, Desk
 
@@ -53,7 +53,7 @@ def test_a_version_counts_from_where_it_became_durable_not_from_where_it_was_dec
         2, incarnation_id=desk.new_uuid(), endpoints=[], rack=None, previous_broker_epoch=-1
     )
     for event in decision.events:
-        desk.image.replay(event, Position(desk.image.version + 1, 0))
+        desk.image.replay(event, MetadataPosition(desk.image.version + 1, 0))
     desk.controller.committed(77, decision.events)
     assert not desk.beat(2, metadata_version=76).is_caught_up
     assert desk.beat(2, metadata_version=77).is_caught_up
@@ -132,7 +132,7 @@ def test_an_epoch_is_above_all_before_it_whoever_had_them() -> None:
     desk.take(desk.controller.unregister_broker(2))
     image = MetadataImage()
     # A controller that begins at a snapshot, in a log whose numbers began anew.
-    image.replay(desk.image.snapshot(), Position(0, 0))
+    image.replay(desk.image.snapshot(), MetadataPosition(0, 0))
     image.version = 0
     desk.image = image
     desk.controller = desk.new_controller()
@@ -232,7 +232,7 @@ def test_a_broker_that_comes_back_before_its_fencing_is_written_keeps_its_sessio
     fencing = desk.controller.expire_sessions(desk.now_ms)
     # As in the image that runs ahead: decided, not durable.
     for sequence, event in enumerate(fencing.events):
-        desk.image.replay(event, Position(desk.image.version + 1, sequence))
+        desk.image.replay(event, MetadataPosition(desk.image.version + 1, sequence))
     desk.beat(1)
     desk.controller.committed(desk.image.version, fencing.events)
     assert 1 in desk.controller.sessions()
@@ -474,10 +474,10 @@ def test_a_log_of_one_broker_alone_is_read_and_gone_on_with(in_a_snapshot: bool)
         listed[2]["broker_epoch"] = 5
         events = [from_json({"type": "Snapshot", "events": listed})]
     for sequence, event in enumerate(events):
-        desk.image.replay(event, Position(0, sequence))
+        desk.image.replay(event, MetadataPosition(0, sequence))
     broker = desk.image.brokers[1]
     assert (broker.fenced, broker.in_controlled_shutdown, broker.log_dirs) == (False, False, ())
-    assert broker.broker_epoch == (5 if in_a_snapshot else Position(0, 2).epoch)
+    assert broker.broker_epoch == (5 if in_a_snapshot else MetadataPosition(0, 2).epoch)
     desk.controller = desk.new_controller()
     assert desk.register(1, broker.broker_epoch, fenced=False)
     assert desk.epoch(1) > broker.broker_epoch

@@ -9,7 +9,7 @@ import pytest
 from broker.controller.controller import (
     PARTITIONS_PER_REQUEST_MAX,
     Controller,
-    Decision,
+    ControllerDecision,
     Defaults,
     NewTopic,
     TopicResult,
@@ -23,7 +23,7 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 
@@ -49,10 +49,10 @@ class Cluster:
         for broker in brokers:
             self.register(broker)
 
-    def take(self, decision: Decision[Any]) -> Any:
+    def take(self, decision: ControllerDecision[Any]) -> Any:
         version = self.image.version + 1
         for sequence, event in enumerate(decision.events):
-            self.image.replay(event, Position(version, sequence))
+            self.image.replay(event, MetadataPosition(version, sequence))
         return decision.result
 
     def register(self, broker: int, previous: int = -1) -> bool:

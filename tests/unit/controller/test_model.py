@@ -30,7 +30,7 @@ from broker.metadata.events import (
     to_json,
 )
 from broker.metadata.features import ELR_FEATURE
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from broker.metadata.partition_change import directory_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
@@ -461,7 +461,7 @@ class Cluster(RuleBasedStateMachine):
     def check_log(self) -> None:
         assert described(self.desk.replayed()) == described(self.image)
         again = MetadataImage()
-        again.replay(from_json(to_json(self.image.snapshot())), Position(9, 0))
+        again.replay(from_json(to_json(self.image.snapshot())), MetadataPosition(9, 0))
         assert described(again) == described(self.image)
 
     def teardown(self) -> None:

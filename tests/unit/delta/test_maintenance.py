@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from broker.crash_points import CrashPoints
-from broker.worker.maintenance import Upkeep
+from broker.worker.maintenance import TableMaintenance
 from broker.worker.orphans import Orphans, lost_residue
 from kafka_ds.delta import maintenance
 from kafka_ds.delta.actions import add_action, remove_action
@@ -30,7 +30,7 @@ from kafka_ds.delta.maintenance import (
 from kafka_ds.delta.maintenance import Upkeep as Upkept
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.delta.store.store import Entry
+from kafka_ds.delta.store.store import StoreEntry
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
@@ -257,14 +257,14 @@ def test_a_torn_checkpoint_goes_as_soon_as_a_worker_meets_the_table(table):
     write_checkpoint(table.log)
     (path,) = table.log.listing().checkpoints[4]
     table.log.store.put_durable(path, b"")
-    upkeep = Upkeep(table.log.store, CrashPoints(), SystemLogClock(), interval=100)
+    upkeep = TableMaintenance(table.log.store, CrashPoints(), SystemLogClock(), interval=100)
     upkeep.look_after(table.folder, 4)
     assert table.log.listing().checkpoints == {}
     assert DeltaTable(table.log.store.uri(table.folder)).version() == 4
 
 
 def test_looking_whether_a_table_needs_upkeep_asks_nothing_of_the_store(table):
-    upkeep = Upkeep(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
+    upkeep = TableMaintenance(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
     upkeep.look_after(table.folder, 2)
     upkeep._store = None  # Whoever asks it anything fails.
     upkeep.look_after(table.folder, 2)
@@ -276,7 +276,7 @@ def test_looking_whether_a_table_needs_upkeep_asks_nothing_of_the_store(table):
 
 
 def test_a_checkpoint_that_another_has_made_puts_ours_off(table):
-    upkeep = Upkeep(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
+    upkeep = TableMaintenance(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
     upkeep.look_after(table.folder, 2)
     maintain(table.log, now_ms=now_ms(), interval=2)
     upkeep.look_after(table.folder, 4)
@@ -537,7 +537,9 @@ def test_a_file_named_by_an_absolute_path_is_alive(table, tmp_path):
 def test_orphans_are_looked_for_once_a_day_where_a_checkpoint_was_made(littered):
     store, clock = littered.log.store, SystemLogClock()
     orphans = Orphans(store, clock)
-    upkeep = Upkeep(store, CrashPoints(), clock, interval=3, checkpointed=orphans.are_due_in)
+    upkeep = TableMaintenance(
+        store, CrashPoints(), clock, interval=3, checkpointed=orphans.are_due_in
+    )
     assert orphans.take_out() == []
     upkeep.look_after(littered.folder, littered.snapshot.version)
     assert names(orphans.take_out()) == ORPHANS, "in no thread that anybody waits for"
@@ -547,7 +549,7 @@ def test_orphans_are_looked_for_once_a_day_where_a_checkpoint_was_made(littered)
 
 
 def entry(name, days_old):
-    return Entry(path=f"t/_residue/partition=0/{name}", size=1, modified_ms=-days_old * DAY_MS)
+    return StoreEntry(path=f"t/_residue/partition=0/{name}", size=1, modified_ms=-days_old * DAY_MS)
 
 
 def test_residue_that_a_finished_segment_names_stays_and_what_lost_to_it_goes():

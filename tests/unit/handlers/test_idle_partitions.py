@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.log.values import AppendOrigin
-from broker.replica.leader.isr import Answer, Committed
+from broker.replica.leader.isr import AlterPartitionResult, CommittedIsr
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.messages.data import (
@@ -357,7 +357,7 @@ class Story:
             return
         leader = self.sides[0].led[key].leader
         state = leader.state
-        if isinstance(state, Committed):
+        if isinstance(state, CommittedIsr):
             return
         isr = tuple(member for member, _ in state.proposal.isr)
         epochs = {
@@ -366,10 +366,10 @@ class Story:
         }
         answer = self.random.choice(
             [
-                Answer(error=ErrorCode.NONE, isr=isr, **epochs),
-                Answer(error=ErrorCode.NONE, isr=isr, **epochs),
-                Answer(error=ErrorCode.INELIGIBLE_REPLICA),
-                Answer(error=ErrorCode.UNKNOWN_SERVER_ERROR),
+                AlterPartitionResult(error=ErrorCode.NONE, isr=isr, **epochs),
+                AlterPartitionResult(error=ErrorCode.NONE, isr=isr, **epochs),
+                AlterPartitionResult(error=ErrorCode.INELIGIBLE_REPLICA),
+                AlterPartitionResult(error=ErrorCode.UNKNOWN_SERVER_ERROR),
             ]
         )
         self.both(lambda side: side.led[key].answered(state.proposal, answer))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 from kafka_ds.records.batch import (
     BatchHeader,
     ControlType,
@@ -63,7 +63,7 @@ class LogModel:
     def boundaries(self) -> list[int]:
         return [0, *(batch.header.next_offset for batch in self.batches)]
 
-    def replay(self) -> tuple[dict[int, ModelProducer], list[AbortedTransaction]]:
+    def replay(self) -> tuple[dict[int, ModelProducer], list[AbortedTxn]]:
         """The producers at the end, and the aborted transactions in the order of their markers."""
         producers: dict[int, ModelProducer] = {}
         aborted = []
@@ -86,7 +86,7 @@ class LogModel:
             if start >= 0 and batch.marker is ControlType.ABORT:
                 opened = [p.transaction_start for p in producers.values()]
                 stable = min((o for o in opened if o >= 0), default=header.base_offset + 1)
-                entry = AbortedTransaction(header.producer_id, start, header.base_offset, stable)
+                entry = AbortedTxn(header.producer_id, start, header.base_offset, stable)
                 aborted.append(entry)
         return producers, aborted
 

@@ -32,7 +32,7 @@ from broker.log.segment.index import (
     decode_aborted,
     encode_aborted,
 )
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.records.batch import read_header, stamp
 from tests.unit.log.log_model import client_batch
@@ -178,7 +178,7 @@ class TestIndexes:
             OffsetIndex.load(data, log_bytes=1000)
 
     def test_aborted_transactions(self) -> None:
-        entries = [AbortedTransaction(1, 0, 300, 301), AbortedTransaction(1, 903, 1203, 1204)]
+        entries = [AbortedTxn(1, 0, 300, 301), AbortedTxn(1, 903, 1203, 1204)]
         data = encode_aborted(entries)
         assert data[:34] == struct.pack(">hqqqq", 0, 1, 0, 300, 301)
         assert decode_aborted(data) == entries

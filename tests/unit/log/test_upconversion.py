@@ -14,7 +14,7 @@ from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from broker.log.recovery import upconversion
 from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
 from tests.fakes.memory_disk import MemoryDisk, PowerLoss
 from tests.unit.log.test_recovery import CONFIG, FOLDER, bases, content, open_log, path
@@ -112,7 +112,7 @@ def test_a_crash_at_any_step_loses_nothing(power: bool) -> None:
     entries = some_entries()[3:12]
     expected = all_records(entries)
     parts = old_segments(entries, 2)
-    aborted = AbortedTransaction(3, 1, 2, 2)
+    aborted = AbortedTxn(3, 1, 2, 2)
     for steps in range(10_000):
         disk = MemoryDisk()
         plant(disk, parts)
@@ -158,7 +158,7 @@ def test_a_log_that_was_upgraded_keeps_its_batches_epochs_and_aborted_transactio
     end = all_records(old)[-1].offset + 1
     new = build_batch([Record(end, NOW_MS, b"k", b"v")], leader_epoch=5)
     plant(disk, [(0, encode_all(old) + new)])
-    aborted = AbortedTransaction(3, end, end, end + 1)
+    aborted = AbortedTxn(3, end, end, end + 1)
     disk.plant(path(0, names.TRANSACTION_INDEX), encode_aborted([aborted]))
     disk.plant(f"{FOLDER}/{names.LEADER_EPOCH_CHECKPOINT}", encode_epochs([(5, end)]))
     log = open_log(disk, clean=True)

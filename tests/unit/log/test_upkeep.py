@@ -16,7 +16,7 @@ from broker.log.names import (
     TRANSACTION_INDEX,
 )
 from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTransaction
+from broker.log.values import AbortedTxn
 from tests.unit.log.log_model import client_batch
 from tests.unit.log.test_manager import NOW_MS, TOPIC_ID, Bench
 
@@ -202,7 +202,7 @@ def test_a_log_with_an_index_that_says_nothing_keeps_no_other_from_its_upkeep() 
     bench.stop()
     index = f"/a/t-1/{0:020d}{TRANSACTION_INDEX}"
     file = bench.disk.open(index, create=True)
-    file.write(encode_aborted([AbortedTransaction(7, 0, 1, 2)]), 0)
+    file.write(encode_aborted([AbortedTxn(7, 0, 1, 2)]), 0)
     bench.disk.kill()
     bench.start()
     bench.disk.contents(index)[:2] = b"\x7f\x7f"

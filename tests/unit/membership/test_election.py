@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.membership.election import NO_CONTROLLER, AskPeers, Claim, Election, Stance, Wait
+from broker.membership.election import (
+    NO_CONTROLLER,
+    AskPeers,
+    Claim,
+    ControllerElection,
+    Stance,
+    Wait,
+)
 from broker.membership.lease import Lease, decode_lease
 
 SESSION_MS = 9_000
@@ -18,8 +25,8 @@ LEASE = Lease(controller_id=2, controller_epoch=5, sequence=7, host="h", port=90
 
 def election(
     node_id: int = 1, *, controller_id: int = 2, controller_epoch: int = 5, now_ms: int = 0
-) -> Election:
-    return Election(
+) -> ControllerElection:
+    return ControllerElection(
         node_id,
         controller_id=controller_id,
         controller_epoch=controller_epoch,
@@ -136,7 +143,9 @@ def test_a_controller_that_no_majority_hears_is_deposed_though_its_lease_moves(
     assert action.is_dead
 
 
-def looked(machine: Election, *, until_ms: int, from_ms: int = 0, lease: Lease = LEASE) -> None:
+def looked(
+    machine: ControllerElection, *, until_ms: int, from_ms: int = 0, lease: Lease = LEASE
+) -> None:
     """Look at a lease that stands still, and hear the controller all along."""
     for now_ms in range(from_ms, until_ms + 1, LEASE_MS):
         machine.sees_lease(lease, now_ms)
@@ -310,7 +319,7 @@ def test_what_is_told_of_a_controller() -> None:
 class Candidate:
     """A machine, what its broker has read of the log, and whether it runs."""
 
-    machine: Election
+    machine: ControllerElection
     read: int
     node_id: int
     is_running: bool = True

@@ -25,7 +25,7 @@ from broker.metadata.events import (
     from_json,
     to_json,
 )
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from broker.metadata.topic_names import collision_key, why_illegal
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
@@ -67,7 +67,7 @@ TAKEN_BACK: list[Event] = [
 def replayed(events: list[Event], image: MetadataImage | None = None) -> MetadataImage:
     image = image or MetadataImage()
     for sequence, event in enumerate(events):
-        image.replay(event, Position(7, sequence))
+        image.replay(event, MetadataPosition(7, sequence))
     return image
 
 
@@ -123,7 +123,7 @@ def test_replay_builds_the_state() -> None:
     assert image.topics_by_id[ID_A] is topic
     assert topic.partitions == {0: PARTITION}
     assert topic.configs == {"retention.ms": "1"}
-    assert image.brokers[1].broker_epoch == Position(7, 2).epoch
+    assert image.brokers[1].broker_epoch == MetadataPosition(7, 2).epoch
     assert image.brokers[1].endpoint("PLAINTEXT") == ENDPOINT
     assert image.brokers[1].endpoint("OTHER") is None
     assert image.next_producer_id == 1000
@@ -136,7 +136,7 @@ def test_replay_builds_the_state() -> None:
 def test_a_snapshot_is_the_state() -> None:
     image = replayed(EVENTS)
     again = MetadataImage()
-    again.replay(image.snapshot(), Position(9, 0))
+    again.replay(image.snapshot(), MetadataPosition(9, 0))
     assert described(again) == described(image)
     assert again.version == 9
 
@@ -144,7 +144,7 @@ def test_a_snapshot_is_the_state() -> None:
 def test_a_snapshot_tells_nothing_new_to_who_knows_already() -> None:
     image = replayed(EVENTS)
     before = described(image)
-    image.replay(Snapshot(events=(TopicCreated(topic="z", topic_id=ID_B),)), Position(8, 0))
+    image.replay(Snapshot(events=(TopicCreated(topic="z", topic_id=ID_B),)), MetadataPosition(8, 0))
     assert described(image) == before
 
 
@@ -152,10 +152,10 @@ def test_a_copy_changes_alone() -> None:
     image = replayed(EVENTS)
     before = described(image.copy())
     other = image.copy()
-    other.replay(TopicDeleted(topic="a", topic_id=ID_A), Position(8, 0))
-    other.replay(TopicCreated(topic="b", topic_id=ID_B), Position(8, 1))
+    other.replay(TopicDeleted(topic="a", topic_id=ID_A), MetadataPosition(8, 0))
+    other.replay(TopicCreated(topic="b", topic_id=ID_B), MetadataPosition(8, 1))
     for event in TAKEN_BACK:
-        other.replay(event, Position(8, 2))
+        other.replay(event, MetadataPosition(8, 2))
     assert described(image) == before
     assert not other.security.acls
     assert not other.security.quotas
@@ -165,10 +165,10 @@ def test_a_copy_changes_alone() -> None:
 
 def test_a_deleted_topic_leaves_its_name_free() -> None:
     image = replayed(EVENTS)
-    image.replay(TopicDeleted(topic="a", topic_id=ID_A), Position(8, 0))
+    image.replay(TopicDeleted(topic="a", topic_id=ID_A), MetadataPosition(8, 0))
     assert not image.topics
     assert not image.topics_by_id
-    image.replay(TopicCreated(topic="A", topic_id=ID_B), Position(8, 1))
+    image.replay(TopicCreated(topic="A", topic_id=ID_B), MetadataPosition(8, 1))
     assert image.topics["A"].topic_id == ID_B
 
 
@@ -177,8 +177,8 @@ def test_a_setting_taken_back_is_gone() -> None:
     gone = ConfigChanged(
         resource_type=TOPIC_RESOURCE, resource_name="a", name="retention.ms", value=None
     )
-    image.replay(gone, Position(8, 0))
-    image.replay(gone, Position(8, 1))
+    image.replay(gone, MetadataPosition(8, 0))
+    image.replay(gone, MetadataPosition(8, 1))
     assert image.topics["a"].configs == {}
 
 
@@ -202,11 +202,13 @@ def test_a_setting_taken_back_is_gone() -> None:
 )
 def test_a_log_that_contradicts_itself_is_an_error(event: Event) -> None:
     with pytest.raises(ValueError, match="metadata log"):
-        replayed(EVENTS).replay(event, Position(8, 0))
+        replayed(EVENTS).replay(event, MetadataPosition(8, 0))
 
 
 def test_broker_epochs_grow_with_the_log() -> None:
-    assert Position(1, 0).epoch < Position(1, 1).epoch < Position(2, 0).epoch
+    assert (
+        MetadataPosition(1, 0).epoch < MetadataPosition(1, 1).epoch < MetadataPosition(2, 0).epoch
+    )
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a" * 250, "a b", "a/b", "ä", "a\n", "a\0"])

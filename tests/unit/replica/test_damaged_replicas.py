@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from broker.metadata.events import Event, TopicDeleted
-from broker.metadata.image import Position
+from broker.metadata.image import MetadataPosition
 from tests.loops import in_loop
 from tests.unit.records.old_sets import message
 from tests.unit.replica.test_manager import (
@@ -55,7 +55,7 @@ async def test_a_damaged_log_that_is_no_replica_any_more_is_set_aside(
     if is_seen:
         await bench.commit(gone)
     else:
-        bench.image.replay(gone, Position(99, 0))
+        bench.image.replay(gone, MetadataPosition(99, 0))
         await bench.restart()
     (folder,) = [name for name in bench.folders() if name.startswith("t-1")]
     assert folder.endswith("-stray")

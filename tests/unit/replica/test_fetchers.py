@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from broker.byte_rate import ByteRate
-from broker.log.durability import NotWritten
+from broker.log.durability import NotFlushed
 from broker.log.log import Log
 from broker.metadata.image import TopicImage
 from broker.replica.fetcher.context import THROTTLED_REPLICAS
@@ -78,7 +78,7 @@ async def test_what_a_full_disk_did_not_flush_is_not_told_to_the_leader() -> Non
         for _ in range(3):
             await until(lambda: background.waiting)
             assert told(leader) == {0}
-            background.refuse(NotWritten(errno.ENOSPC, "full"))
+            background.refuse(NotFlushed(errno.ENOSPC, "full"))
         await until(lambda: background.waiting)
         background.run()
         await until(lambda: told(leader) == {0, 1})

@@ -7,8 +7,8 @@ import pytest
 from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import (
-    Answer,
-    Committed,
+    AlterPartitionResult,
+    CommittedIsr,
     PartitionState,
     PendingExpand,
     PendingShrink,
@@ -56,9 +56,9 @@ def shrinking() -> tuple[LeaderPartition, Proposal]:
     return partition, proposal_of(partition.tick(T0 + LAG_MS + 1))
 
 
-def answer_to(proposal: Proposal, **changes: object) -> Answer:
+def answer_to(proposal: Proposal, **changes: object) -> AlterPartitionResult:
     """The controller has done as it was asked."""
-    done = Answer(
+    done = AlterPartitionResult(
         error=ErrorCode.NONE,
         isr=tuple(member for member, _ in proposal.isr),
         leader_epoch=proposal.leader_epoch,
@@ -203,7 +203,7 @@ def test_success_is_committed_with_its_epoch() -> None:
     partition, proposal = expanding()
     effects = partition.alter_partition_answered(proposal, answer_to(proposal), T0)
     assert effects == (NoteIsr(expanded=True),)
-    assert partition.state == Committed(frozenset({1, 2, 3}))
+    assert partition.state == CommittedIsr(frozenset({1, 2, 3}))
     assert partition.partition_epoch == 10
     # What the metadata say of the same change is no news, but for what an answer does not tell.
     same = changed(THREE, replicas=(1, 2, 3, 4))
@@ -235,12 +235,14 @@ def test_a_success_of_another_epoch_is_none(begin: object) -> None:
 def test_an_outdated_proposal_waits_for_metadata(begin: object, code: ErrorCode) -> None:
     partition, proposal = begin()  # type: ignore[operator]
     state = partition.state
-    assert partition.alter_partition_answered(proposal, Answer(error=code), T0) == (NoteIsr(),)
+    assert partition.alter_partition_answered(proposal, AlterPartitionResult(error=code), T0) == (
+        NoteIsr(),
+    )
     # It may have been carried out: until then the maximal ISR stays what it is.
     assert partition.state is state
     assert fetch(partition, 3, END) == () or partition.state is state
     partition.changed(changed(THREE, isr=(1, 3)), T0)
-    assert partition.state == Committed(frozenset({1, 3}))
+    assert partition.state == CommittedIsr(frozenset({1, 3}))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
@@ -249,9 +251,9 @@ def test_what_was_not_done_for_certain_is_as_before(code: ErrorCode) -> None:
     partition.appended(20, T0)
     fetch(partition, 2, 20)
     late = T0 + LAG_MS + 1
-    effects = partition.alter_partition_answered(proposal, Answer(error=code), late)
+    effects = partition.alter_partition_answered(proposal, AlterPartitionResult(error=code), late)
     assert effects == (NoteIsr(), AdvanceHighWatermark(20))
-    assert partition.state == Committed(frozenset({1, 2}))
+    assert partition.state == CommittedIsr(frozenset({1, 2}))
     assert proposal_of(fetch(partition, 3, 20, now_ms=late))
 
 
@@ -266,7 +268,7 @@ def test_what_was_not_done_for_certain_is_as_before(code: ErrorCode) -> None:
 )
 def test_a_passing_trouble_is_asked_again_soon(code: ErrorCode) -> None:
     partition, proposal = expanding()
-    effects = partition.alter_partition_answered(proposal, Answer(error=code), T0)
+    effects = partition.alter_partition_answered(proposal, AlterPartitionResult(error=code), T0)
     assert effects == (NoteIsr(), ProposeIsr(proposal, RETRY_MS))
     partition.alter_partition_answered(proposal, answer_to(proposal), T0)
     assert partition.isr == {1, 2, 3}
@@ -275,8 +277,11 @@ def test_a_passing_trouble_is_asked_again_soon(code: ErrorCode) -> None:
 def test_metadata_that_come_first_win() -> None:
     partition, proposal = expanding()
     assert partition.changed(changed(TWO_IN_SYNC, isr=(1, 2, 3)), T0) == (NoteIsr(expanded=True),)
-    assert partition.state == Committed(frozenset({1, 2, 3}))
-    for answer in (answer_to(proposal), Answer(error=ErrorCode.INVALID_UPDATE_VERSION)):
+    assert partition.state == CommittedIsr(frozenset({1, 2, 3}))
+    for answer in (
+        answer_to(proposal),
+        AlterPartitionResult(error=ErrorCode.INVALID_UPDATE_VERSION),
+    ):
         assert partition.alter_partition_answered(proposal, answer, T0) == ()
     assert partition.isr == {1, 2, 3}
 
@@ -303,7 +308,7 @@ def committed() -> tuple[LeaderPartition, Proposal]:
 @pytest.mark.parametrize(
     ("begin", "kind", "isr", "maximal"),
     [
-        (committed, Committed, {1, 2, 3}, {1, 2, 3}),
+        (committed, CommittedIsr, {1, 2, 3}, {1, 2, 3}),
         (expanding, PendingExpand, {1, 2}, {1, 2, 3}),
         (shrinking, PendingShrink, {1, 2, 3}, {1, 2, 3}),
     ],
@@ -323,4 +328,4 @@ def test_newer_metadata_end_whatever_is_under_way(
 ) -> None:
     partition, _ = begin()  # type: ignore[operator]
     partition.changed(replace(newer, partition_epoch=30), T0)
-    assert partition.state == Committed(frozenset(newer.isr))
+    assert partition.state == CommittedIsr(frozenset(newer.isr))

@@ -24,7 +24,7 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.image import MetadataImage, Position
+from broker.metadata.image import MetadataImage, MetadataPosition
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
@@ -145,7 +145,7 @@ class Bench:
         """Make events durable, then let them take effect."""
         self._version += 1
         for number, event in enumerate(events):
-            self.image.replay(event, Position(self._version, number))
+            self.image.replay(event, MetadataPosition(self._version, number))
         await self.manager.apply(events)
 
     async def create(self, *registrations: PartitionRegistration) -> None:
@@ -365,7 +365,7 @@ async def test_a_replica_that_moved_away_unseen_is_set_aside() -> None:
     await bench.create(registered(OTHER))
     give(bench.followed(), 3, watermark=3)
     away = changed(registered(OTHER, 1, replicas=(OTHER, THIRD)))
-    bench.image.replay(away, Position(99, 0))
+    bench.image.replay(away, MetadataPosition(99, 0))
     await bench.restart()
     assert [name for name in bench.folders() if name.endswith("-stray")]
     assert bench.manager.replica("t", 0) is None

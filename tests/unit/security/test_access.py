@@ -12,7 +12,7 @@ import pytest
 
 import broker.handlers
 from broker.config.access import STANDARD_AUTHORIZER
-from broker.metadata.acls import Operation, ResourceType
+from broker.metadata.acls import AclOperation, ResourceType
 from broker.metadata.image import MetadataImage
 from broker.principal import (
     ANONYMOUS,
@@ -97,7 +97,7 @@ def test_no_api_is_missing() -> None:
 def test_what_is_between_brokers_wants_cluster_action() -> None:
     for served in SERVED:
         if served.internal:
-            assert ACCESS[served.name] == (Whole(Operation.CLUSTER_ACTION, ACCESS[served.name][0].resource),)  # type: ignore[union-attr]  # fmt: skip
+            assert ACCESS[served.name] == (Whole(AclOperation.CLUSTER_ACTION, ACCESS[served.name][0].resource),)  # type: ignore[union-attr]  # fmt: skip
 
 
 def nobody() -> SimpleNamespace:
@@ -200,7 +200,7 @@ def metadata_of(*names: str, create: bool = False) -> MetadataRequest:
 async def test_topics_are_described_read_and_written_by_whom_acls_let(tmp_path: Path) -> None:
     async with in_process(tmp_path, **SETTINGS) as broker:
         open_id, closed_id = await broker.create("open"), await broker.create("closed")
-        await allow(broker, TOPIC, "open", Operation.READ, Operation.WRITE)
+        await allow(broker, TOPIC, "open", AclOperation.READ, AclOperation.WRITE)
 
         def asks(request: Any, version: int) -> Any:
             return broker.ask(request, version, principal=ALICE)
@@ -209,7 +209,7 @@ async def test_topics_are_described_read_and_written_by_whom_acls_let(tmp_path: 
         assert [topic.name for topic in everything.topics] == ["open"]
         named = await asks(metadata_of("open", "closed", "absent"), 9)
         assert [topic.error_code for topic in named.topics] == [0, DENIED, DENIED]
-        bits = 1 << Operation.READ | 1 << Operation.WRITE | 1 << Operation.DESCRIBE
+        bits = 1 << AclOperation.READ | 1 << AclOperation.WRITE | 1 << AclOperation.DESCRIBE
         assert named.topics[0].topic_authorized_operations == bits
         by_id = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=closed_id)])
         assert (await asks(by_id, 12)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -255,7 +255,7 @@ async def test_topics_are_described_read_and_written_by_whom_acls_let(tmp_path: 
         assert set(broker.node.metadata.topics) == {"open", "closed"}
         assert open_id != closed_id
         # Whoever may do all to the cluster may delete any topic, as in Kafka (ControllerApis).
-        await allow(broker, CLUSTER, "kafka-cluster", Operation.ALL)
+        await allow(broker, CLUSTER, "kafka-cluster", AclOperation.ALL)
         assert [each.error_code for each in (await asks(gone, 6)).responses] == [0, 0]
         await broker.create("named")
         by_name = DeleteTopicsRequest(topic_names=["named"], timeout_ms=1000)
@@ -278,9 +278,9 @@ async def test_acls_that_are_made_at_one_broker_hold_at_the_others(tmp_path: Pat
                     await asyncio.sleep(0.01)
 
         await until_second_says(DENIED)
-        await allow(first, TOPIC, "a", Operation.READ)
+        await allow(first, TOPIC, "a", AclOperation.READ)
         await until_second_says(ErrorCode.NONE)
-        await allow(first, TOPIC, "a", Operation.ALL, permission=2)
+        await allow(first, TOPIC, "a", AclOperation.ALL, permission=2)
         await until_second_says(DENIED)
 
 
@@ -289,7 +289,7 @@ async def test_a_session_that_is_older_than_an_acl_obeys_it(tmp_path: Path) -> N
     async with in_process(tmp_path, **SETTINGS) as broker:
         await broker.create("a")
         await broker.produce("a", batch_of([b"x"]))
-        await allow(broker, TOPIC, "a", Operation.READ)
+        await allow(broker, TOPIC, "a", AclOperation.READ)
         part = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
         wanted = FetchTopic(topic="a", partitions=[part])
         first = FetchRequest(
@@ -298,7 +298,7 @@ async def test_a_session_that_is_older_than_an_acl_obeys_it(tmp_path: Path) -> N
         opened = await broker.ask(first, 12, principal=ALICE)
         assert opened.session_id
         assert opened.responses[0].partitions[0].error_code == ErrorCode.NONE
-        await allow(broker, TOPIC, "a", Operation.READ, permission=2)
+        await allow(broker, TOPIC, "a", AclOperation.READ, permission=2)
         again = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, session_id=opened.session_id,
                              session_epoch=1, topics=[])  # fmt: skip
         denied = await broker.ask(again, 12, principal=ALICE)
@@ -327,12 +327,12 @@ async def test_groups_transactions_and_the_cluster(
         )
         assert (await asks(join, 5)).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
         find = FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"])
-        await allow(broker, GROUP, "h", Operation.READ)
+        await allow(broker, GROUP, "h", AclOperation.READ)
         found = {each.key: each.error_code for each in (await asks(find, 4)).coordinators}
         assert found["g"] == ErrorCode.GROUP_AUTHORIZATION_FAILED
         assert found["h"] == ErrorCode.NONE
 
-        await allow(broker, TOPIC, "a", Operation.READ)
+        await allow(broker, TOPIC, "a", AclOperation.READ)
         commit = OffsetCommitRequest(member_id="", generation_id_or_member_epoch=-1, group_id="h",
             topics=[
                 OffsetCommitRequestTopic(name=name, partitions=[
@@ -368,11 +368,14 @@ async def test_groups_transactions_and_the_cluster(
         )
         by_name = {each.group_id: each for each in described.groups}
         assert by_name["g"].error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-        assert by_name["h"].authorized_operations == 1 << Operation.READ | 1 << Operation.DESCRIBE
+        assert (
+            by_name["h"].authorized_operations
+            == 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
+        )
 
         plain = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
         assert (await asks(plain, 4)).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-        await allow(broker, TOPIC, "b", Operation.WRITE)
+        await allow(broker, TOPIC, "b", AclOperation.WRITE)
         assert (await asks(plain, 4)).error_code == ErrorCode.NONE, (
             "who may write anywhere may be idempotent"
         )
@@ -380,7 +383,7 @@ async def test_groups_transactions_and_the_cluster(
         named = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1000)
         refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (await asks(named, 4)).error_code == refused
-        await allow(broker, TXN, "t", Operation.WRITE)
+        await allow(broker, TXN, "t", AclOperation.WRITE)
         adding = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id="t", v3_and_below_producer_id=1, v3_and_below_producer_epoch=0,
             v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("a", "b")],
@@ -397,14 +400,14 @@ async def test_groups_transactions_and_the_cluster(
         assert (await asks(create, 7)).topics[0].error_code == DENIED
         auto = await asks(metadata_of("new", create=True), 9)
         assert auto.topics[0].error_code == DENIED
-        await allow(broker, TOPIC, "new", Operation.DESCRIBE)
+        await allow(broker, TOPIC, "new", AclOperation.DESCRIBE)
         assert (await asks(metadata_of("new", create=True), 9)).topics[0].error_code == DENIED
-        await allow(broker, CLUSTER, "kafka-cluster", Operation.CREATE)
+        await allow(broker, CLUSTER, "kafka-cluster", AclOperation.CREATE)
         cluster = DescribeClusterRequest(include_cluster_authorized_operations=True)
         # Who may not describe the cluster is not told what it may do there either (AuthHelper).
         assert (await asks(cluster, 0)).cluster_authorized_operations == 0
-        await allow(broker, CLUSTER, "kafka-cluster", Operation.DESCRIBE)
-        bits = 1 << Operation.CREATE | 1 << Operation.DESCRIBE
+        await allow(broker, CLUSTER, "kafka-cluster", AclOperation.DESCRIBE)
+        bits = 1 << AclOperation.CREATE | 1 << AclOperation.DESCRIBE
         assert (await asks(cluster, 0)).cluster_authorized_operations == bits
         assert (await asks(metadata_of("new", create=True), 9)).topics[
             0
@@ -432,8 +435,8 @@ async def test_groups_transactions_and_the_cluster(
 async def test_members_of_the_consumer_protocol_see_what_they_may_describe(tmp_path: Path) -> None:
     async with in_process(tmp_path, **SETTINGS, offsets_topic_num_partitions=1) as broker:
         ids = {await broker.create("t-open"): "t-open", await broker.create("t-closed"): "t-closed"}
-        await allow(broker, GROUP, "g", Operation.READ)
-        await allow(broker, TOPIC, "t-open", Operation.DESCRIBE)
+        await allow(broker, GROUP, "g", AclOperation.READ)
+        await allow(broker, TOPIC, "t-open", AclOperation.DESCRIBE)
         member = ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=1000, topic_partitions=[],
             subscribed_topic_names=["t-open", "t-closed"],
@@ -450,12 +453,12 @@ async def test_members_of_the_consumer_protocol_see_what_they_may_describe(tmp_p
         assert (answer.error_code, answer.assignment) == (DENIED, None)
         member.subscribed_topic_names, member.subscribed_topic_regex = None, "t-.*"
         assert await beat() == ["t-open"]
-        await allow(broker, TOPIC, "t-closed", Operation.DESCRIBE)
+        await allow(broker, TOPIC, "t-closed", AclOperation.DESCRIBE)
         assert await beat() == ["t-closed", "t-open"], "an ACL is a reason to look again"
         describe = ConsumerGroupDescribeRequest(group_ids=["g"])
         described = (await broker.ask(describe, 1, principal=ALICE)).groups[0]
         assert (described.error_code, len(described.members)) == (0, 1)
-        await allow(broker, TOPIC, "t-closed", Operation.DESCRIBE, permission=2)
+        await allow(broker, TOPIC, "t-closed", AclOperation.DESCRIBE, permission=2)
         described = (await broker.ask(describe, 1, principal=ALICE)).groups[0]
         assert (described.error_code, described.members) == (DENIED, [])
 

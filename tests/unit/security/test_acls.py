@@ -11,7 +11,7 @@ from broker.metadata.acls import (
     Acl,
     AclFilter,
     AclIndex,
-    Operation,
+    AclOperation,
     PatternType,
     Permission,
     ResourceType,
@@ -21,7 +21,12 @@ from broker.security.authorization.authorizer import OPERATIONS, Authorizer
 
 ALICE, BOB = Principal("User", "alice"), Principal("User", "bob")
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
-READ, WRITE, DESCRIBE, ALL = Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.ALL
+READ, WRITE, DESCRIBE, ALL = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.DESCRIBE,
+    AclOperation.ALL,
+)
 ALLOW, DENY = Permission.ALLOW, Permission.DENY
 HERE, THERE = "10.0.0.1", "10.0.0.2"
 
@@ -87,9 +92,9 @@ def test_super_users_are_not_denied() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [READ, WRITE, Operation.DELETE, Operation.ALTER, DESCRIBE, ALL]
+    "given", [READ, WRITE, AclOperation.DELETE, AclOperation.ALTER, DESCRIBE, ALL]
 )  # fmt: skip
-def test_what_implies_describe(given: Operation) -> None:
+def test_what_implies_describe(given: AclOperation) -> None:
     assert may(authorizer(acl("a", given)), DESCRIBE)
     assert may(authorizer(acl("a", DESCRIBE), acl("a", given, permission=DENY)), DESCRIBE) is (
         given not in (DESCRIBE, ALL)
@@ -97,10 +102,10 @@ def test_what_implies_describe(given: Operation) -> None:
 
 
 def test_what_does_not_imply() -> None:
-    for given in (Operation.CREATE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS):
+    for given in (AclOperation.CREATE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS):
         assert not may(authorizer(acl("a", given)), DESCRIBE)
-    assert may(authorizer(acl("a", Operation.ALTER_CONFIGS)), Operation.DESCRIBE_CONFIGS)
-    assert not may(authorizer(acl("a", Operation.ALTER)), Operation.DESCRIBE_CONFIGS)
+    assert may(authorizer(acl("a", AclOperation.ALTER_CONFIGS)), AclOperation.DESCRIBE_CONFIGS)
+    assert not may(authorizer(acl("a", AclOperation.ALTER)), AclOperation.DESCRIBE_CONFIGS)
     assert not may(authorizer(acl("a", DESCRIBE)), READ)
 
 
@@ -185,9 +190,9 @@ def test_any_topic_where_nobody_is_kept_from_any() -> None:
 
 
 def test_the_operations_on_a_resource() -> None:
-    by = authorizer(acl("a", READ), acl("a", Operation.ALTER_CONFIGS))
+    by = authorizer(acl("a", READ), acl("a", AclOperation.ALTER_CONFIGS))
     assert set(by.operations(ALICE, HERE, TOPIC, "a")) == {
-        READ, DESCRIBE, Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS,
+        READ, DESCRIBE, AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS,
     }  # fmt: skip
     everything = authorizer(acl(CLUSTER_NAME, ALL, kind=CLUSTER))
     assert everything.operations(ALICE, HERE, CLUSTER, CLUSTER_NAME) == OPERATIONS[CLUSTER]
@@ -195,7 +200,7 @@ def test_the_operations_on_a_resource() -> None:
 
 ANY = AclFilter(
     resource_type=ResourceType.ANY, resource_name=None, pattern_type=PatternType.ANY, principal=None,
-    host=None, operation=Operation.ANY, permission=Permission.ANY,
+    host=None, operation=AclOperation.ANY, permission=Permission.ANY,
 )  # fmt: skip
 
 
@@ -232,7 +237,7 @@ def test_what_a_filter_means(changes: dict[str, object], given: Acl, expected: b
         ({"resource_type": ResourceType.ANY}, "resourceType ANY"),
         ({"resource_type": 99}, "resourceType 99"),
         ({"pattern_type": PatternType.MATCH}, "patternType MATCH"),
-        ({"operation": Operation.ANY}, "operation ANY"),
+        ({"operation": AclOperation.ANY}, "operation ANY"),
         ({"permission": Permission.UNKNOWN}, "permissionType UNKNOWN"),
         ({"resource_name": ""}, "should not be empty"),
         ({"resource_type": CLUSTER}, "kafka-cluster"),

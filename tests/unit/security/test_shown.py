@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.metadata.acls import Operation
+from broker.metadata.acls import AclOperation
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     AddPartitionsToTxnRequest,
@@ -41,10 +41,10 @@ async def test_what_may_not_be_described_is_not_told_beside_what_may(
     async with in_process(tmp_path, **SETTINGS, **ONE_PARTITION) as broker:
         for name in ("a", "b", "c"):
             await broker.create(name)
-        await allow(broker, TOPIC, "a", Operation.READ)
-        await allow(broker, TOPIC, "c", Operation.READ)
-        await allow(broker, TXN, "t", Operation.WRITE)
-        await allow(broker, CLUSTER, "kafka-cluster", Operation.CREATE)
+        await allow(broker, TOPIC, "a", AclOperation.READ)
+        await allow(broker, TOPIC, "c", AclOperation.READ)
+        await allow(broker, TXN, "t", AclOperation.WRITE)
+        await allow(broker, CLUSTER, "kafka-cluster", AclOperation.CREATE)
 
         def asks(request: Any, version: int) -> Any:
             return broker.ask(request, version, principal=ALICE)
@@ -95,7 +95,7 @@ async def test_what_may_not_be_described_is_not_told_beside_what_may(
         assert (made.error_code, made.topic_config_error_code) == (0, DENIED)
         assert made.topic_id == broker.node.metadata.topics["d"].topic_id
         assert (made.num_partitions, made.replication_factor, made.configs) == (-1, -1, [])
-        await allow(broker, TOPIC, "e", Operation.DESCRIBE_CONFIGS)
+        await allow(broker, TOPIC, "e", AclOperation.DESCRIBE_CONFIGS)
         (made,) = (await asks(new("e"), 7)).topics
         assert (made.topic_config_error_code, made.num_partitions) == (0, 2) and made.configs
         every = await asks(MetadataRequest(topics=None), 12)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from kafka_ds.sink import protocol
-from kafka_ds.sink.protocol import Attempt, BatchCommit, Job, LastCommit, Span
+from kafka_ds.sink.protocol import BatchAttempt, BatchCommit, Job, LastCommit, Span
 
 QUERY = "query"
 PARTITIONS = 2
@@ -167,7 +167,7 @@ class World:
 
 
 def task(
-    world: World, name: str, rows: list[Row], random: Random, messages: list[Attempt]
+    world: World, name: str, rows: list[Row], random: Random, messages: list[BatchAttempt]
 ) -> Iterator[None]:
     """One attempt, a step at a time."""
     yield
@@ -185,7 +185,9 @@ def task(
         for p, at in written.items()
     )
     if spans:
-        messages.append(Attempt(transactional_id=name, producer_id=0, epoch=epoch, spans=spans))
+        messages.append(
+            BatchAttempt(transactional_id=name, producer_id=0, epoch=epoch, spans=spans)
+        )
 
 
 @dataclass
@@ -216,7 +218,7 @@ def life(
         rows = [(batch, n) for n in range(row_count)]
         random.shuffle(rows)
         task_count = random.randint(1, 3)
-        winners: list[Attempt] = []
+        winners: list[BatchAttempt] = []
         for n in range(task_count):
             yield from _run_task(world, n, rows[n::task_count], random, loose, winners)
         try:
@@ -230,12 +232,12 @@ def life(
 
 
 def _run_task(
-    world: World, n: int, rows: list[Row], random: Random, loose: Loose, winners: list[Attempt]
+    world: World, n: int, rows: list[Row], random: Random, loose: Loose, winners: list[BatchAttempt]
 ) -> Step:
     """One that succeeds, among others that are slower or die: speculation and retries."""
     number = 0
     while True:
-        messages: list[Attempt] = []
+        messages: list[BatchAttempt] = []
         running = task(world, f"{n}-{number}", rows, random, messages)
         number += 1
         steps = random.randrange(len(rows) + 2) if random.random() < 0.3 else None

@@ -27,7 +27,7 @@ from kafka_ds.records.batch import Codec, Record, build_batch
 from kafka_ds.sink.columns import check_columns
 from kafka_ds.sink.exactly_once import ExactlyOnceCommitter
 from kafka_ds.sink.options import SinkOptions, parse_sink_options
-from kafka_ds.sink.protocol import Attempt, Span
+from kafka_ds.sink.protocol import BatchAttempt, Span
 from kafka_ds.sink.writer import TransactionalSink
 from tests.unit.source.source_broker import CLOSE, scripted
 
@@ -111,7 +111,7 @@ def test_a_commit_checks_the_topic_of_decisions_once() -> None:
 # -- what became of a decided attempt ---------------------------------------------------------------
 
 SPAN = Span(topic="t", partition=0, first_offset=10, last_offset=14, record_count=5)
-ATTEMPT = Attempt(transactional_id="p-0-0", producer_id=7, epoch=3, spans=(SPAN,))
+ATTEMPT = BatchAttempt(transactional_id="p-0-0", producer_id=7, epoch=3, spans=(SPAN,))
 
 
 def was_aborted(monkeypatch: pytest.MonkeyPatch, left: Sequence[int], *, aborted: bool) -> bool:

@@ -30,7 +30,7 @@ from kafka_ds.sink.commit_records import (
     lock_id,
 )
 from kafka_ds.sink.options import SINK_OPTIONS, SinkOptions, parse_sink_options
-from kafka_ds.sink.protocol import Attempt, BatchCommit, LastCommit, Span
+from kafka_ds.sink.protocol import BatchAttempt, BatchCommit, LastCommit, Span
 from kafka_ds.topic.batches.arrow import columns_of
 
 SERVERS = {"kafka.bootstrap.servers": "h:9092"}
@@ -238,7 +238,7 @@ DECISION = BatchCommit(
     query="q",
     batch=7,
     attempts=(
-        Attempt(
+        BatchAttempt(
             transactional_id="p-0-0",
             producer_id=2**40,
             epoch=3,

@@ -16,7 +16,7 @@ from kafka_ds.errors import (
     RunSuperseded,
 )
 from kafka_ds.sink import protocol
-from kafka_ds.sink.protocol import Attempt, BatchCommit, Job, LastCommit, Span
+from kafka_ds.sink.protocol import BatchAttempt, BatchCommit, Job, LastCommit, Span
 from tests.model_runs import examples
 from tests.unit.sink.sink_world import QUERY, Checkpoint, Fenced, Loose, Step, World, life
 
@@ -235,7 +235,7 @@ def test_a_mutation_is_seen(mutation: type[World]) -> None:
 
 # -- refusals ---------------------------------------------------------------------------------------
 
-MINE = Attempt(
+MINE = BatchAttempt(
     transactional_id="0-0",
     producer_id=1,
     epoch=0,
@@ -260,7 +260,9 @@ def job(batch: int, run: str | None = None) -> Job:
     return Job(query=QUERY, batch=batch, run=run)
 
 
-def last(batch: int, *attempts: Attempt, query: str = QUERY, finished: bool = False) -> LastCommit:
+def last(
+    batch: int, *attempts: BatchAttempt, query: str = QUERY, finished: bool = False
+) -> LastCommit:
     batch_commit = BatchCommit(query=query, batch=batch, attempts=attempts)
     return LastCommit(batch_commit=batch_commit, finished=finished)
 

@@ -10,12 +10,12 @@ from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.plan.scan_plan import (
     ColdPiece,
-    FileSlice,
     HotPiece,
     LakeFile,
     LakeView,
     PartitionView,
     Plan,
+    TableFileSlice,
     plan_scan,
 )
 
@@ -60,7 +60,7 @@ def views(draw: st.DrawFn, partition: int = 0) -> PartitionView:
     )
 
 
-def cold_slices(plan: Plan, partition: int) -> list[FileSlice]:
+def cold_slices(plan: Plan, partition: int) -> list[TableFileSlice]:
     return [
         file_slice
         for task in plan.tasks

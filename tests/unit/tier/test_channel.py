@@ -18,7 +18,7 @@ from broker.crash_points import (
 )
 from broker.ipc import child
 from broker.ipc.channel import BlockingChannel, ChannelProtocol
-from broker.ipc.child import Worker, WorkerFailed, WorkerLost
+from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.ipc.codec import decode, encode
 from broker.ipc.memory import Trimmer, resident_file_bytes
 from broker.ipc.worker import Worker as Serving
@@ -77,7 +77,7 @@ def test_frames_of_any_size_cross_both_ways() -> None:
     assert found == [b"".join(bytes(each) for each in payload) for payload in payloads]
 
 
-def worker_of(folder: Path, **settings: object) -> Worker:
+def worker_of(folder: Path, **settings: object) -> ChildWorker:
     begin_lake(folder)
     made = TierSettings(lake_uri=str(folder), **settings)  # type: ignore[arg-type]
     return new_worker(made.worker_arguments(), SystemClock(), idle_ms=made.lake_worker_idle_ms)
@@ -211,7 +211,7 @@ def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def run() -> None:
         process: Any = EndsAsItIsKilled()
-        await Worker._reap(process)
+        await ChildWorker._reap(process)
 
     asyncio.run(run())
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from broker.ipc.codec import decode, encode
 from kafka_ds.topic.expiration import (
-    Held,
+    ExpirationReason,
+    HeldRange,
     Outlook,
-    Reason,
-    Residue,
+    ResidueFile,
     Retention,
     decide,
     horizon,
@@ -31,10 +31,10 @@ KEEP_ALL = Retention(
 
 def held(
     count: int, *, size: int = 100, newest: int = 0, step: int = 1000, ours: bool = True
-) -> list[Held]:
+) -> list[HeldRange]:
     """Ranges of ten offsets each, each `step` ms younger than the one before."""
     return [
-        Held(
+        HeldRange(
             start_offset=number * 10,
             end_offset=number * 10 + 9,
             size_bytes=size,
@@ -56,7 +56,7 @@ def test_by_time_a_range_goes_with_its_newest_record() -> None:
     ranges = held(5, newest=NOW_MS - 4000)
     decision = decide(ranges, replace(KEEP_ALL, retention_ms=3000))
     assert (decision.log_start_offset, decision.expired) == (20, 2)
-    assert decision.reasons == {Reason.TIME}
+    assert decision.reasons == {ExpirationReason.TIME}
     assert decision.oldest_ms == NOW_MS - 2000
     assert decide(ranges, replace(KEEP_ALL, retention_ms=2999)).log_start_offset == 20
     assert decide(ranges, replace(KEEP_ALL, retention_ms=3001)).log_start_offset == 10
@@ -80,7 +80,7 @@ def test_the_first_that_stays_keeps_all_behind_it() -> None:
 def test_by_size_what_is_left_is_still_as_large_as_the_limit() -> None:
     by_size = replace(KEEP_ALL, retention_bytes=250)
     assert decide(held(5), by_size).log_start_offset == 20
-    assert decide(held(5), by_size).reasons == {Reason.SIZE}
+    assert decide(held(5), by_size).reasons == {ExpirationReason.SIZE}
     assert decide(held(5), replace(by_size, retention_bytes=300)).log_start_offset == 20
     assert decide(held(5), replace(by_size, retention_bytes=301)).log_start_offset == 10
     assert decide(held(5), replace(by_size, retention_bytes=0)).log_start_offset == 50
@@ -96,7 +96,7 @@ def test_time_makes_room_for_size() -> None:
     both = replace(KEEP_ALL, retention_ms=1000, retention_bytes=300)
     ranges = held(5, newest=NOW_MS - 2000)
     assert decide(ranges, both).log_start_offset == 20
-    assert decide(ranges, both).reasons == {Reason.TIME}
+    assert decide(ranges, both).reasons == {ExpirationReason.TIME}
 
 
 def test_nothing_at_or_above_the_high_watermark_goes() -> None:
@@ -147,7 +147,7 @@ def test_it_takes_what_must_go_and_no_more(
     limit: int,
 ) -> None:
     ranges = [
-        Held(start_offset=i * 10, end_offset=i * 10 + 9, size_bytes=size, newest_ms=times[i])
+        HeldRange(start_offset=i * 10, end_offset=i * 10 + 9, size_bytes=size, newest_ms=times[i])
         for i, size in enumerate(sizes)
     ]
     retention = Retention(
@@ -165,10 +165,10 @@ def test_it_takes_what_must_go_and_no_more(
     gone, left = counted[: decision.expired], counted[decision.expired :]
     assert decision.log_start_offset == (gone[-1].end_offset + 1 if gone else start)
 
-    def is_old(each: Held) -> bool:
+    def is_old(each: HeldRange) -> bool:
         return 0 <= retention_ms <= 110 and each.newest_ms <= 110 - retention_ms
 
-    def is_too_much(behind: list[Held]) -> bool:
+    def is_too_much(behind: list[HeldRange]) -> bool:
         rest = local + sum(each.size_bytes for each in behind)
         return retention_bytes >= 0 and rest >= retention_bytes
 
@@ -243,12 +243,12 @@ def test_the_horizon_is_where_the_first_file_that_stays_begins() -> None:
 
 def test_of_the_residue_the_last_that_knows_stays() -> None:
     files = [
-        Residue(path="a", end_offset=9, has_producers=True),
-        Residue(path="b", end_offset=19, has_producers=True),
-        Residue(path="b of a lost attempt", end_offset=19, has_producers=True),
-        Residue(path="c", end_offset=29, has_producers=False),
-        Residue(path="d", end_offset=39, has_producers=False),
-        Residue(path="e", end_offset=49, has_producers=True),
+        ResidueFile(path="a", end_offset=9, has_producers=True),
+        ResidueFile(path="b", end_offset=19, has_producers=True),
+        ResidueFile(path="b of a lost attempt", end_offset=19, has_producers=True),
+        ResidueFile(path="c", end_offset=29, has_producers=False),
+        ResidueFile(path="d", end_offset=39, has_producers=False),
+        ResidueFile(path="e", end_offset=49, has_producers=True),
     ]
     assert residue_to_drop(files, 40) == ["a", "c"]
     assert residue_to_drop(files, 20) == ["a"]

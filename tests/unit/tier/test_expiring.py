@@ -16,7 +16,7 @@ from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
 from broker.worker.rpc import MoveLogStart, Survey, SurveyRequest, Sweep, Swept, TieredState
 from broker.worker.settings import TierSettings
-from kafka_ds.topic.expiration import Decision
+from kafka_ds.topic.expiration import ExpirationDecision
 from tests.fakes.memory_disk import ManualClock
 
 KEY = (b"t" * 16, 0)
@@ -27,7 +27,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.happened: list[str] = []
-        self.decision = Decision(log_start_offset=10, expired=1, expired_bytes=100)
+        self.decision = ExpirationDecision(log_start_offset=10, expired=1, expired_bytes=100)
         self.in_table = 10
         self.below = 0
         self.has_files_below = False
@@ -131,13 +131,13 @@ def test_without_a_reason_nobody_is_asked() -> None:
     desk.rounds()
     assert desk.rounds(3) == []
     desk.led.log.config = LogConfig(retention_ms=999)
-    desk.decision = Decision(log_start_offset=10)
+    desk.decision = ExpirationDecision(log_start_offset=10)
     assert desk.rounds(3) == ["survey"]
     desk.led.state.learnt(199, 0)
     assert desk.rounds(3) == ["survey"]
     # DeleteRecords: the table was told of it by others.
     desk.led.log.log_start_offset = desk.led.lake_log_start = 20
-    desk.decision, desk.below = Decision(log_start_offset=20), 1
+    desk.decision, desk.below = ExpirationDecision(log_start_offset=20), 1
     assert desk.rounds(3) == ["survey", "sweep"]
 
 
@@ -146,7 +146,7 @@ def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
     desk.rounds()
     # DeleteRecords while the store is away: the survey finds nothing below the table's own log start.
     desk.led.log.log_start_offset = 20
-    desk.decision = Decision(log_start_offset=20)
+    desk.decision = ExpirationDecision(log_start_offset=20)
     assert "survey" in desk.rounds()
     desk.led.lake_log_start, desk.below = 20, 1
     assert desk.rounds(3) == ["survey", "sweep"]
@@ -154,7 +154,7 @@ def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
 
 def test_files_of_ranges_that_nobody_has_finished_go_too() -> None:
     desk = Desk()
-    desk.decision, desk.has_files_below = Decision(log_start_offset=0), True
+    desk.decision, desk.has_files_below = ExpirationDecision(log_start_offset=0), True
     assert desk.rounds(3) == ["survey", "sweep"]
 
 
@@ -188,7 +188,7 @@ def test_what_failed_is_counted_and_asked_again_later() -> None:
     assert desk.rounds(3) == ["survey", "move_log_start", "log", "sweep"]
     assert desk.metrics.topics.of("t").delete_errors == 1
     del desk.when["sweep"]
-    desk.decision, desk.below = Decision(log_start_offset=10), 1
+    desk.decision, desk.below = ExpirationDecision(log_start_offset=10), 1
     desk.clock.ms += 1_000
     assert desk.rounds() == ["survey", "sweep"]
 
@@ -228,7 +228,7 @@ def test_before_the_lake_has_said_what_it_holds_nothing_is_asked() -> None:
 def test_a_deletion_that_is_held_up_is_looked_at_until_it_is_done() -> None:
     """A file with later records came back (RESTORE) between the beginning of a deletion and its removals."""
     desk = Desk()
-    desk.decision = Decision(log_start_offset=0)
+    desk.decision = ExpirationDecision(log_start_offset=0)
     desk.held_up = 1
     assert desk.rounds(2) == ["survey", "survey"]
     # A new layout has taken the rows below out of that file.

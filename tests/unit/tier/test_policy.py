@@ -8,13 +8,13 @@ import pytest
 from broker.remote.copy_policy import (
     Backoff,
     CopyLag,
+    CopyLimits,
+    CopyPhase,
     CopyState,
-    Limits,
+    CopyView,
+    OffsetRange,
     Pace,
-    PartitionView,
-    Phase,
-    Range,
-    Span,
+    SegmentSpan,
     choose,
     pending,
 )
@@ -22,21 +22,21 @@ from broker.remote.copy_policy import (
 TOPIC_ID = b"t" * 16
 
 
-def span(base: int, following: int, size: int = 1000) -> Span:
-    return Span(base_offset=base, next_offset=following, size_bytes=size)
+def span(base: int, following: int, size: int = 1000) -> SegmentSpan:
+    return SegmentSpan(base_offset=base, next_offset=following, size_bytes=size)
 
 
 def view(
-    closed: list[Span],
+    closed: list[SegmentSpan],
     *,
     copied: int = -1,
     stable: int = 10**9,
     start: int = 0,
-    active: Span | None = None,
+    active: SegmentSpan | None = None,
     partition: int = 0,
     topic_id: bytes = TOPIC_ID,
-) -> PartitionView:
-    return PartitionView(
+) -> CopyView:
+    return CopyView(
         topic="t",
         topic_id=topic_id,
         partition=partition,
@@ -48,7 +48,7 @@ def view(
     )
 
 
-def offsets(ranges: list[Range]) -> list[tuple[int, int]]:
+def offsets(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in ranges]
 
 
@@ -71,10 +71,10 @@ def test_a_range_begins_inside_a_segment_when_part_of_it_is_copied() -> None:
     assert found[0].size_bytes == round(1000 * 7 / 15)
 
 
-def old_and_new() -> PartitionView:
+def old_and_new() -> CopyView:
     """Segments of 1,000 bytes, a minute old, half a minute, and new; and 500 bytes that are not closed."""
     closed = [
-        Span(
+        SegmentSpan(
             base_offset=10 * at,
             next_offset=10 * at + 10,
             size_bytes=1_000,
@@ -83,7 +83,7 @@ def old_and_new() -> PartitionView:
         )
         for at in range(3)
     ]
-    return view(closed, active=Span(base_offset=30, next_offset=35, size_bytes=500))
+    return view(closed, active=SegmentSpan(base_offset=30, next_offset=35, size_bytes=500))
 
 
 @pytest.mark.parametrize(
@@ -154,16 +154,16 @@ def test_ranges_are_contiguous_whatever_the_offsets() -> None:
             expected = each.end_offset + 1
 
 
-def candidates(*views: PartitionView) -> list[tuple[PartitionView, list[Range]]]:
+def candidates(*views: CopyView) -> list[tuple[CopyView, list[OffsetRange]]]:
     return [(each, pending(each, with_active=False)) for each in views]
 
 
 def test_no_partition_starves() -> None:
     many = [span(i, i + 1, 100) for i in range(50)]
     found = candidates(*(view(many, partition=p) for p in range(4)))
-    chosen = choose(found, Limits(bytes_max=1000, ranges_max=100))
+    chosen = choose(found, CopyLimits(bytes_max=1000, ranges_max=100))
     assert [len(each.ranges) for each in chosen] == [3, 3, 2, 2]
-    chosen = choose(found, Limits(bytes_max=10**9, ranges_max=6))
+    chosen = choose(found, CopyLimits(bytes_max=10**9, ranges_max=6))
     assert [len(each.ranges) for each in chosen] == [2, 2, 1, 1]
     for each in chosen:
         assert [one.start_offset for one in each.ranges] == list(range(len(each.ranges)))
@@ -171,7 +171,7 @@ def test_no_partition_starves() -> None:
 
 def test_at_least_one_range_is_taken_however_large() -> None:
     found = candidates(view([span(0, 5, 10**12)]), view([span(0, 5, 10)], partition=1))
-    chosen = choose(found, Limits(bytes_max=1000))
+    chosen = choose(found, CopyLimits(bytes_max=1000))
     assert [(each.partition, each.size_bytes) for each in chosen] == [(0, 10**12)]
 
 
@@ -181,12 +181,12 @@ def test_a_large_range_does_not_keep_smaller_ones_of_others_out() -> None:
         view([span(0, 5, 900)], partition=1),
         view([span(0, 5, 300)], partition=2),
     )
-    chosen = choose(found, Limits(bytes_max=1000))
+    chosen = choose(found, CopyLimits(bytes_max=1000))
     assert [each.partition for each in chosen] == [0, 2]
 
 
 def test_nothing_to_do_is_nothing_chosen() -> None:
-    assert choose(candidates(view([])), Limits()) == []
+    assert choose(candidates(view([])), CopyLimits()) == []
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_failure_waits_and_so_does_a_conflict() -> None:
     assert state.may_copy(wait_ms)
     state.copying()
     assert state.pause("delta.appendOnly=true", now_ms=wait_ms)
-    assert (state.phase, state.is_paused, state.allows_upkeep) == (Phase.READY, True, False)
+    assert (state.phase, state.is_paused, state.allows_upkeep) == (CopyPhase.READY, True, False)
     longer_ms = state.backoff.retry_at_ms
     assert longer_ms - wait_ms > wait_ms
     assert not state.may_copy(longer_ms - 1)

@@ -13,7 +13,7 @@ from broker.worker.copy_shares import cut
 from broker.worker.delta import writer
 from broker.worker.delta.writer import write_ranges
 from broker.worker.rpc import CopyRange
-from broker.worker.spi import SourceGone, Written
+from broker.worker.spi import SourceGone, WrittenFiles
 from broker.worker.turns import Turns
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.batches.residue import Residue
@@ -57,7 +57,7 @@ def written(
     *,
     turns: Turns | None = None,
     file_bytes: int = 1 << 30,
-) -> list[Written]:
+) -> list[WrittenFiles]:
     segments = [
         RemoteLogSegment(
             topic=TOPIC,
@@ -85,7 +85,7 @@ def written(
     )
 
 
-def offsets_of(store: MemoryStore, done: list[Written]) -> list[list[int]]:
+def offsets_of(store: MemoryStore, done: list[WrittenFiles]) -> list[list[int]]:
     """The offsets in each file."""
     reader = FileReader(store)
     return [

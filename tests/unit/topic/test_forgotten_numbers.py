@@ -9,7 +9,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from broker.crash_points import CrashPoints
 from broker.worker.delta.front import removals
 from broker.worker.delta.storage import DeltaStorage
-from broker.worker.maintenance import Upkeep
+from broker.worker.maintenance import TableMaintenance
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from kafka_ds.delta import actions
@@ -139,7 +139,7 @@ def test_the_upkeep_replaces_a_checkpoint_that_forgot(store, dated):
         maintain(table.log, now_ms=SystemLogClock().wall_ms(), interval=0)
     assert table.log.listing().checkpoints == {} and table.log.read_version(0) is not None
     unset_retention(table)
-    upkeep = Upkeep(store, CrashPoints(), SystemLogClock(), interval=1)
+    upkeep = TableMaintenance(store, CrashPoints(), SystemLogClock(), interval=1)
     upkeep.look_after(table.folder, table.log.latest_version())
     cut(table)
     assert numbers(TopicSnapshot.load(store, "orders")) == KNOWN

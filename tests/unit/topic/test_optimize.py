@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kafka_ds.topic.files.optimize import LayoutRules, Reason, Task, next_task
+from kafka_ds.topic.files.optimize import LayoutRules, OptimizeReason, OptimizeTask, next_task
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.names import data_file
 
@@ -34,7 +34,7 @@ def row_of(count: int, size: int = 10, start: int = 0) -> list[FileEntry]:
 
 def task(
     files: list[FileEntry], *, start: int = 0, bad: tuple[str, ...] = (), left: tuple[str, ...] = ()
-) -> Task | None:
+) -> OptimizeTask | None:
     return next_task(
         sorted(files, key=lambda each: (each.min_offset, each.max_offset)),
         log_start_offset=start,
@@ -46,7 +46,7 @@ def task(
 
 def test_small_files_in_a_row_are_merged_when_there_are_enough() -> None:
     assert task(row_of(3)) is None
-    assert task(row_of(4)) == Task(Reason.SMALL, tuple(row_of(4)))
+    assert task(row_of(4)) == OptimizeTask(OptimizeReason.SMALL, tuple(row_of(4)))
     # One that is not small parts them.
     assert task([*row_of(3), file(30, 39, 100), *row_of(3, start=40)]) is None
 
@@ -58,7 +58,7 @@ def test_a_file_that_was_compressed_in_haste_is_merged_whatever_it_holds() -> No
         for at in range(3)
     ]
     assert task(light[:2]) is None
-    assert task(light) == Task(Reason.SMALL, tuple(light))
+    assert task(light) == OptimizeTask(OptimizeReason.SMALL, tuple(light))
     assert task([file(each.min_offset, each.max_offset, 300) for each in light]) is None
 
 
@@ -102,8 +102,8 @@ def test_no_more_is_merged_than_makes_a_file() -> None:
 
 
 def test_a_file_is_not_written_again_for_the_sake_of_less_than_it_holds() -> None:
-    assert task([file(0, 9, 90), *row_of(8, start=10)]) == Task(
-        Reason.SMALL, tuple(row_of(8, start=10))
+    assert task([file(0, 9, 90), *row_of(8, start=10)]) == OptimizeTask(
+        OptimizeReason.SMALL, tuple(row_of(8, start=10))
     )
     found = task([file(0, 9, 90), *row_of(9, start=10)])
     assert found is not None and len(found.files) == 10
@@ -111,29 +111,35 @@ def test_a_file_is_not_written_again_for_the_sake_of_less_than_it_holds() -> Non
 
 def test_files_that_overlap_are_merged_and_a_bad_one_is_sorted_first() -> None:
     mixed = [file(0, 9, 500), file(5, 14, 500)]
-    assert task(mixed) == Task(Reason.UNSORTED, tuple(mixed))
-    assert task(mixed, bad=(mixed[1].path,)) == Task(Reason.UNSORTED, (mixed[1],))
+    assert task(mixed) == OptimizeTask(OptimizeReason.UNSORTED, tuple(mixed))
+    assert task(mixed, bad=(mixed[1].path,)) == OptimizeTask(OptimizeReason.UNSORTED, (mixed[1],))
     small = [file(0, 9), file(5, 14)]
-    assert task(small, bad=(small[0].path,)) == Task(Reason.UNSORTED, tuple(small))
-    assert task([file(0, 9, 500)], bad=("0-9-500",)) == Task(Reason.UNSORTED, (file(0, 9, 500),))
+    assert task(small, bad=(small[0].path,)) == OptimizeTask(OptimizeReason.UNSORTED, tuple(small))
+    assert task([file(0, 9, 500)], bad=("0-9-500",)) == OptimizeTask(
+        OptimizeReason.UNSORTED, (file(0, 9, 500),)
+    )
 
 
 def test_a_file_goes_through_when_enough_of_it_has_expired() -> None:
     whole = [file(0, 9, 500), file(10, 19, 500)]
     assert task(whole, start=14) is None
-    assert task(whole, start=15) == Task(Reason.EXPIRED, (whole[1],))
+    assert task(whole, start=15) == OptimizeTask(OptimizeReason.EXPIRED, (whole[1],))
     assert task(whole, start=20) is None, "what is wholly below is retention's"
 
 
 def test_what_is_below_the_log_start_is_not_merged() -> None:
     assert task(row_of(4), start=10) is None
-    assert task(row_of(5), start=10) == Task(Reason.SMALL, tuple(row_of(4, start=10)))
+    assert task(row_of(5), start=10) == OptimizeTask(
+        OptimizeReason.SMALL, tuple(row_of(4, start=10))
+    )
 
 
 def test_what_is_passed_over_parts_the_others() -> None:
     files = row_of(7)
     assert task(files, left=(files[3].path,)) is None
-    assert task(files, left=(files[6].path,)) == Task(Reason.SMALL, tuple(files[:6]))
+    assert task(files, left=(files[6].path,)) == OptimizeTask(
+        OptimizeReason.SMALL, tuple(files[:6])
+    )
     assert task(files, bad=(files[3].path,), left=(files[3].path,)) is None
 
 

@@ -22,7 +22,7 @@ from kafka_ds.topic.batches.records import (
     read_records,
 )
 from kafka_ds.topic.files import page_loops
-from kafka_ds.topic.files.pages import Part, Unusual, binaries, chunk_of, numbers
+from kafka_ds.topic.files.pages import PagePart, Unusual, binaries, chunk_of, numbers
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files, write_rows
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
@@ -56,7 +56,7 @@ def parts(values, arrow_type, *, groups=1000, **options):
     whole = read_only(sink.getvalue(), np.uint8)
     metadata = pq.ParquetFile(sink).metadata
     chunks = [chunk_of(metadata, each, 0, physical) for each in range(metadata.num_row_groups)]
-    return [Part(each, whole[each.start : each.end]) for each in chunks]
+    return [PagePart(each, whole[each.start : each.end]) for each in chunks]
 
 
 def taken(column):
@@ -130,7 +130,7 @@ def test_damage_is_unusual_and_nothing_else(arrow_type):
             data[lots.randrange(len(data))] = lots.randrange(256)
         cut = data if lots.random() < 0.5 else data[: lots.randrange(len(data))]
         try:
-            found = read([Part(whole.chunk, read_only(bytes(cut), np.uint8))])
+            found = read([PagePart(whole.chunk, read_only(bytes(cut), np.uint8))])
         except Unusual:
             refused += 1
             continue
@@ -171,7 +171,7 @@ def test_rows_that_nobody_has_room_for_are_unusual(read, rows):
 @pytest.mark.parametrize("compression", ["zstd", "snappy"])
 def test_a_page_that_is_shorter_than_it_says_is_unusual(compression):
     (part,) = parts([b"x" * 50] * 40, pa.binary(), compression=compression)
-    grown = Part(part.chunk, larger(part.data))
+    grown = PagePart(part.chunk, larger(part.data))
     with pytest.raises(Unusual, match="another size|ZSTD"):
         binaries([grown])
 

@@ -23,9 +23,9 @@ from broker.coordinator.transaction.transaction_metadata import (
     encode_record,
 )
 from broker.log.config import LogConfig
-from broker.log.own_batches import OwnBatch, Place, accept, record_own
+from broker.log.own_batches import BatchPlace, OwnBatch, accept, record_own
 from broker.log.producers import Producers
-from broker.log.values import AbortedTransaction, AppendOrigin
+from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
@@ -58,7 +58,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.batches: list[tuple[BatchHeader, bytes]] = []
         self.producers = Producers()
-        self.aborted: list[AbortedTransaction] = []
+        self.aborted: list[AbortedTxn] = []
         self.end = 0
 
     def append(self, batch: bytes, origin: AppendOrigin) -> None:
@@ -66,7 +66,7 @@ class MemoryLog:
         if origin is AppendOrigin.CLIENT:
             self._check(read_header(buffer))
             origin = AppendOrigin.COORDINATOR
-        place = Place(self.end, 0, 0)
+        place = BatchPlace(self.end, 0, 0)
         for own in accept(memoryview(buffer), self.producers, CONFIG, origin, place):
             self._record(own, bytes(buffer))
 
