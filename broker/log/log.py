@@ -18,7 +18,7 @@ from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
 from broker.log.files import replace, unlink_if_there
-from broker.log.own_batches import BatchPlace, accept, record_own
+from broker.log.own_batches import LocatedBatch, accept, record_own
 from broker.log.producers import Before, CorruptSnapshot, Producers
 from broker.log.recovery.leftovers import offsets_of
 from broker.log.recovery.recovery import LoadedLog, load, load_producers
@@ -208,7 +208,7 @@ class Log:
         if records.readonly:
             records = memoryview(bytearray(records))
         first_offset = self.log_end_offset
-        place = BatchPlace(first_offset, leader_epoch, now_ms)
+        place = LocatedBatch(first_offset, leader_epoch, now_ms)
         batches = accept(records, self.producers, self.config, origin, place)
         if batches:
             first_offset = batches[0].header.base_offset

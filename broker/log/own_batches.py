@@ -35,7 +35,7 @@ class Marker(NamedTuple):
     coordinator_epoch: int
 
 
-class BatchPlace(NamedTuple):
+class LocatedBatch(NamedTuple):
     """Where in the log, under whose lead and when batches are appended."""
 
     next_offset: int
@@ -69,7 +69,7 @@ def accept(
     producers: Producers,
     config: LogConfig,
     origin: AppendOrigin,
-    place: BatchPlace,
+    place: LocatedBatch,
 ) -> list[OwnBatch]:
     """The batches as they may be written; raises KafkaError."""
     if origin is AppendOrigin.REPLICATION:
@@ -94,7 +94,7 @@ def _accept_replica(records: memoryview, *, next_offset: int) -> list[OwnBatch]:
 
 
 def _accept_own(
-    records: memoryview, producers: Producers, config: LogConfig, place: BatchPlace
+    records: memoryview, producers: Producers, config: LogConfig, place: LocatedBatch
 ) -> list[OwnBatch]:
     """This broker's batches, stamped with their offsets and epoch."""
     accepted: list[OwnBatch] = []

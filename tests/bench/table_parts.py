@@ -22,7 +22,7 @@ from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.table import TopicTable
 from tests.bench.report import Figure, Report
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
-from tests.lake.test_scale import PARTITIONS, ROWS, table_of
+from tests.lake.large_table import PARTITIONS, ROWS, table_of
 
 FEW, MANY = 500, 50_000
 COMMITS = 20

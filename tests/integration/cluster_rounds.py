@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.integration.cluster_clients import NumberedWriter, OffsetReader, check
 from tests.integration.cluster_network import CLIENTS, ClusterNetwork, SmallDisk, address
-from tests.integration.test_replication import (
+from tests.integration.replicated_brokers import (
     PARTITIONS,
     SETTINGS,
     TOPIC,

@@ -16,8 +16,8 @@ from broker.coordinator.transaction.coordinator import TOPIC as STATE
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
+from tests.integration.bank import SETTINGS, TELLERS, TIMEOUT_S, Bank, run
 from tests.integration.bank_teller import GROUP, ORDERS
-from tests.integration.test_bank import SETTINGS, TELLERS, TIMEOUT_S, Bank, run
 from tests.model_runs import examples
 from tests.processes import BrokerCluster, wait_until
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.bench.sides import free_port
-from tests.integration.test_cluster_processes import image_of, produce
+from tests.integration.cluster_image import image_of, produce
 from tests.processes import BrokerCluster, wait_until
 
 SETTINGS = {

@@ -6,16 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.metadata.image import MetadataImage
-from broker.metadata.log import MetadataLog
-from kafka_ds.delta.store.local import LocalStore
+from tests.integration.cluster_image import PATIENCE_S, image_of, produce
 from tests.processes import BrokerCluster, BrokerProcess, cluster, wait_until
-
-# A session of the cluster's settings, and what a busy machine may add.
-PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +19,6 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerCluster]
     """One cluster for all of these tests; each leaves it with three brokers that live."""
     with cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
-
-
-def image_of(brokers: BrokerCluster) -> MetadataImage:
-    """The durable metadata."""
-    return MetadataLog(LocalStore(str(brokers[1].overrides["lake.uri"]))).load()
 
 
 def admin(brokers: BrokerCluster) -> AdminClient:
@@ -67,24 +58,6 @@ def is_unfenced(brokers: BrokerCluster, node_id: int) -> bool:
 
 def log_of(broker: BrokerProcess) -> str:
     return broker.log_file.read_text(errors="replace")
-
-
-def produce(brokers: BrokerCluster, topic: str, partitions: int) -> None:
-    """One record to each partition, acknowledged."""
-    producer = Producer(
-        {
-            "bootstrap.servers": brokers.bootstrap,
-            "message.timeout.ms": PATIENCE_S * 1000,
-            "log_level": 0,
-        }
-    )
-    failed: list[object] = []
-    for index in range(partitions):
-        producer.produce(
-            topic, b"v", partition=index, on_delivery=lambda e, _: failed.append(e) if e else None
-        )
-    assert producer.flush(PATIENCE_S) == 0
-    assert not failed
 
 
 def test_the_controller_and_another_broker_are_killed_and_come_back(brokers: BrokerCluster) -> None:

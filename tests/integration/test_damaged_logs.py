@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.log.segment.scan import headers
 from kafka_ds.records.batch import BatchHeader
-from tests.integration.test_cluster_processes import image_of
+from tests.integration.cluster_image import image_of
 from tests.integration.tier_broker import (
     Feeder,
     assert_table_holds,

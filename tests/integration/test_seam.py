@@ -35,11 +35,11 @@ from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.table_scan import as_pinned, cold, hot_options, hot_reads
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.in_process import Cluster, in_process_cluster
-from tests.integration.test_cluster_moves import create, elect, partition
-from tests.integration.test_tier_replicas import TIERED
+from tests.integration.cluster_admin import create, elect, partition
+from tests.integration.tiered_replicas import TIERED
 from tests.loops import in_loop
 from tests.model_runs import SEEDS, examples
-from tests.unit.source.test_partition_reader import schema
+from tests.unit.source.made_plans import schema
 
 PARTITIONS = 2
 PLACES = range(PARTITIONS)

@@ -6,8 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.integration.test_tier_expiration import fresh
-from tests.integration.test_tier_log_start import delete_records, earliest
+from tests.integration.fresh_records import fresh
+from tests.integration.log_starts import delete_records, earliest
 from tests.integration.tier_broker import (
     MIB,
     Feeder,

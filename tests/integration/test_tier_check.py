@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.crash_points import CHECK_POINTS, REPAIR_POINTS
-from tests.integration.test_tier_crashes import crash_environment, crashed
+from tests.integration.crash_runs import crash_environment, crashed
 from tests.integration.tier_broker import (
     Feeder,
     assert_table_holds,

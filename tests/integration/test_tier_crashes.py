@@ -12,6 +12,7 @@ from broker.crash_points import (
     LAYOUT_POINTS,
     UPKEEP_POINTS,
 )
+from tests.integration.crash_runs import crash_environment, crashed
 from tests.integration.tier_broker import (
     Feeder,
     assert_segments_finished,
@@ -27,20 +28,6 @@ from tests.processes import BrokerProcess, wait_until
 TOPIC = "orders"
 PARTITIONS = 2
 RECORDS = 2_500  # of 1000 bytes: two segments of 1 MiB are closed in each partition
-
-
-def crash_environment(folder: Path, points: tuple[str, ...], who: str = "self") -> dict[str, str]:
-    once = folder / "crashed"
-    once.mkdir(exist_ok=True)
-    return {
-        "KAFKA_DS_CRASH_AT": ",".join(points),
-        "KAFKA_DS_CRASH_ONCE": str(once),
-        "KAFKA_DS_CRASH_WHO": who,
-    }
-
-
-def crashed(folder: Path) -> set[str]:
-    return {each.name for each in (folder / "crashed").iterdir()}
 
 
 def last_closed(folder: Path, partition: int) -> int:

@@ -23,8 +23,8 @@ from kafka_ds.records.batch import ControlType, Record, build_batch, end_transac
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
-from tests.integration.test_tier_faults import Worker
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
+from tests.integration.worker_bench import Worker
 from tests.model_runs import examples
 from tests.unit.replica.followed_logs import NOW_MS, content, open_log
 

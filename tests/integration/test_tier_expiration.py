@@ -1,6 +1,5 @@
 """A broker with small retentions: its tables shrink, and consumers and tables agree where partitions begin."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from broker.crash_points import EXPIRY_POINTS
 from kafka_ds.protocol.errors import ErrorCode
-from tests.integration.test_tier_log_start import delete_records, earliest, error_at
+from tests.integration.fresh_records import fresh
+from tests.integration.log_starts import delete_records, earliest, error_at
 from tests.integration.tier_broker import (
     MIB,
     Feeder,
@@ -38,14 +38,6 @@ def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
     yield process
     process.stop()
     assert "Traceback" not in process.log_file.read_text()
-
-
-def fresh(count: int, *, start: int = 0) -> list[Row]:
-    now_ms = int(time.time() * 1000)
-    return [
-        Row(key=each.key, value=each.value, headers=each.headers, timestamp_ms=now_ms)
-        for each in rows(count, start=start)
-    ]
 
 
 def first_in_table(broker: BrokerProcess) -> int:

@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.log.checkpoint import encode_partition_metadata
-from broker.system import new_uuid
-from broker.worker.copier import Copier
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.rpc import CONFLICT, FAILED, FINISHED, PartitionOutcome
-from broker.worker.settings import TierSettings
 from broker.worker.spi import CommitLost, StorageError
 from kafka_ds.delta.actions import encode_actions, txn_action
 from kafka_ds.delta.commit import PlainChange
@@ -27,53 +21,12 @@ from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
-    all_records,
     copy_range,
-    copy_request,
     segment,
 )
+from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
 
-TABLE = f"topics/{TOPIC}"
 EVENTS = "__remote_log_metadata"
-
-
-class Worker:
-    """What a worker process has, over a store in memory that outlives it."""
-
-    def __init__(self, store: MemoryStore, node_id: int = 1) -> None:
-        self.store = store
-        settings = TierSettings(node_id=node_id)
-        self.storage = DeltaStorage(store, settings, CrashPoints(), clock=store.clock)
-        self.metadata = DeltaMetadata(store, settings, CrashPoints(), clock=store.clock)
-        self.copier = Copier(
-            self.storage,
-            self.metadata,
-            node_id=node_id,
-            crash_points=CrashPoints(),
-            new_id=new_uuid,
-        )
-
-    def copy(self, *ranges: Any, topic_id: bytes = TOPIC_ID) -> list[PartitionOutcome]:
-        return self.copier.copy(copy_request(ranges, topic_id=topic_id)).partitions
-
-    def finished(self, partition: int = 0) -> list[tuple[int, int]]:
-        return [
-            (each.start_offset, each.end_offset)
-            for each in self.metadata.list_segments(TOPIC_ID, partition)
-            if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        ]
-
-    def offsets(self, partition: int = 0) -> list[int]:
-        found: list[int] = []
-        offset = 0
-        while True:
-            read = self.storage.read(
-                TOPIC, TOPIC_ID, partition, offset, max_bytes=1000, committed_only=True
-            )
-            found += [record.offset for record in all_records(read.chunks)]
-            offset = read.next_offset
-            if offset > read.tiered_end:
-                return found
 
 
 @pytest.fixture
@@ -225,13 +178,6 @@ def test_a_store_that_is_away_fails_the_copy_and_later_not(
     assert worker.copy(source(0, 9))[0].outcome == FINISHED
 
 
-def put_version(store: MemoryStore, *actions: Any) -> None:
-    """A commit by somebody else."""
-    log = DeltaLog(store, TABLE, clock=store.clock)
-    version = log.latest_version() + 1
-    assert store.put_if_absent(f"{TABLE}/{commit_file(version)}", encode_actions(actions))
-
-
 def rename_over(store: MemoryStore, times: int = 1) -> None:
     """As Delta's writer in a folder does, which looks whether the version is there and then renames."""
     theirs = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
@@ -379,10 +325,6 @@ def test_files_of_an_attempt_that_lost_go_once_another_has_won(
     known = later.metadata.list_segments(TOPIC_ID, 0)
     assert [each.start_offset for each in known] == [0, 10, 20], "one that lost is deleted"
     assert all(each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED for each in known)
-
-
-def data_files(store: MemoryStore) -> list[str]:
-    return [each for each in store.objects if each.startswith(TABLE) and each.endswith(".parquet")]
 
 
 def test_a_table_that_others_changed_pauses_its_topic(

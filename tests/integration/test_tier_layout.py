@@ -4,7 +4,6 @@ import errno
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from broker.crash_points import LAYOUT_POINTS
 from broker.ipc.codec import decode, encode
 from broker.worker.delta import layout as delta_layout
 from broker.worker.delta.layout import OPERATION
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.rpc import Optimized, StoragePlace
+from broker.worker.rpc import StoragePlace
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from broker.worker.sweeper import Sweeper
@@ -30,14 +28,12 @@ from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.topic.files.rewrite import is_well_laid
 from kafka_ds.topic.names import is_light_file
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
+from tests.integration.filled_lake import fill, lay_out, storage_of
+from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
-    copy_range,
-    copy_request,
     records,
-    segment,
 )
 
 RANGES = 8
@@ -54,22 +50,6 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
     for start in range(0, END, 10):
         fill(made, start)
     yield made
-
-
-def fill(lake: Lake, start: int) -> None:
-    path = segment(lake.root / f"{start:020d}.log", start, 10)
-    compression = "snappy" if start % 20 else "zstd"
-    made = replace(copy_range(path, start, start + 9), compression=compression)
-    lake.copy(copy_request([made]))
-
-
-def storage_of(lake: Lake, crash_at: str = "") -> DeltaStorage:
-    """As of a freshly started worker."""
-    return DeltaStorage.open(lake.settings, RaisingCrashPoints({crash_at: 1}))
-
-
-def lay_out(storage: DeltaStorage, epoch: int = 3, **more: Any) -> Optimized:
-    return storage.layout.lay_out(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, **more)
 
 
 def snapshot(lake: Lake, version: int | None = None) -> TopicSnapshot:

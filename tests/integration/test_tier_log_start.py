@@ -4,14 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
-
 from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import ListOffsetsRequest
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from tests.in_process import fetch_request
-from tests.integration.raw_client import RawClient
+from tests.integration.log_starts import TOPIC, delete_records, earliest, error_at
 from tests.integration.tier_broker import (
     Feeder,
     broker_process,
@@ -20,8 +14,6 @@ from tests.integration.tier_broker import (
     tiered_end,
 )
 from tests.processes import BrokerProcess, wait_until
-
-TOPIC = "begun-later"
 
 
 def produce(broker: BrokerProcess, count: int) -> None:
@@ -39,30 +31,6 @@ def log_starts(lake: Path) -> list[int]:
             if txn is not None and txn["appId"].endswith("-0-start"):
                 found.append(txn["version"])
     return found
-
-
-def earliest(bootstrap: str) -> int:
-    """Where the broker says that the partition begins; -1 while it does not say."""
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=-2)
-    topics = [ListOffsetsTopic(name=TOPIC, partitions=[wanted])]
-    with RawClient(bootstrap) as client:
-        answer = client.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7)
-        offset: int = answer.topics[0].partitions[0].offset
-        return offset
-
-
-def delete_records(bootstrap: str, offset: int) -> int:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    place = TopicPartition(TOPIC, 0, offset)
-    deleted: int = admin.delete_records([place])[place].result(120).low_watermark
-    return deleted
-
-
-def error_at(bootstrap: str, offset: int) -> int:
-    with RawClient(bootstrap) as client:
-        answer = client.ask(fetch_request(TOPIC, offset, max_wait_ms=100), 12)
-        code: int = answer.responses[0].partitions[0].error_code
-        return code
 
 
 def test_the_lake_remembers_where_a_partition_begins(tmp_path: Path) -> None:

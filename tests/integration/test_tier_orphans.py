@@ -8,7 +8,7 @@ import pytest
 from broker.worker.orphans import Orphans
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import open_store
-from tests.integration.test_tier_spi import Crash, Lake
+from tests.integration.lake_bench import Crash, Lake
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,38 +21,12 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.schemas import DAY_MS
 from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
-from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
+from tests.integration.dying_worker import die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
+from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
 
 OTHER_ID = bytes(range(50, 66))
 OTHER = "invoices"
-
-
-class Died(BaseException):
-    """The process is gone."""
-
-
-class DiesAt(CrashPoints):
-    def __init__(self, point: str) -> None:
-        super().__init__()
-        self._point = point
-
-    def at(self, point: str) -> None:
-        if point == self._point:
-            raise Died
-
-
-def die_copying(worker: Worker, point: str, *ranges: Any) -> None:
-    numbers = count(len(worker.store.objects))
-    copier = Copier(
-        worker.storage,
-        worker.metadata,
-        node_id=1,
-        crash_points=DiesAt(point),
-        new_id=lambda: bytes([next(numbers)]) * 16,
-    )
-    with pytest.raises(Died):
-        copier.copy(copy_request(ranges))
 
 
 def copy_other(worker: Worker, *ranges: Any) -> Any:
@@ -98,24 +71,6 @@ def test_what_came_since_a_crash_is_read_once_for_all_attempts_that_were_left(
     versions = [path for path in reads if path.startswith(f"{TABLE}/_delta_log/")]
     # Followed once and looked through once, and for each attempt a few: what is new, and what won.
     assert len(versions) < 2 * 60 + 6 * len(partitions)
-
-
-def optimize_and_vacuum(store: MemoryStore) -> None:
-    """Another engine puts the rows of the only file into one of its own, and deletes the old one."""
-    (before,) = data_files(store)
-    log = DeltaLog(store, TABLE, clock=store.clock)
-    actions = log.read_version(log.latest_version())
-    assert actions is not None
-    (add,) = [each["add"] for each in actions if "add" in each]
-    store.objects[f"{TABLE}/partition=0/part-0.parquet"] = store.objects[before]
-    remove = {name: add[name] for name in ("path", "partitionValues", "size")}
-    put_version(
-        store,
-        {"commitInfo": {"operation": "OPTIMIZE"}},
-        {"remove": {**remove, "dataChange": False, "deletionTimestamp": 0}},
-        {"add": {**add, "path": "partition=0/part-0.parquet", "dataChange": False}},
-    )
-    del store.objects[before]
 
 
 def test_files_that_others_replaced_before_finished_are_not_missed(

@@ -18,8 +18,7 @@ from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.files.parquet import FileReader, write_rows
 from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.lake_store import FakeLogClock, MemoryStore
-from tests.integration.test_tier_faults import TABLE, Worker, data_files, put_version
-from tests.integration.test_tier_recovery import Died, DiesAt, die_copying, optimize_and_vacuum
+from tests.integration.dying_worker import Died, DiesAt, die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -28,6 +27,7 @@ from tests.integration.tier_segments import (
     segment,
     write_segment,
 )
+from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
 
 Source = Callable[..., CopyRange]
 

@@ -14,8 +14,7 @@ from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import InitProducerIdRequest
 from kafka_ds.records.batch import NO_PRODUCER_ID
 from tests.in_process import Cluster, batch_of, in_process_cluster, values_of
-from tests.integration.test_replication_nodes import (
-    QUICK,
+from tests.integration.replicated_nodes import (
     agree,
     create,
     has_followed,
@@ -24,28 +23,13 @@ from tests.integration.test_replication_nodes import (
     produce,
     reassign,
 )
+from tests.integration.tiered_replicas import TIERED
 from tests.integration.transactional_client import TransactionalClient
 from tests.loops import in_loop
 from tests.unit.handlers.config_requests import SET, TOPIC, change
 from tests.unit.replica.followed_logs import content
 
 RECORD_BYTES = 600_000
-TIERED = {
-    **QUICK,
-    "remote_log_storage_system_enable": "true",
-    "lake_local_grace_ms": 0,
-    "lake_start_delay_ms": 10,
-    "remote_log_manager_task_interval_ms": 100,
-    "log_retention_check_interval_ms": 100,
-    "log_segment_bytes": 1 << 20,
-    # The records' times are long past.
-    "log_retention_ms": -1,
-    "transaction_state_log_replication_factor": 1,
-    "transaction_state_log_num_partitions": 1,
-    "transaction_state_log_min_isr": 1,
-    # A range each: where one ends is told by segments, and not by what was copied together.
-    "lake_copy_bytes": 1,
-}
 
 
 def bootstrap(cluster: Cluster, node_id: int) -> str:

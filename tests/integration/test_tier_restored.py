@@ -9,8 +9,8 @@ import pytest
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.spi import StorageError
 from kafka_ds.topic.recovery import add_back, give_up
-from tests.integration.test_tier_layout import fill, lay_out, storage_of
-from tests.integration.test_tier_spi import Lake
+from tests.integration.filled_lake import fill, lay_out, storage_of
+from tests.integration.lake_bench import Lake
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, all_records, records
 
 END = 40

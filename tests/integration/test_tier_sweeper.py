@@ -21,7 +21,7 @@ from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.integration.test_tier_spi import Crash, Lake, RaisingCrashPoints
+from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     BASE_MS,
     TOPIC,

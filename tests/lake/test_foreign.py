@@ -7,11 +7,11 @@ from deltalake.schema import Field, PrimitiveType
 
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.topic.commit_rules import TableChanged
-from kafka_ds.topic.files.parquet import read_files
-from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA, TOPIC_SCHEMA
+from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
+from tests.lake.foreign_rows import offsets
 
 # The other one is refused without its companion.
 FEATURES = [each for each in dir(TableFeatures) if each[0] != "_" and each != "TimestampNanos"]
@@ -31,22 +31,6 @@ def table(store):
 def delta(table):
     store = table.log.store
     return DeltaTable(store.uri(table.folder), storage_options=store.delta_options)
-
-
-def offsets(table, partition=0, *, snapshot=None, max_bytes=1 << 62):
-    """All offsets of a partition as a reader gets them that reads on from where it came to."""
-    if snapshot is None:
-        snapshot = table.read()
-    found, at = [], 0
-    while files := snapshot.index.find_next(partition, at):
-        end = max(each.max_offset for each in files)
-        rows, complete = read_files(
-            snapshot.reader, files, start_offset=at, end_offset=end, max_bytes=max_bytes
-        )
-        assert rows.schema == TOPIC_FILE_SCHEMA
-        found += rows.column("offset").to_pylist()
-        at = complete + 1
-    return found
 
 
 def test_compaction(table):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.lake.test_spark import spark  # noqa: F401
 from tests.model_runs import examples
 from tests.sim.shapes import foreign
 from tests.sim.spark_engine import SparkEngine
@@ -25,7 +24,7 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", range(min(4, examples(2))))
-def test_spark_erases_restores_and_vacuums(seed: int, spark: Any) -> None:  # noqa: F811
+def test_spark_erases_restores_and_vacuums(seed: int, spark: Any) -> None:
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     scenario = foreign(seed, engine=partial(SparkEngine, spark=spark))
     try:

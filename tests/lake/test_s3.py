@@ -21,7 +21,7 @@ from kafka_ds.delta.store.uri import open_store, probe
 from kafka_ds.source.options.limits import OptionError
 from kafka_ds.source.plan.lake_tables import LakeTables
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.integration.test_restore import restore
+from tests.integration.tier_broker import restore
 from tests.processes import BrokerCluster, BrokerDied, BrokerProcess, cluster, wait_until
 from tests.s3_faults import Fault, FaultyWay, Judge, bad_weather, faulty_way, first
 from tests.s3_server import BUCKET, S3Server, address_for

@@ -22,39 +22,12 @@ from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CHECKPOINT_INTERVAL
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
-from spark_conf import jars
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.lake.foreign_rows import offsets
 from tests.lake.odd_rows import ROWS, comparable, copy_rows
-from tests.lake.test_foreign import offsets
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory):
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("lake")
-        .config("spark.jars", ",".join(map(str, jars.fetch("delta").glob("*.jar"))))
-        .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
-        .config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.databricks.delta.snapshotPartitions", "2")
-        # Clustering by key does what it is asked to, though keys have no statistics here.
-        .config("spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled", "false")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_ds.protocol.messages import MetadataRequest
 from tests.integration.raw_client import RawClient
 from tests.peer.apache_kafka import ApacheKafka
-from tests.peer.test_dump_log import consume, produce, produce_transactions
+from tests.peer.log_writers import consume, produce, produce_transactions
 from tests.processes import BrokerProcess
 
 pytestmark = [pytest.mark.jars, pytest.mark.slow]

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from broker.log.checkpoint import decode_offsets
 from tests.clients.adaptors import PRODUCERS, Message
-from tests.clients.test_round_trip import CODECS, sendable, some_messages
+from tests.clients.messages import CODECS, sendable, some_messages
 from tests.clients.topics import create_topic
 from tests.integration.tier_broker import broker_process, consume
 from tests.peer.java_clients import java_produce, java_read

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.sim import shapes
-from tests.sim.mutations import MUTATIONS, Mutation
+from tests.sim.mutation_runs import is_caught
+from tests.sim.mutations import MUTATIONS
 
 # The family that catches each mutation, and in how many seeds at most. More than needed today: every change
 # to the order of events changes which seed catches it.
@@ -37,19 +38,6 @@ SLOW = {
 UNSEEN = {
     "followers_join_at_the_high_watermark": "tests/unit/replica/test_isr.py",
 }
-
-
-def is_caught(mutation: Mutation, family: str, seeds: int) -> bool:
-    """Whether a seed fails without the rule; AssertionError if that seed fails with the rule, too."""
-    for seed in range(seeds):
-        try:
-            with pytest.MonkeyPatch.context() as patch:
-                mutation(patch)
-                shapes.run(family, seed)
-        except AssertionError:
-            shapes.run(family, seed)
-            return True
-    return False
 
 
 @pytest.mark.parametrize("name", QUICK)

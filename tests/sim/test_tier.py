@@ -6,7 +6,7 @@ import pytest
 
 from tests.model_runs import examples
 from tests.sim import shapes
-from tests.sim.test_mutations import is_caught
+from tests.sim.mutation_runs import is_caught
 from tests.sim.tier_mutations import MUTATIONS
 
 # How many seeds of each family CI runs; `make sim` runs many.

@@ -16,7 +16,7 @@ from broker.worker.settings import TierSettings
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.integration.tier_segments import all_records
-from tests.spark.test_scan import NOBODY, source
+from tests.spark.scan_source import NOBODY, source
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
 pytestmark = pytest.mark.timeout(600)

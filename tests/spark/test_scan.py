@@ -14,10 +14,10 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 import kafka_ds
+from tests.spark.scan_source import NOBODY, source
 from tests.spark.topics import T0_MS, Topic, found, moment
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
-NOBODY = {"kafka.bootstrap.servers": "127.0.0.1:1", "tiers": "remote"}
 ALL = "key, value, topic, partition, offset, timestamp, timestampType, headers, leader_epoch"
 # Header sections as producers wrote them, of which a key is not UTF-8 (or breaks off in the middle of a character).
 RAW = [
@@ -33,10 +33,6 @@ def rows(frame: DataFrame) -> Counter[str]:
     """Every value of every row: times as numbers, since Python cannot hold all that Spark can."""
     names = [f"unix_micros({n})" if n == "timestamp" else n for n in frame.columns]
     return Counter(map(repr, frame.selectExpr(*names).collect()))
-
-
-def source(spark: SparkSession, **options: object) -> DataFrame:
-    return spark.read.format("kafka_ds").options(**options).load()  # type: ignore[arg-type]
 
 
 def by_delta_alone(frame: DataFrame) -> bool:

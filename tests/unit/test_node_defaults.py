@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.in_process import in_process
 from tests.loops import in_loop
-from tests.unit.handlers.test_configs import BROKER, DELETE, SET, change
+from tests.unit.handlers.config_requests import BROKER, DELETE, SET, change
 
 UNCLEAN = "unclean.leader.election.enable"
 

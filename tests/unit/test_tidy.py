@@ -184,3 +184,39 @@ def test_each_dependency_is_imported() -> None:
         if not re.search(rf"^\s*(import|from) {IMPORTED_AS.get(name, name)}\b", source, re.M)
     ]
     assert names and not idle
+
+
+def test_no_class_has_anothers_name() -> None:
+    """But for the names that Kafka itself has twice, in its messages and in its classes, and for private ones."""
+    kafkas = {
+        "AbortedTransaction",
+        "Connection",
+        "Coordinator",
+        "Listener",
+        "Node",
+        "TopicPartitions",
+    }
+    places: dict[str, list[str]] = {}
+    for path in SOURCES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert not {
+        name: found for name, found in places.items() if len(found) > 1 and name not in kafkas
+    }
+
+
+def test_files_are_nouns() -> None:
+    nouns = {"missing"}
+    assert not [
+        name_of(path) for path in SOURCES if path.stem.endswith("ing") and path.stem not in nouns
+    ]
+
+
+def test_no_test_imports_another() -> None:
+    """What several tests use is a module of its own."""
+    for path in TESTS:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests."):
+                module = str(node.module).rpartition(".")[2]
+                assert not module.startswith("test_"), f"{name_of(path)} imports {node.module}"

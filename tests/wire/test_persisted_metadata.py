@@ -11,8 +11,8 @@ from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_metadata import RECORDS, TopicRecord, decode_record
 from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.types import message_info
+from tests.wire.definitions import Comparison, definition, kafka_range
 from tests.wire.random_messages import random_message
-from tests.wire.test_facts import Comparison, definition, kafka_range
 
 CLASSES = list(RECORDS.values())
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.metrics.names import meter
-from broker.replica.leader.isr import AlterPartitionResult, Proposal
+from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AlterPartitionRequest
 from kafka_ds.protocol.messages.brokers import (
@@ -115,18 +115,18 @@ class IsrProposals:
         finally:
             self._asking = None
 
-    async def _ask(self, batch: Batch) -> Callable[[Key], AlterPartitionResult]:
+    async def _ask(self, batch: Batch) -> Callable[[Key], AlterPartitionAnswer]:
         """What the controller says of each."""
         try:
             response = await self._controller.ask(self._request(batch), timeout_ms=self._timeout_ms)
         except KafkaError as error:
             _LOGGER.warning("the controller does not answer about %d ISRs: %s", len(batch), error)
-            failed = AlterPartitionResult(error=error.code)
+            failed = AlterPartitionAnswer(error=error.code)
             return lambda _: failed
         except Exception:
             # A mistake of ours must not leave the ISRs as they are for ever.
             _LOGGER.exception("asking about %d ISRs", len(batch))
-            unknown = AlterPartitionResult(error=ErrorCode.UNKNOWN_SERVER_ERROR)
+            unknown = AlterPartitionAnswer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
             return lambda _: unknown
         whole = ErrorCode(response.error_code)
         if whole is not ErrorCode.NONE:
@@ -137,10 +137,10 @@ class IsrProposals:
             for each in topic.partitions
         }
         # One that is not in the answer was forgotten over there.
-        missing = AlterPartitionResult(error=whole or ErrorCode.UNKNOWN_SERVER_ERROR)
+        missing = AlterPartitionAnswer(error=whole or ErrorCode.UNKNOWN_SERVER_ERROR)
         return lambda key: answers.get(key, missing)
 
-    def _tell(self, batch: Batch, answer_of: Callable[[Key], AlterPartitionResult]) -> None:
+    def _tell(self, batch: Batch, answer_of: Callable[[Key], AlterPartitionAnswer]) -> None:
         for key, (partition, proposal) in batch.items():
             if partition.is_lost:
                 continue
@@ -183,8 +183,8 @@ class IsrProposals:
         )
 
 
-def _answer(told: AlterPartitionResponsePartition) -> AlterPartitionResult:
-    return AlterPartitionResult(
+def _answer(told: AlterPartitionResponsePartition) -> AlterPartitionAnswer:
+    return AlterPartitionAnswer(
         error=ErrorCode(told.error_code),
         isr=tuple(told.isr),
         leader_epoch=told.leader_epoch,

@@ -24,7 +24,7 @@ from broker.log.log import Log
 from broker.log.values import READ_COMMITTED, AbortedTxn, AppendInfo, AppendOrigin
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
-from broker.replica.leader.isr import AlterPartitionResult, Proposal
+from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.replica_state import LastFetch
 from broker.replica.topic_metrics import TopicCounters
@@ -324,7 +324,7 @@ class HostedPartition:
         if self._deletions:
             self._settle_deletions()
 
-    def answered(self, proposal: Proposal, answer: AlterPartitionResult) -> None:
+    def answered(self, proposal: Proposal, answer: AlterPartitionAnswer) -> None:
         """The controller has answered a proposal."""
         now_ms = self._clock.monotonic_ms()
         self._changing()

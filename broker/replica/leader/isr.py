@@ -61,7 +61,7 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartitionResult:
+class AlterPartitionAnswer:
     """The controller's answer to a proposal; the other fields are valid only without an error."""
 
     error: ErrorCode

@@ -43,7 +43,7 @@ from broker.replica.leader.isr import (
     AWAIT_METADATA,
     NO_BROKERS,
     NOT_APPLIED,
-    AlterPartitionResult,
+    AlterPartitionAnswer,
     BrokersView,
     CommittedIsr,
     PartitionState,
@@ -338,7 +338,7 @@ class LeaderPartition:
         return not isinstance(self._state, CommittedIsr) and self._state.proposal == proposal
 
     def alter_partition_answered(
-        self, proposal: Proposal, answer: AlterPartitionResult, now_ms: int
+        self, proposal: Proposal, answer: AlterPartitionAnswer, now_ms: int
     ) -> Effects:
         """The controller has answered; the answer to a proposal that the metadata have overtaken says nothing."""
         state = self._state
@@ -354,7 +354,7 @@ class LeaderPartition:
             return failed + self._advance(now_ms)
         return (*failed, ProposeIsr(proposal, RETRY_MS))
 
-    def _confirmed(self, answer: AlterPartitionResult, now_ms: int) -> Effects:
+    def _confirmed(self, answer: AlterPartitionAnswer, now_ms: int) -> Effects:
         if (
             answer.leader_epoch != self.leader_epoch
             or answer.partition_epoch < self.partition_epoch

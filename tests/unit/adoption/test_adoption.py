@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,12 @@ import pytest
 
 from broker import log_lines
 from broker.__main__ import main
-from broker.adoption.adopt import adopt, parse_topic_configs
 from broker.adoption.mark import check_taken_over
 from broker.config.loader import from_given
 from broker.config.settings import ConfigError
 from broker.log import names
 from broker.log.checkpoint import decode_offsets, decode_partition_metadata
-from broker.metadata.image import MetadataImage
-from broker.metadata.log import MetadataLog
 from broker.system import SystemDisk
-from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import OffsetFetchRequest
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
@@ -57,42 +52,8 @@ from tests.unit.adoption.kafka_folders import (
     topic_id,
     topic_records,
 )
+from tests.unit.adoption.taken_over import batch, image_of, take_over
 from tests.unit.records.old_sets import all_records, encode_all, some_entries
-
-
-def batch(offset: int, value: bytes = b"v", *, epoch: int = 3) -> bytes:
-    return build_batch([Record(offset, NOW_MS, b"k", value)], leader_epoch=epoch)
-
-
-def take_over(
-    folder: Path,
-    *data: Path,
-    node_id: int = 1,
-    settings: Mapping[str, str] | None = None,
-    **options: Any,
-) -> list[str]:
-    """The lines that are said."""
-    given = {
-        "node.id": str(node_id),
-        "log.dirs": ",".join(map(str, data or [folder / "log"])),
-        "lake.uri": str(folder / "lake"),
-        **(settings or {}),
-    }
-    lines: list[str] = []
-    adopt(
-        from_given({name: (value, "test") for name, value in given.items()}),
-        SystemDisk(),
-        open_store,
-        lines.append,
-        topic_configs=parse_topic_configs(options.pop("topic_configs", ())),
-        **options,
-    )
-    return lines
-
-
-def image_of(folder: Path) -> MetadataImage:
-    return MetadataLog(open_store(str(folder / "lake"))).load()
-
 
 # -- what is decided -------------------------------------------------------------------------------
 

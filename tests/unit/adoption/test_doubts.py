@@ -30,7 +30,7 @@ from tests.unit.adoption.kafka_folders import (
     topic_id,
     topic_records,
 )
-from tests.unit.adoption.test_adoption import batch, image_of, take_over
+from tests.unit.adoption.taken_over import batch, image_of, take_over
 
 
 def orders_folder(folder: Path) -> KafkaFolder:

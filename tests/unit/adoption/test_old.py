@@ -13,7 +13,7 @@ from kafka_ds.protocol.types import uuid_from_text
 from tests.in_process import in_process, values_of
 from tests.loops import in_loop
 from tests.unit.adoption.kafka_folders import CLUSTER_ID, KafkaFolder, broker_record
-from tests.unit.adoption.test_adoption import batch, image_of, take_over
+from tests.unit.adoption.taken_over import batch, image_of, take_over
 from tests.unit.records.old_sets import encode_all, some_entries
 
 

@@ -7,7 +7,7 @@ from broker.controller.duties import Duties
 from broker.membership.election import Claim
 from tests.loops import in_loop
 from tests.unit.controller.metadata_broker import Broker
-from tests.unit.membership.test_candidacy import Standing
+from tests.unit.membership.standing import Standing
 
 
 @in_loop

@@ -1,7 +1,5 @@
 """Fetch through the real codec and log: bytes, budgets, bounds, epochs, sessions, waiting, the lake."""
 
-import asyncio
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +7,8 @@ from typing import Any
 import pytest
 
 from broker.log.values import AppendOrigin, FileSlice, LogRead
-from broker.remote.manager import TierRead
 from broker.server.dispatch import Waiting
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
 from kafka_ds.records.batch import ControlType, end_transaction_marker
@@ -24,6 +21,7 @@ from tests.in_process import (
     values_of,
 )
 from tests.loops import in_loop
+from tests.unit.handlers.tiered_topics import FakeTier, tiered
 
 
 @pytest.mark.parametrize("version", range(4, 19))
@@ -291,47 +289,6 @@ async def test_a_disk_that_fails_under_one_partition_is_no_others_trouble(
         bad, good = (topic.partitions[0] for topic in response.responses)
         assert bad.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert values_of(good.records) == [b"a"]
-
-
-@dataclass
-class FakeTier:
-    """A lake that holds what the test puts there."""
-
-    chunks: list[bytes] = field(default_factory=list)
-    error: ErrorCode | None = None
-    asked: list[tuple[int, int, int]] = field(default_factory=list)
-    sheds: bool = False
-
-    def sheds_reads(self) -> bool:
-        return self.sheds
-
-    async def read(
-        self, topic: str, topic_id: bytes, partition: int, offset: int, *,
-        max_bytes: int, isolation_level: int,
-    ) -> TierRead:  # fmt: skip
-        self.asked.append((partition, offset, max_bytes))
-        await asyncio.sleep(0)
-        if self.error is not None:
-            raise KafkaError(self.error)
-        return TierRead(chunks=list(self.chunks), next_offset=2)
-
-
-async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeTier:
-    """Partition 0 has its offsets 0 and 1 in the lake alone, partition 1 all on disk."""
-    await broker.create("t", 2)
-    await broker.produce("t", batch_of([b"cold", b"colder"]))
-    partition = broker.node.replica_manager.get("t", 0)
-    log = partition.log
-    cold = log.read(0, max_bytes=999, upper_bound_offset=2, min_one_batch=True)
-    chunks = [bytes(part.read()) for part in cold.slices]
-    log.roll()
-    await broker.produce("t", batch_of([b"hot"]))
-    await broker.produce("t", batch_of([b"other"]), partition=1)
-    log.segments.discard_oldest(1, broker.node.clock.now_ms())
-    assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
-    tier = FakeTier(chunks=chunks, **options)
-    monkeypatch.setattr(broker.node, "tier", tier)
-    return tier
 
 
 @in_loop

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.log.values import AppendOrigin
-from broker.replica.leader.isr import AlterPartitionResult, CommittedIsr
+from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
 from kafka_ds.protocol.messages.data import (
@@ -366,10 +366,10 @@ class Story:
         }
         answer = self.random.choice(
             [
-                AlterPartitionResult(error=ErrorCode.NONE, isr=isr, **epochs),
-                AlterPartitionResult(error=ErrorCode.NONE, isr=isr, **epochs),
-                AlterPartitionResult(error=ErrorCode.INELIGIBLE_REPLICA),
-                AlterPartitionResult(error=ErrorCode.UNKNOWN_SERVER_ERROR),
+                AlterPartitionAnswer(error=ErrorCode.NONE, isr=isr, **epochs),
+                AlterPartitionAnswer(error=ErrorCode.NONE, isr=isr, **epochs),
+                AlterPartitionAnswer(error=ErrorCode.INELIGIBLE_REPLICA),
+                AlterPartitionAnswer(error=ErrorCode.UNKNOWN_SERVER_ERROR),
             ]
         )
         self.both(lambda side: side.led[key].answered(state.proposal, answer))

@@ -15,7 +15,6 @@ from broker.system import SystemClock, SystemDisk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (
     CONTROL_FLAG,
-    HEADER,
     LOG_APPEND_TIME_FLAG,
     Codec,
     ControlType,
@@ -26,7 +25,7 @@ from kafka_ds.records.batch import (
     read_header,
     read_records,
 )
-from kafka_ds.records.crc import crc32c
+from tests.unit.log.batch_headers import with_header
 from tests.unit.log.log_model import client_batch, marker
 
 NOW_MS = 1_700_000_000_000
@@ -66,14 +65,6 @@ def everything(log: Log) -> bytes:
         min_one_batch=True,
     )
     return b"".join(part.read() for part in found.slices)
-
-
-def with_header(data: bytes | bytearray, **changes: int) -> bytes:
-    """A batch with a header that lies, its checksum made right again."""
-    header = read_header(data)._replace(**changes)
-    changed = bytearray(HEADER.pack(*header) + data[HEADER.size :])
-    struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[21:]))
-    return bytes(changed)
 
 
 def idempotent(sequence: int, count: int = 1, *, epoch: int = 0, producer_id: int = 7) -> bytes:

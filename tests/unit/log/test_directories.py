@@ -24,7 +24,7 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record
 from tests.unit.log.log_model import client_batch
-from tests.unit.log.test_manager import NOW_MS, TOPIC_ID, Bench
+from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 from tests.unit.records.old_sets import Plain, encode, message
 
 OTHER_ID = bytes(range(16, 32))

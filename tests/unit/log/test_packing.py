@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from broker.log.config import DAY_MS, LOG_APPEND_TIME, LogConfig
-from broker.log.log import Log
 from broker.log.recompression import CODECS
-from broker.log.values import AppendInfo, AppendOrigin
-from broker.system import SystemClock, SystemDisk
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from broker.log.values import AppendOrigin
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
     HEADER_BYTES,
@@ -29,38 +27,13 @@ from kafka_ds.records.batch import (
     read_records,
     seal,
 )
+from tests.unit.log.compressed_logs import NOW_MS, append, open_log, refusal, stored
 
-NOW_MS = 1_700_000_000_000
 NAMES = {codec: name for name, codec in CODECS.items()}
 RECORDS = [
     Record(i, NOW_MS + i % 5, b"key-%d" % i, b"value " * (i % 40), ((b"h", b"1"), (b"", None)))
     for i in range(100)
 ]
-
-
-def open_log(folder: Path, config: LogConfig) -> Log:
-    return Log.open(
-        f"{folder}/orders-0", config, SystemDisk(), SystemClock(), topic="orders", partition=0
-    )
-
-
-def append(log: Log, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
-    return log.append(memoryview(bytearray(data)), leader_epoch=3, now_ms=NOW_MS, origin=origin)
-
-
-def refusal(log: Log, data: bytes) -> ErrorCode:
-    with pytest.raises(KafkaError) as raised:
-        append(log, data)
-    assert log.log_end_offset == 0
-    assert log.size_bytes == 0
-    return raised.value.code
-
-
-def stored(log: Log) -> bytes:
-    found = log.read(
-        0, max_bytes=1 << 30, upper_bound_offset=log.log_end_offset, min_one_batch=True
-    )
-    return b"".join(part.read() for part in found.slices)
 
 
 # -- compression.type -------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ def test_an_empty_log_has_no_times(disk: MemoryDisk) -> None:
 
 def test_an_undecodable_batch_has_a_place_all_the_same(disk: MemoryDisk) -> None:
     """Its checksum holds, so a follower takes it; what its records are nobody can say."""
-    from tests.unit.log.test_append import with_header
+    from tests.unit.log.batch_headers import with_header
 
     log = open_log(disk)
     good = bytes(client_batch(3, timestamp_ms=NOW_MS))

@@ -14,26 +14,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers
 from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
 from tests.unit.log.log_model import client_batch, marker
-
-NOW_MS = 1_700_000_000_000
-FOLDER = "/data/t-0"
-CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
-
-
-def open_log(
-    disk: MemoryDisk, *, clean: bool = False, recovery_point: int = 0, config: LogConfig = CONFIG
-) -> Log:
-    return Log.open(
-        FOLDER,
-        config,
-        disk,
-        ManualClock(NOW_MS),
-        topic="t",
-        partition=0,
-        clean_shutdown=clean,
-        recovery_point=recovery_point,
-        background=ManualBackground(),
-    )
+from tests.unit.log.recovered_logs import CONFIG, FOLDER, NOW_MS, bases, content, open_log, path
 
 
 def fill(log: Log, batches: int = 30, *, producer_id: int = 9) -> None:
@@ -51,33 +32,9 @@ def fill(log: Log, batches: int = 30, *, producer_id: int = 9) -> None:
         log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
 
 
-def content(log: Log) -> bytes:
-    data, offset = b"", log.local_log_start_offset
-    while offset < log.log_end_offset:
-        found = log.read(
-            offset,
-            max_bytes=1 << 20,
-            upper_bound_offset=log.log_end_offset,
-            min_one_batch=True,
-        )
-        part = b"".join(each.read() for each in found.slices)
-        data += part
-        offset = [header for _, header in iterate_headers(part)][-1].next_offset
-    return data
-
-
 @pytest.fixture
 def disk() -> MemoryDisk:
     return MemoryDisk()
-
-
-def path(base_offset: int, kind: str) -> str:
-    return f"{FOLDER}/{names.file_name(base_offset, kind)}"
-
-
-def bases(disk: MemoryDisk) -> list[int]:
-    files = [names.parse_file_name(each.rpartition("/")[2]) for each in disk.paths()]
-    return [file.offset for file in files if file and file.kind == ".log" and not file.suffix]
 
 
 def test_after_a_clean_stop_nothing_is_scanned(disk: MemoryDisk) -> None:

@@ -16,7 +16,7 @@ from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from tests.fakes.memory_disk import ManualClock, MemoryDisk, PowerLoss
 from tests.unit.log.log_model import client_batch, marker
-from tests.unit.log.test_cutting import (
+from tests.unit.log.truncated_logs import (
     NOW_MS,
     OneRefusal,
     append,

@@ -15,7 +15,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records import machine_code, validation
 from kafka_ds.records.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from tests import unfitting
-from tests.unit.log.test_packing import NOW_MS, append, open_log, refusal, stored
+from tests.unit.log.compressed_logs import NOW_MS, append, open_log, refusal, stored
 
 WAYS = [pytest.param(True, id="machine code"), pytest.param(False, id="Python")]
 

@@ -17,7 +17,7 @@ from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTxn
 from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
 from tests.fakes.memory_disk import MemoryDisk, PowerLoss
-from tests.unit.log.test_recovery import CONFIG, FOLDER, bases, content, open_log, path
+from tests.unit.log.recovered_logs import CONFIG, FOLDER, bases, content, open_log, path
 from tests.unit.records.old_sets import (
     Plain,
     Wrapper,

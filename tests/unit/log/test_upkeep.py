@@ -18,7 +18,7 @@ from broker.log.names import (
 from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTxn
 from tests.unit.log.log_model import client_batch
-from tests.unit.log.test_manager import NOW_MS, TOPIC_ID, Bench
+from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 
 DAY_MS = 24 * 3_600_000
 CONFIGS = tuple(

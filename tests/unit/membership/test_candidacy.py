@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,16 @@ from typing import Any
 import pytest
 
 from broker.config.settings import ConfigError
-from broker.controller.driver import ControllerClaim
-from broker.membership.candidacy import Candidacy, CandidateSettings
 from broker.membership.lease import LEASE_PATH, Lease, decode_lease
-from broker.membership.lifecycle import BrokerIdentity
-from broker.membership.member import decide_claim
-from broker.metadata.events import Endpoint, SupportedFeature
+from broker.metadata.events import SupportedFeature
 from broker.metadata.log import Commit
-from broker.system import new_uuid
 from broker.transport.peer import PeerLate
 from kafka_ds.delta.commit import Attempt, FateUnknown, NotCommitted
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessResponse
-from tests.fakes.memory_disk import ManualClock
 from tests.loops import in_loop
-from tests.unit.controller.metadata_broker import Broker
+from tests.unit.membership.standing import Standing
 
 
 class SlowLease(LocalStore):
@@ -40,61 +33,6 @@ class SlowLease(LocalStore):
         self.is_writing.set()
         self.goes_on.wait()
         super().put_durable(path, data)
-
-
-class Standing:
-    """A broker's candidacy, without the rest of the broker."""
-
-    def __init__(
-        self,
-        folder: Path,
-        node_id: int,
-        *,
-        store: Any = None,
-        features: tuple[SupportedFeature, ...] = (),
-    ) -> None:
-        self.broker = Broker(folder, node_id=node_id)
-        self.store = store or LocalStore(str(folder))
-        self.thread = ThreadPoolExecutor(1)
-        self.clock = ManualClock()
-        identity = BrokerIdentity(
-            node_id=node_id,
-            cluster_id="c",
-            incarnation_id=new_uuid(),
-            endpoints=(Endpoint(listener="PLAINTEXT", host="here", port=9090 + node_id),),
-            rack=None,
-            log_dirs=(),
-            features=features,
-            previous_broker_epoch=-1,
-        )
-
-        def decide(claiming: ControllerClaim, dead: int | None) -> None:
-            decide_claim(claiming, identity, dead)
-
-        network: Any = None  # Nobody is asked.
-        self.candidacy = Candidacy(
-            CandidateSettings(
-                node_id=node_id,
-                listener="PLAINTEXT",
-                client_id=f"broker-{node_id}",
-                session_timeout_ms=9_000,
-                lease_interval_ms=2_000,
-            ),
-            self.broker.driver,
-            self.store,
-            executor=self.thread,
-            clock=self.clock,
-            network=network,
-            chance=lambda: 0.0,
-            decide_claim=decide,
-        )
-
-    async def begin(self) -> None:
-        await self.candidacy.begin("here", 9090 + self.broker.node_id)
-
-    async def stop(self) -> None:
-        await self.broker.driver.stop()
-        self.thread.shutdown()
 
 
 def lease(folder: Path) -> Lease:

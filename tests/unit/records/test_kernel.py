@@ -25,8 +25,8 @@ from kafka_ds.records.batch import (
     read_records,
     seal,
 )
+from tests.unit.records.hostile import hostile_payloads
 from tests.unit.records.record_cases import damaged
-from tests.unit.records.test_batch import hostile_payloads
 
 RECORDS = [
     Record(i, 1_000 + i, (None, b"", b"key")[i % 3], (b"v" * i, None)[i % 2], headers)

@@ -10,10 +10,10 @@ from broker.metadata.events import Event, TopicDeleted
 from broker.metadata.image import MetadataPosition
 from tests.loops import in_loop
 from tests.unit.records.old_sets import message
-from tests.unit.replica.test_manager import (
+from tests.unit.replica.followed_logs import NOW_MS
+from tests.unit.replica.replica_bench import (
     ID,
     ME,
-    NOW_MS,
     OTHER,
     THIRD,
     Bench,

@@ -7,7 +7,7 @@ import asyncio
 from broker.metadata.events import BrokerRegistrationChanged
 from broker.replica.state_applier import CHANGES_AT_ONCE
 from tests.loops import in_loop
-from tests.unit.replica.test_manager import ME, OTHER, THIRD, Bench, changed, registered
+from tests.unit.replica.replica_bench import ME, OTHER, THIRD, Bench, changed, registered
 
 
 @in_loop

@@ -7,7 +7,7 @@ import pytest
 from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import (
-    AlterPartitionResult,
+    AlterPartitionAnswer,
     CommittedIsr,
     PartitionState,
     PendingExpand,
@@ -56,9 +56,9 @@ def shrinking() -> tuple[LeaderPartition, Proposal]:
     return partition, proposal_of(partition.tick(T0 + LAG_MS + 1))
 
 
-def answer_to(proposal: Proposal, **changes: object) -> AlterPartitionResult:
+def answer_to(proposal: Proposal, **changes: object) -> AlterPartitionAnswer:
     """The controller has done as it was asked."""
-    done = AlterPartitionResult(
+    done = AlterPartitionAnswer(
         error=ErrorCode.NONE,
         isr=tuple(member for member, _ in proposal.isr),
         leader_epoch=proposal.leader_epoch,
@@ -235,7 +235,7 @@ def test_a_success_of_another_epoch_is_none(begin: object) -> None:
 def test_an_outdated_proposal_waits_for_metadata(begin: object, code: ErrorCode) -> None:
     partition, proposal = begin()  # type: ignore[operator]
     state = partition.state
-    assert partition.alter_partition_answered(proposal, AlterPartitionResult(error=code), T0) == (
+    assert partition.alter_partition_answered(proposal, AlterPartitionAnswer(error=code), T0) == (
         NoteIsr(),
     )
     # It may have been carried out: until then the maximal ISR stays what it is.
@@ -251,7 +251,7 @@ def test_what_was_not_done_for_certain_is_as_before(code: ErrorCode) -> None:
     partition.appended(20, T0)
     fetch(partition, 2, 20)
     late = T0 + LAG_MS + 1
-    effects = partition.alter_partition_answered(proposal, AlterPartitionResult(error=code), late)
+    effects = partition.alter_partition_answered(proposal, AlterPartitionAnswer(error=code), late)
     assert effects == (NoteIsr(), AdvanceHighWatermark(20))
     assert partition.state == CommittedIsr(frozenset({1, 2}))
     assert proposal_of(fetch(partition, 3, 20, now_ms=late))
@@ -268,7 +268,7 @@ def test_what_was_not_done_for_certain_is_as_before(code: ErrorCode) -> None:
 )
 def test_a_passing_trouble_is_asked_again_soon(code: ErrorCode) -> None:
     partition, proposal = expanding()
-    effects = partition.alter_partition_answered(proposal, AlterPartitionResult(error=code), T0)
+    effects = partition.alter_partition_answered(proposal, AlterPartitionAnswer(error=code), T0)
     assert effects == (NoteIsr(), ProposeIsr(proposal, RETRY_MS))
     partition.alter_partition_answered(proposal, answer_to(proposal), T0)
     assert partition.isr == {1, 2, 3}
@@ -280,7 +280,7 @@ def test_metadata_that_come_first_win() -> None:
     assert partition.state == CommittedIsr(frozenset({1, 2, 3}))
     for answer in (
         answer_to(proposal),
-        AlterPartitionResult(error=ErrorCode.INVALID_UPDATE_VERSION),
+        AlterPartitionAnswer(error=ErrorCode.INVALID_UPDATE_VERSION),
     ):
         assert partition.alter_partition_answered(proposal, answer, T0) == ()
     assert partition.isr == {1, 2, 3}

@@ -15,8 +15,8 @@ from broker.replica.lake_recovery import _parts
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.loops import in_loop
-from tests.unit.log.test_cutting import NOW_MS, append, open_log
-from tests.unit.replica.test_manager import ME, OTHER, Bench, Tier, changed, produce, registered
+from tests.unit.log.truncated_logs import NOW_MS, append, open_log
+from tests.unit.replica.replica_bench import ME, OTHER, Bench, Tier, changed, produce, registered
 
 LAKE_END = 35
 ENDED = RemoteLogAuxState(leader_epochs=((0, 0), (1, 20)))

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
-from broker.replica.leader.isr import AlterPartitionResult, CommittedIsr, Proposal
+from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr, Proposal
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
@@ -61,7 +61,7 @@ class ReplicationModel(RuleBasedStateMachine):
         self.brokers_known = dict(self.brokers_truth)
         self.metadata: list[PartitionRegistration] = []
         self.asked: list[Proposal] = []
-        self.answers: list[tuple[Proposal, AlterPartitionResult]] = []
+        self.answers: list[tuple[Proposal, AlterPartitionAnswer]] = []
         self.leader = LeaderPartition(
             self.truth,
             node_id=1,
@@ -168,19 +168,19 @@ class ReplicationModel(RuleBasedStateMachine):
         proposal = self.asked.pop(0)
         answer = self.decided(proposal)
         if is_lost:
-            answer = AlterPartitionResult(error=ErrorCode.REQUEST_TIMED_OUT)
+            answer = AlterPartitionAnswer(error=ErrorCode.REQUEST_TIMED_OUT)
         self.answers.append((proposal, answer))
 
-    def decided(self, proposal: Proposal) -> AlterPartitionResult:
+    def decided(self, proposal: Proposal) -> AlterPartitionAnswer:
         if proposal.leader_epoch != self.truth.leader_epoch:
-            return AlterPartitionResult(error=ErrorCode.FENCED_LEADER_EPOCH)
+            return AlterPartitionAnswer(error=ErrorCode.FENCED_LEADER_EPOCH)
         if proposal.partition_epoch != self.truth.partition_epoch:
-            return AlterPartitionResult(error=ErrorCode.INVALID_UPDATE_VERSION)
+            return AlterPartitionAnswer(error=ErrorCode.INVALID_UPDATE_VERSION)
         for member, epoch in proposal.isr:
             if epoch not in (-1, self.brokers_truth[member].broker_epoch):
-                return AlterPartitionResult(error=ErrorCode.INELIGIBLE_REPLICA)
+                return AlterPartitionAnswer(error=ErrorCode.INELIGIBLE_REPLICA)
         self.commit(isr=tuple(member for member, _ in proposal.isr))
-        return AlterPartitionResult(
+        return AlterPartitionAnswer(
             error=ErrorCode.NONE,
             isr=self.truth.isr,
             leader_epoch=self.truth.leader_epoch,

@@ -10,15 +10,21 @@ import pytest
 
 from broker.config.settings import MAX_LONG
 from broker.log.directories.comparison import Step, is_newer, next_step
-from broker.log.directories.manager import FutureLog
 from broker.log.epochs import LeaderEpochs
 from broker.remote.partitions import Led
-from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG, move_samples
+from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
 from tests.loops import in_loop
 from tests.model_runs import examples
 from tests.unit.log.log_model import client_batch
+from tests.unit.replica.moves_bench import (
+    begin_slowly,
+    future,
+    lags_and_failures,
+    move,
+    until_ended,
+)
 from tests.unit.replica.moving_bench import NOW_MS, SMALL, TOPIC_ID, MovingBench
 
 
@@ -36,40 +42,10 @@ def extent(start: int, end: int, *epochs: tuple[int, int]) -> Extent:
     return Extent(start, end, LeaderEpochs(epochs), start)
 
 
-async def until_ended(bench: MovingBench) -> None:
-    async with asyncio.timeout(120):
-        while bench.manager.future_log("t", 0) is not None or bench.moves.under_way:
-            await asyncio.sleep(0.0005)
-
-
-async def begin_slowly(bench: MovingBench) -> None:
-    """A move of twenty records to /b that has copied some of them, and waits."""
-    bench.append(20)
-    bench.rate = -1
-    bench.moves.alter("t", 0, "/b")
-    while future(bench).log.log_end_offset == 0:
-        await asyncio.sleep(0.0005)
-
-
-async def move(bench: MovingBench, path: str = "/b") -> None:
-    bench.moves.alter("t", 0, path)
-    await until_ended(bench)
-
-
 def refusal(bench: MovingBench, path: str, topic: str = "t", partition: int = 0) -> ErrorCode:
     with pytest.raises(KafkaError) as raised:
         bench.moves.alter(topic, partition, path)
     return raised.value.code
-
-
-def future(bench: MovingBench) -> FutureLog:
-    found = bench.manager.future_log("t", 0)
-    assert found is not None
-    return found
-
-
-def lags_and_failures(bench: MovingBench) -> list[tuple[object, float]]:
-    return [(metric, value) for metric, _, value in move_samples(bench.moves)]
 
 
 @in_loop

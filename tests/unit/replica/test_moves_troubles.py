@@ -12,8 +12,14 @@ from broker.replica.fetcher.metrics import FAILED_MOVES
 from kafka_ds.protocol.errors import KafkaError
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
+from tests.unit.replica.moves_bench import (
+    begin_slowly,
+    future,
+    lags_and_failures,
+    move,
+    until_ended,
+)
 from tests.unit.replica.moving_bench import NOW_MS, MovingBench
-from tests.unit.replica.test_moves import begin_slowly, future, lags_and_failures, move, until_ended
 
 
 @in_loop

@@ -18,7 +18,7 @@ from broker.replica.follower.partition import State
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from tests.loops import in_loop
-from tests.unit.replica.test_manager import (
+from tests.unit.replica.replica_bench import (
     ALL,
     ID,
     ME,

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import broker.handlers
-from broker.config.access import STANDARD_AUTHORIZER
-from broker.metadata.acls import AclOperation, ResourceType
+from broker.metadata.acls import AclOperation
 from broker.metadata.image import MetadataImage
 from broker.principal import (
     ANONYMOUS,
@@ -60,12 +59,10 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetFetchRequestTopics,
 )
 from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.protocol.messages.security import AclCreation
 from kafka_ds.protocol.messages.topics import CreatableTopic, DeleteTopicState
 from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 from kafka_ds.protocol.refusal import refusal_of
 from tests.in_process import (
-    InProcess,
     batch_of,
     fetch_request,
     in_process,
@@ -73,9 +70,9 @@ from tests.in_process import (
     produce_request,
 )
 from tests.loops import in_loop
+from tests.unit.security.acl_names import ALICE, CLUSTER, DENIED, GROUP, SETTINGS, TOPIC, TXN, allow
 from tests.wire.random_messages import random_message
 
-ALICE = Principal("User", "alice")
 SERVED = list(REGISTRY)
 assert broker.handlers  # It has registered them.
 # Whoever connects may ask these; what they tell is the handler's matter.
@@ -168,24 +165,6 @@ def test_a_principal_travels_in_an_envelope() -> None:
 
 
 # -- a broker ---------------------------------------------------------------------------------------
-
-SETTINGS = {"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "User:ANONYMOUS"}
-TOPIC, GROUP, CLUSTER, TXN = (
-    ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID,
-)  # fmt: skip
-DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-
-async def allow(
-    broker: InProcess, kind: int, name: str, *operations: int, permission: int = 3
-) -> None:
-    creations = [
-        AclCreation(resource_type=kind, resource_name=name, principal="User:alice", host="*",
-                    operation=operation, permission_type=permission)
-        for operation in operations
-    ]  # fmt: skip
-    answer = await broker.ask(CreateAclsRequest(creations=creations), 3)
-    assert [each.error_code for each in answer.results] == [0] * len(creations)
 
 
 def metadata_of(*names: str, create: bool = False) -> MetadataRequest:

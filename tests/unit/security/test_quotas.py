@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.metadata.events import QuotaComponent
 from broker.node_metrics import node_samples
 from broker.principal import Principal
 from broker.registry import REGISTRY
@@ -48,16 +47,10 @@ from tests.in_process import (
 )
 from tests.integration.raw_client import RawClient
 from tests.loops import in_loop
+from tests.unit.security.quota_entities import entity
 
 BYTES, SHARE, MUTATIONS = "producer_byte_rate", "request_percentage", "controller_mutation_rate"
 Names = dict[str, str | None]
-
-
-def entity(**names: str | None) -> tuple[QuotaComponent, ...]:
-    return tuple(
-        QuotaComponent(entity_type=kind.replace("_", "-"), entity_name=name)
-        for kind, name in sorted(names.items())
-    )
 
 
 def limited(**values: float) -> ClientQuotas:

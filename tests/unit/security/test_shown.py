@@ -23,7 +23,7 @@ from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 from tests.in_process import in_process
 from tests.loops import in_loop
-from tests.unit.security.test_access import ALICE, CLUSTER, DENIED, SETTINGS, TOPIC, TXN, allow
+from tests.unit.security.acl_names import ALICE, CLUSTER, DENIED, SETTINGS, TOPIC, TXN, allow
 
 ONE_PARTITION = {"transaction_state_log_num_partitions": 1}
 LOADING = (

@@ -38,7 +38,7 @@ from kafka_ds.security.secret import Secret
 from tests.certificates import Authority
 from tests.loops import in_loop, pass_time, turns
 from tests.unit.server.net_harness import FakeTransport, Harness, answers, api_versions, feed, frame
-from tests.unit.transport.test_alerts import HOST, LOOPS, TIMEOUT_S
+from tests.unit.transport.loops import HOST, LOOPS, TIMEOUT_S
 
 RIGHT, WRONG = b"\0alice\0alice-secret", b"\0alice\0wrong"
 NO_LENGTH = struct.pack(">i", 2**31 - 1)

@@ -22,7 +22,7 @@ from broker.server.tls_handshake import TlsHandshake
 from kafka_ds.protocol.frame_assembler import SCRATCH_BYTES
 from kafka_ds.security.token_file import TokenUnreadable, read_token
 from tests.loops import in_loop
-from tests.unit.security.test_quotas import entity
+from tests.unit.security.quota_entities import entity
 from tests.unit.server.net_harness import Harness, api_versions, feed, ids, settle
 
 NO_LIMIT = 2**31 - 1

@@ -25,34 +25,17 @@ from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.lake_tables import LakeTables
 from kafka_ds.source.plan.offset_reader import OffsetReader
-from kafka_ds.source.plan.scan_plan import LostRange, Plan, plan_scan
+from kafka_ds.source.plan.scan_plan import LostRange
 from kafka_ds.source.read.partition_reader import BATCH_BYTES, ReadConfig, read_task, report_loss
 from kafka_ds.source.read.scan_metrics import COUNTERS
 from kafka_ds.source.schema import KAFKA_COLUMNS, Projection, default_columns
+from tests.unit.source.made_plans import plan, schema
 from tests.unit.source.source_lake import T0_MS, Lake, Row, record_batch
 
-TYPES = {
-    "key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"), "timestampType": pa.int32(), "leader_epoch": pa.int32(),
-    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-}  # fmt: skip
 
-
-def schema(names: Sequence[str]) -> pa.Schema:
-    return pa.schema([pa.field(name, TYPES[name]) for name in names])
-
-
-def plan(lake: Lake, predicate: Predicate, **options: str) -> Plan:
-    given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": lake.topic, "tiers": "remote"}
-    parsed = parse_options({**given, "lake": lake.uri, **options}, stream=False)
-    reader = OffsetReader(parsed)
-    topics = reader.topics()
-    reader.open_tables(topics)
-    bounds = reader.bounds(topics, reader.partitions(topics))
-    starts = reader.resolve(parsed.starting, bounds, starting=True)
-    ends = reader.resolve(parsed.ending, bounds, starting=False)
-    ranges = {tp: (start, ends[tp]) for tp, start in starts.items()}
-    return plan_scan(reader.views(ranges, bounds, predicate), predicate)
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
 
 
 def rows(
@@ -71,11 +54,6 @@ def rows(
 def config(lake: Lake, predicate: Predicate, names: Sequence[str] = KAFKA_COLUMNS) -> ReadConfig:
     client = parse_options({"kafka.bootstrap.servers": "nobody:1", "subscribe": "t"}).client
     return ReadConfig(client=client, schema=schema(names), predicate=predicate)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
 
 
 def filled(lake: Lake, count: int = 2000, size: int = 100) -> Lake:

@@ -32,8 +32,8 @@ from kafka_ds.source.plan.table_scan import (
     within,
 )
 from kafka_ds.topic.names import topic_table
+from tests.unit.source.made_views import file, view, views
 from tests.unit.source.source_lake import Lake, Row, record_batch
-from tests.unit.source.test_scan_plan import file, view, views
 
 AWAY = {
     "kafka.bootstrap.servers": "127.0.0.1:1",

@@ -11,53 +11,13 @@ from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.plan.scan_plan import (
     ColdPiece,
     HotPiece,
-    LakeFile,
     LakeView,
     PartitionView,
     Plan,
     TableFileSlice,
     plan_scan,
 )
-
-END = 60
-
-
-@st.composite
-def lakes(draw: st.DrawFn) -> LakeView:
-    """A table with files that may overlap, and with holes between them."""
-    start = draw(st.integers(0, END))
-    end = draw(st.integers(start, END))
-    files = []
-    for number in range(draw(st.integers(0, 5))):
-        first = draw(st.integers(0, END - 1))
-        last = draw(st.integers(first, END - 1))
-        files.append(
-            LakeFile(
-                path=f"f{number}",
-                size_bytes=draw(st.integers(1, 4000)),
-                first_offset=first,
-                last_offset=last,
-            )
-        )
-    spans = draw(st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=2))
-    missing = Intervals.of(*spans)
-    return LakeView(version=3, start=start, end=end, files=tuple(files), missing=missing)
-
-
-@st.composite
-def views(draw: st.DrawFn, partition: int = 0) -> PartitionView:
-    log_start = draw(st.integers(0, END))
-    return PartitionView(
-        topic="t",
-        partition=partition,
-        topic_id=bytes(16),
-        start=draw(st.integers(0, END)),
-        end=draw(st.integers(0, END)),
-        log_start=log_start,
-        log_end=draw(st.integers(log_start, END)),
-        leader_epoch=7,
-        lake=draw(st.none() | lakes()),
-    )
+from tests.unit.source.made_views import END, file, view, views
 
 
 def cold_slices(plan: Plan, partition: int) -> list[TableFileSlice]:
@@ -107,29 +67,29 @@ def test_each_wanted_offset_is_read_in_exactly_one_place(
         task_bytes=task_bytes,
     )
     assert all(task.pieces for task in plan.tasks)
-    for view in given_views:
-        wanted = {n for n in range(view.start, view.end) if n in predicate.offsets()}
-        in_lake = set(range(view.lake.start, view.lake.end)) if view.lake else set()
-        at_leader = set(range(view.log_start, view.log_end))
-        hot = hot_offsets(plan, view.partition)
+    for each_view in given_views:
+        wanted = {n for n in range(each_view.start, each_view.end) if n in predicate.offsets()}
+        in_lake = set(range(each_view.lake.start, each_view.lake.end)) if each_view.lake else set()
+        at_leader = set(range(each_view.log_start, each_view.log_end))
+        hot = hot_offsets(plan, each_view.partition)
         assert sorted(hot) == sorted((wanted - in_lake) & at_leader)
         lost = {
             n
             for span in plan.lost
-            if span.partition == view.partition
+            if span.partition == each_view.partition
             for n in range(span.start, span.end)
         }
-        gone = {n for n in wanted & in_lake if view.lake and n in view.lake.missing}
+        gone = {n for n in wanted & in_lake if each_view.lake and n in each_view.lake.missing}
         assert lost == (wanted - in_lake - at_leader) | gone
-        for file in view.lake.files if view.lake else ():
+        for data_file in each_view.lake.files if each_view.lake else ():
             visited = [
                 n
-                for each in cold_slices(plan, view.partition)
-                if each.path == file.path
+                for each in cold_slices(plan, each_view.partition)
+                if each.path == data_file.path
                 for start, end in each.offsets
                 for n in range(start, end)
             ]
-            rows = set(range(file.first_offset, file.last_offset + 1))
+            rows = set(range(data_file.first_offset, data_file.last_offset + 1))
             assert sorted(visited) == sorted((wanted & in_lake & rows) - gone)
     if max_records is not None:
         assert all(offsets_of(task_pieces(plan, n)) <= max_records for n in range(len(plan.tasks)))
@@ -148,21 +108,6 @@ def task_pieces(plan: Plan, number: int) -> list[Intervals]:
 def offsets_of(pieces: list[Intervals]) -> int:
     """Files may overlap: an offset counts once."""
     return Intervals.of(*(span for piece in pieces for span in piece)).count
-
-
-def view(**changes: object) -> PartitionView:
-    values: dict[str, object] = {
-        "topic": "t", "partition": 0, "topic_id": bytes(16), "start": 0, "end": 1000, "log_start": 0,
-        "log_end": 1000, "leader_epoch": 7, **changes,
-    }  # fmt: skip
-    return PartitionView(**values)  # type: ignore[arg-type]
-
-
-def file(first: int, last: int, **changes: object) -> LakeFile:
-    values: dict[str, object] = {
-        "path": f"{first}.parquet", "size_bytes": 100, "first_offset": first, "last_offset": last, **changes,
-    }  # fmt: skip
-    return LakeFile(**values)  # type: ignore[arg-type]
 
 
 def test_the_seam_is_the_tiered_end() -> None:

@@ -14,86 +14,18 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from kafka_ds.errors import BrokerTimeout, DataLoss, OptionError
-from kafka_ds.protocol.errors import ErrorCode
-from kafka_ds.protocol.messages import (
-    DescribeConfigsRequest,
-    DescribeConfigsResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    MetadataRequest,
-    OffsetForLeaderEpochResponse,
-)
-from kafka_ds.protocol.messages.offsets import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
-    OffsetForLeaderEpochEndOffset,
-    OffsetForLeaderTopicResult,
-)
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.source import stream
 from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.input_partitions import Pack
 from kafka_ds.source.plan.offset_reader import OffsetReader
-from kafka_ds.source.plan.scan_plan import HotPiece, Task
+from kafka_ds.source.plan.scan_plan import HotPiece
 from kafka_ds.source.read import prefetch as along
 from kafka_ds.source.read.partition_reader import ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
-from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
-
-OTHER_ID = bytes(range(2, 18))
-
-
-class LogBroker:
-    """A broker with one partition, of which only the bounds and epochs are there."""
-
-    def __init__(self) -> None:
-        self.topic_id = TOPIC_ID
-        self.there = True
-        self.start, self.end = 0, 100
-        self.first_epoch = 0
-        # An epoch to where it ends in the leader's log.
-        self.epoch_ends: dict[int, int] = {}
-        self.broker = ScriptedBroker(self._answer)
-
-    def _answer(self, request: Any) -> Any:
-        match request:
-            case MetadataRequest():
-                code = ErrorCode.NONE if self.there else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                return self.broker.metadata(topic_id=self.topic_id, error_code=code)
-            case ListOffsetsRequest():
-                latest = request.topics[0].partitions[0].timestamp == -1
-                offset = ListOffsetsPartitionResponse(
-                    partition_index=0,
-                    offset=self.end if latest else self.start,
-                    leader_epoch=self.broker.leader_epoch if latest else self.first_epoch,
-                )
-                topic = ListOffsetsTopicResponse(name="t", partitions=[offset])
-                return ListOffsetsResponse(topics=[topic])
-            case DescribeConfigsRequest():
-                return DescribeConfigsResponse(results=[])
-        epoch = request.topics[0].partitions[0].leader_epoch
-        end = OffsetForLeaderEpochEndOffset(
-            partition=0, leader_epoch=epoch, end_offset=self.epoch_ends[epoch]
-        )
-        return OffsetForLeaderEpochResponse(
-            topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])]
-        )
-
-    def options(self, **more: str) -> dict[str, str]:
-        servers = f"127.0.0.1:{self.broker.port}"
-        return {
-            "kafka.bootstrap.servers": servers, "subscribePattern": "t", "tiers": "local",
-            "startingOffsets": "earliest", **more,
-        }  # fmt: skip
-
-    def planned(self, start: dict[str, Any], end: dict[str, Any], **more: str) -> list[Task]:
-        """The tasks of a batch, as a reader lays them that has just been started."""
-        reader = KafkaStreamReader(parse_options(self.options(**more), stream=True), pa.schema([]))
-        try:
-            return [task for each in reader.partitions(start, end) for task in each.value]
-        finally:
-            reader.stop()
+from tests.unit.source.log_broker import OTHER_ID, LogBroker
+from tests.unit.source.source_broker import TOPIC_ID
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from kafka_ds.protocol.messages.data import FetchPartition
 from tests.fakes.memory_disk import ManualClock
 from tests.in_process import batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns
-from tests.unit.handlers.test_fetch import tiered
+from tests.unit.handlers.tiered_topics import tiered
 
 
 class Worker:

@@ -30,6 +30,7 @@ from kafka_ds.records.batch import (
 from kafka_ds.topic.batches import convert
 from kafka_ds.topic.batches.convert import Decoded, decode_batches, decode_hot
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
+from tests.unit.records.hostile import hostile_payloads
 from tests.unit.records.record_cases import (
     ODD_TIMESTAMPS,
     TIMESTAMP_MS_MAX,
@@ -41,7 +42,6 @@ from tests.unit.records.record_cases import (
     utf8_keys,
 )
 from tests.unit.records.record_oracles import CODECS_OF_OTHERS, READERS, records_of
-from tests.unit.records.test_batch import hostile_payloads
 
 T0 = 1_700_000_000_000
 

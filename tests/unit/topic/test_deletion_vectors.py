@@ -30,7 +30,7 @@ from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.deletion_vectors import bitmap, inline, stored
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
-from tests.unit.topic.test_snapshot import foreign_commit
+from tests.unit.topic.foreign_commits import foreign_commit
 
 UUID_TEXT = "d2c639aa-8816-431a-aaf6-d3fe2512ff61"
 PROTOCOL = {

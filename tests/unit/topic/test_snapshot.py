@@ -23,6 +23,7 @@ from kafka_ds.topic.table import TopicTable
 from tests.fakes.deletion_vectors import inline
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
 from tests.fakes.lake_store import FakeLogClock
+from tests.unit.topic.foreign_commits import foreign_commit
 
 # What comes with rows in each commit of ours.
 TIERED = [
@@ -45,16 +46,6 @@ def table(store):
 
 def ranges(snapshot, partition=0):
     return [(each.min_offset, each.max_offset) for each in snapshot.index.files(partition)]
-
-
-def foreign_commit(store, *actions, operation="WRITE", table="topics/orders", more=None):
-    """A commit as another engine leaves it: nothing of ours in it."""
-    log = DeltaLog(store, table)
-    version = log.latest_version() + 1
-    info = {"commitInfo": {"operation": operation, "engineInfo": "other", **(more or {})}}
-    lines = "".join(json.dumps(each) + "\n" for each in (info, *actions))
-    assert store.put_if_absent(log.path(commit_file(version)), lines.encode())
-    return version
 
 
 def copies(table, count, *, size=10):

@@ -15,20 +15,13 @@ from typing import Any
 
 import pytest
 
-from broker.__main__ import _loop_factory
 from broker.server import tls_handshake
 from broker.server.connection import Connection
 from broker.server.tls_handshake import TlsHandshake
 from broker.transport.alerts import AlertingContext
 from tests.certificates import Authority
 from tests.unit.server.net_harness import Harness
-
-HOST = "127.0.0.1"
-TIMEOUT_S = 120.0
-LOOPS: dict[str, Callable[[], Any]] = {
-    "asyncio": asyncio.new_event_loop,
-    "broker": lambda: (_loop_factory() or asyncio.new_event_loop)(),
-}
+from tests.unit.transport.loops import HOST, LOOPS, TIMEOUT_S
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 
 from broker.coordinator.group.shard import TopicsDeleted
+from tests.unit.coordinator.group.commits import ID_1, commit_in_transaction
 from tests.unit.coordinator.group.group_desk import Desk
-from tests.unit.coordinator.group.test_offsets import ID_1, commit_in_transaction
 
 
 def test_between_two_turns_of_a_deletion_offsets_are_told_apart_also_in_transactions(

@@ -5,27 +5,22 @@ from typing import Any
 import pytest
 
 from broker.coordinator.group.shard import TopicsDeleted
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     OffsetDeleteRequest,
-    TxnOffsetCommitRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from kafka_ds.protocol.messages.transactions import (
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
 from kafka_ds.protocol.types import NO_UUID
+from tests.unit.coordinator.group.commits import ID_1, ID_2, commit_in_transaction
 from tests.unit.coordinator.group.group_desk import GROUP, SESSION_MS, Desk, subscription
 
 NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 ILLEGAL = ErrorCode.ILLEGAL_GENERATION
 MINUTE_MS = 60_000
-ID_1, ID_2 = bytes([1] * 16), bytes([2] * 16)
 
 
 # -- who may commit -----------------------------------------------------------------------------------
@@ -148,42 +143,6 @@ def test_the_offsets_of_a_topic_that_was_created_anew_are_not_told() -> None:
 
 
 # -- transactions -------------------------------------------------------------------------------------
-
-
-def commit_in_transaction(
-    desk: Desk,
-    offset: int,
-    *,
-    producer_id: int = 7,
-    member_id: str = "",
-    generation_id: int = -1,
-    group: str = GROUP,
-    topic: str = "t",
-    metadata: str | None = None,
-) -> ErrorCode:
-    request = TxnOffsetCommitRequest(
-        transactional_id="tx",
-        group_id=group,
-        producer_id=producer_id,
-        producer_epoch=0,
-        generation_id=generation_id,
-        member_id=member_id,
-        topics=[
-            TxnOffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    TxnOffsetCommitRequestPartition(
-                        partition_index=0, committed_offset=offset, committed_metadata=metadata
-                    )
-                ],
-            )
-        ],
-    )
-    try:
-        response = desk.call(request)
-    except KafkaError as error:
-        return error.code
-    return ErrorCode(response.topics[0].partitions[0].error_code)
 
 
 def test_what_is_committed_in_a_transaction_counts_when_the_transaction_does() -> None:

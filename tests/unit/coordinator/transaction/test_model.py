@@ -23,7 +23,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     encode_record,
 )
 from broker.log.config import LogConfig
-from broker.log.own_batches import BatchPlace, OwnBatch, accept, record_own
+from broker.log.own_batches import LocatedBatch, OwnBatch, accept, record_own
 from broker.log.producers import Producers
 from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.protocol.errors import KafkaError
@@ -66,7 +66,7 @@ class MemoryLog:
         if origin is AppendOrigin.CLIENT:
             self._check(read_header(buffer))
             origin = AppendOrigin.COORDINATOR
-        place = BatchPlace(self.end, 0, 0)
+        place = LocatedBatch(self.end, 0, 0)
         for own in accept(memoryview(buffer), self.producers, CONFIG, origin, place):
             self._record(own, bytes(buffer))
 

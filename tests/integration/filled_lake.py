@@ -1,0 +1,31 @@
+"""What several tests use: fill, storage_of, lay_out."""
+
+from dataclasses import replace
+from typing import Any
+
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.rpc import Optimized
+from tests.integration.lake_bench import Lake, RaisingCrashPoints
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    copy_range,
+    copy_request,
+    segment,
+)
+
+
+def fill(lake: Lake, start: int) -> None:
+    path = segment(lake.root / f"{start:020d}.log", start, 10)
+    compression = "snappy" if start % 20 else "zstd"
+    made = replace(copy_range(path, start, start + 9), compression=compression)
+    lake.copy(copy_request([made]))
+
+
+def storage_of(lake: Lake, crash_at: str = "") -> DeltaStorage:
+    """As of a freshly started worker."""
+    return DeltaStorage.open(lake.settings, RaisingCrashPoints({crash_at: 1}))
+
+
+def lay_out(storage: DeltaStorage, epoch: int = 3, **more: Any) -> Optimized:
+    return storage.layout.lay_out(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, **more)

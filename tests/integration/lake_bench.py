@@ -1,0 +1,80 @@
+"""What several tests use: Crash, RaisingCrashPoints, Lake, lake."""
+
+from pathlib import Path
+
+from broker.crash_points import CrashPoints
+from broker.system import new_uuid
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.rpc import CopyAnswer, CopyRequest
+from broker.worker.settings import TierSettings
+from broker.worker.spi import RemoteLogMetadataManager, RemoteStorageManager
+from kafka_ds.records.batch import Record
+from tests.fakes.lake_store import begin_lake
+from tests.integration.tier_folder import FolderMetadata, FolderStorage
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    all_records,
+)
+from tests.s3_server import address_for
+
+
+class Crash(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+class RaisingCrashPoints(CrashPoints):
+    """Raises instead of killing the test."""
+
+    def at(self, point: str) -> None:
+        if point in self._left:
+            raise Crash(point)
+
+
+class Lake:
+    """One remote storage that outlives the copiers which use it."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        self.kind = kind
+        self.root = root
+        uri = address_for(root) if kind == "s3" else str(root / "lake")
+        if kind != "s3":
+            begin_lake(root / "lake")
+        self.settings = TierSettings(lake_uri=uri, node_id=1)
+
+    def open(
+        self, crash_at: str = ""
+    ) -> tuple[Copier, RemoteStorageManager, RemoteLogMetadataManager]:
+        """What a freshly started worker has."""
+        points = RaisingCrashPoints({crash_at: 1})
+        storage: RemoteStorageManager
+        metadata: RemoteLogMetadataManager
+        if self.kind == "folder":
+            storage = FolderStorage(self.root / "lake")
+            metadata = FolderMetadata(self.root / "lake")
+        else:
+            storage = DeltaStorage.open(self.settings, points)
+            metadata = DeltaMetadata.open(self.settings, points)
+        copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)
+        return copier, storage, metadata
+
+    def copy(self, request: CopyRequest) -> CopyAnswer:
+        return self.open()[0].copy(request)
+
+    def records(
+        self, offset: int = 0, *, partition: int = 0, end: int | None = None
+    ) -> list[Record]:
+        """Everything from an offset on, read as a consumer does."""
+        storage = self.open()[1]
+        found: list[Record] = []
+        while True:
+            read = storage.read(
+                TOPIC, TOPIC_ID, partition, offset, max_bytes=4096, committed_only=False
+            )
+            assert read.chunks and read.next_offset > offset
+            found.extend(all_records(read.chunks))
+            offset = read.next_offset
+            if offset > read.tiered_end:
+                return found

@@ -1,0 +1,3 @@
+"""What several tests use: ."""
+
+from __future__ import annotations

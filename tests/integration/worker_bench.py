@@ -1,0 +1,74 @@
+"""What several tests use: Worker, put_version, data_files."""
+
+from typing import Any
+
+from broker.crash_points import CrashPoints
+from broker.system import new_uuid
+from broker.worker.copier import Copier
+from broker.worker.delta.storage import DeltaStorage
+from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.rpc import PartitionOutcome
+from broker.worker.settings import TierSettings
+from kafka_ds.delta.actions import encode_actions
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import commit_file
+from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
+from tests.fakes.lake_store import MemoryStore
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    all_records,
+    copy_request,
+)
+
+TABLE = f"topics/{TOPIC}"
+
+
+class Worker:
+    """What a worker process has, over a store in memory that outlives it."""
+
+    def __init__(self, store: MemoryStore, node_id: int = 1) -> None:
+        self.store = store
+        settings = TierSettings(node_id=node_id)
+        self.storage = DeltaStorage(store, settings, CrashPoints(), clock=store.clock)
+        self.metadata = DeltaMetadata(store, settings, CrashPoints(), clock=store.clock)
+        self.copier = Copier(
+            self.storage,
+            self.metadata,
+            node_id=node_id,
+            crash_points=CrashPoints(),
+            new_id=new_uuid,
+        )
+
+    def copy(self, *ranges: Any, topic_id: bytes = TOPIC_ID) -> list[PartitionOutcome]:
+        return self.copier.copy(copy_request(ranges, topic_id=topic_id)).partitions
+
+    def finished(self, partition: int = 0) -> list[tuple[int, int]]:
+        return [
+            (each.start_offset, each.end_offset)
+            for each in self.metadata.list_segments(TOPIC_ID, partition)
+            if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        ]
+
+    def offsets(self, partition: int = 0) -> list[int]:
+        found: list[int] = []
+        offset = 0
+        while True:
+            read = self.storage.read(
+                TOPIC, TOPIC_ID, partition, offset, max_bytes=1000, committed_only=True
+            )
+            found += [record.offset for record in all_records(read.chunks)]
+            offset = read.next_offset
+            if offset > read.tiered_end:
+                return found
+
+
+def put_version(store: MemoryStore, *actions: Any) -> None:
+    """A commit by somebody else."""
+    log = DeltaLog(store, TABLE, clock=store.clock)
+    version = log.latest_version() + 1
+    assert store.put_if_absent(f"{TABLE}/{commit_file(version)}", encode_actions(actions))
+
+
+def data_files(store: MemoryStore) -> list[str]:
+    return [each for each in store.objects if each.startswith(TABLE) and each.endswith(".parquet")]
