@@ -24,7 +24,7 @@ from kafka_ds.topic.commit_rules import Intent, PartitionIntent, TopicChange, fi
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile, facts_of
 from kafka_ds.topic.files.rewrite import write_anew
 from kafka_ds.topic.missing import MissingFile
-from kafka_ds.topic.names import missing_mark
+from kafka_ds.topic.names import missing_mark, missing_range
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 
@@ -190,7 +190,7 @@ class _Work:
                 )
                 for number in sorted(numbers)
             ),
-            actions=tuple(txn_action(missing_mark(each.range), -1) for each in self.settled),
+            actions=tuple(txn_action(text, -1) for text in self._marks()),
         )
         log = self._table.log
         attempt = log.begin(_Undisturbed(intent, snapshot))
@@ -202,6 +202,17 @@ class _Work:
                 log.store.delete(path)
             return False
         return True
+
+    def _marks(self) -> list[str]:
+        """What says that settled files are missing: of a file that came back in part there may be older marks."""
+        table = self._table.folder
+        paths = {each.path for each in self.settled}
+        marks = [missing_mark(each.range) for each in self.settled]
+        for text, version in self._snapshot.txns.items():
+            known = missing_range(text) if version >= 0 else None
+            if known is not None and resolve_path(table, known.action_path) in paths:
+                marks.append(text)
+        return list(dict.fromkeys(marks))
 
 
 class _Undisturbed(TopicChange):

@@ -314,6 +314,18 @@ def test_of_a_file_that_comes_back_in_part_the_rest_stays_missing(table):
     all_have(table, range(40))
 
 
+@pytest.mark.parametrize("settle", [give_up, add_back])
+def test_what_is_settled_leaves_no_older_mark_of_the_same_file(table, settle):
+    delta(table).optimize.compact()
+    delta(table).restore(1)
+    table.mark_complaints()
+    delta(table).restore(2)
+    assert missing(table) == [(20, 39)]
+    settle(table.log.store.root, "orders")
+    delta(table).create_checkpoint()
+    assert [list(each.missing(0)) for each in readers(table)] == [[], []]
+
+
 @pytest.mark.parametrize("is_newest_first", [True, False])
 def test_a_mark_that_is_settled_settles_no_other_of_the_same_file(table, is_newest_first):
     """A checkpoint holds them in any order."""
