@@ -318,6 +318,7 @@ def test_of_a_file_that_comes_back_in_part_the_rest_stays_missing(table):
 def test_what_is_settled_leaves_no_older_mark_of_the_same_file(table, settle):
     delta(table).optimize.compact()
     delta(table).restore(1)
+    assert missing(table) == [(10, 39)]
     table.mark_complaints()
     delta(table).restore(2)
     assert missing(table) == [(20, 39)]
