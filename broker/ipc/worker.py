@@ -172,7 +172,12 @@ def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
 
 def serve(worker: Worker) -> None:
     """Work until the broker hangs up. Nothing is flushed or cleaned up: the next worker expects a crash."""
+    status = 0
     try:
         worker.run()
-    finally:
-        os._exit(0)
+    except ConnectionError:
+        pass  # A broker that dies with answers unread hangs up like this.
+    except BaseException:
+        log.exception("the worker cannot go on")
+        status = 1
+    os._exit(status)

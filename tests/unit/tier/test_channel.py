@@ -1,9 +1,11 @@
 """Frames between the broker and its worker, the worker as the broker sees it, settings, crash points."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
+import struct
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.ipc.codec import decode, encode
 from broker.ipc.memory import Trimmer, resident_file_bytes
 from broker.ipc.worker import Worker as Serving
+from broker.ipc.worker import serve
 from broker.remote.process import new_worker
 from broker.system import SystemClock
 from broker.worker.rpc import (
@@ -204,6 +207,24 @@ def test_an_answer_that_cannot_be_sent_is_an_error_and_the_thread_goes_on() -> N
         (0, "internal"),
         (1, 3),
     ]
+
+
+def test_a_request_that_cannot_be_read_ends_the_worker_with_a_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = socket.socketpair()
+    head = b"\x80\x05cbroker.worker.rpc\nNowhere\n."
+    ours.sendall(struct.pack(">II", len(head), len(head)) + head)
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    channel = BlockingChannel(theirs)
+    worker = Serving(channel, writing={}, reading={}, afterwards=lambda: None, reader_threads=1)
+    with contextlib.suppress(AttributeError):
+        serve(worker)
+    assert statuses == [1] and "the worker cannot go on" in caplog.text
+    ours.close()
+    serve(worker)
+    assert statuses == [1, 0]
 
 
 def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
