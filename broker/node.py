@@ -25,6 +25,7 @@ from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
 from broker.config.loader import BrokerConfig, LogConfigs
 from broker.config.settings import ConfigError
+from broker.console.server import Console
 from broker.controller.controller import Controller, Defaults
 from broker.controller.driver import ClusterDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
@@ -121,6 +122,7 @@ class Node(Parts):
         )
         self.keys = self.server.keys
         self._metrics_server = MetricsServer(self.metrics)
+        self.console = Console(self, self._dispatcher, self.metrics.net, config.console_host)
         self._executor = threads(DISK_THREADS_MAX, "disk")
         self._threads = threads
         self._ticking: asyncio.Task[None] | None = None
@@ -146,6 +148,8 @@ class Node(Parts):
             host = self.config.endpoints[0].host
             self._metrics_server.bind(self.network, host, self.config.metrics_port)
             await self._metrics_server.serve()  # Already now: a recovery may take long.
+        if self.config.console_port is not None and serves_clients:
+            self.console.bind(self.network, self.config.console_port)
         loop = asyncio.get_running_loop()
         self.failed = loop.create_future()
         metadata_log = await loop.run_in_executor(self._executor, self._open_metadata)
@@ -198,6 +202,7 @@ class Node(Parts):
         self.moves.resume()
         if self._serves_clients:
             await self.server.serve()
+            await self.console.serve()
 
     def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
         led, begun = (lambda: self.replica_manager), self.groups.topic.begun
@@ -500,6 +505,7 @@ class Node(Parts):
         await self.member.leave()
         await self.server.stop_accepting()
         await self._metrics_server.stop()
+        await self.console.stop()
         await self.cleaner.stop()
         await self.moves.stop()
         if publisher is not None and has_published:

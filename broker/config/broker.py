@@ -82,6 +82,20 @@ class BrokerConfig(ListenerConfig):
         high=65535,
         ours=True,
     )
+    console_port: int | None = i32(
+        None,
+        "The port of the web console, which anybody who reaches it may read; without it there is none. Not together "
+        "with authorizer.class.name.",
+        low=0,
+        high=65535,
+        ours=True,
+    )
+    console_host: str = string(
+        "127.0.0.1",
+        "The address at which the web console listens; another one than a loopback address only where all listeners "
+        "are PLAINTEXT.",
+        ours=True,
+    )
     log_format: str = string(
         "text",
         "The format of the broker's own log on standard error: text, or json with one object per line.",

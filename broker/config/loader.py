@@ -7,6 +7,7 @@ declared in `broker.config.broker` and `broker.config.topic`.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -195,6 +196,7 @@ def _check_whole(config: BrokerConfig) -> None:
     subjects: tuple[Callable[[BrokerConfig], None], ...] = (
         _check_places,
         _check_reach,
+        _check_console,
         _check_cluster,
         _check_groups,
         check_cleaner,
@@ -264,6 +266,31 @@ def _check_listeners(config: BrokerConfig) -> None:
         raise ConfigError(
             f"{names_of(between, JAAS, mechanism)[0]} is not given: brokers need it to reach each other"
         )
+
+
+def _check_console(config: BrokerConfig) -> None:
+    """The console asks nobody who they are: it shows nothing that a listener would keep from them."""
+    port, host = config.console_port, config.console_host
+    if port is None:
+        return
+    if config.authorizer_class_name:
+        raise ConfigError(
+            f"console.port={port}: the console knows no ACLs, so it cannot be had together with "
+            f"authorizer.class.name={config.authorizer_class_name}"
+        )
+    if set(config.protocols.values()) != {"PLAINTEXT"} and not is_loopback(host):
+        raise ConfigError(
+            f"console.host={host}: the console has neither TLS nor passwords, so it must be at a loopback address "
+            f"while listeners={config.listeners} are not all PLAINTEXT"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it; names other than localhost may mean anything."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_cluster(config: BrokerConfig) -> None:

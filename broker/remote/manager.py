@@ -19,7 +19,7 @@ from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from broker.metrics.names import Metric, Sample
 from broker.remote.copies import CopyLoop
-from broker.remote.copy_policy import CopyPhase, CopyState
+from broker.remote.copy_policy import CopyPhase, CopyState, Gap
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.metrics import TierMetrics, tier_samples
@@ -187,6 +187,11 @@ class TierManager:
                 offsets += sum(end - start + 1 for start, end in led.state.missing)
                 found[led.log.topic] = (partitions + 1, offsets)
         return found
+
+    def missing_of(self, topic_id: bytes, partition: int) -> list[Gap]:
+        """First and last offsets of what the store lacks of a partition that is led here."""
+        led = self._copies.led.get((topic_id, partition))
+        return list(led.state.missing) if led is not None else []
 
     def lags(self) -> dict[str, tuple[int, int, int]]:
         """By tiered topic: bytes and number of closed segments that are not in the lake yet, paused partitions."""

@@ -93,6 +93,7 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ("num.partitions=1_000", "num.partitions=1_000 is not a whole number (--override)"),
         ("num.partitions=٣", "num.partitions=٣ is not a whole number (--override)"),
         ("num.partitions=0", "num.partitions=0 is below the least value allowed, 1 (--override)"),
+        ("console.port=65536", "console.port=65536 is above the greatest value allowed, 65535"),
         ("metrics.port=65536", "metrics.port=65536 is above the greatest value allowed, 65535"),
         ("num.partitions=2147483648", "num.partitions=2147483648 does not fit int"),
         ("retention", "--override retention: not of the form key=value"),
@@ -393,3 +394,20 @@ def test_the_same_settings_are_the_same_value() -> None:
     assert configs.of(other, {}).segment_bytes == 2 << 20
     with pytest.raises(ConfigError):
         configs.of(other, {"segment.bytes": "none"})
+
+
+def test_a_console_shows_nothing_that_an_authorizer_keeps() -> None:
+    acls = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with pytest.raises(ConfigError, match=r"console\.port=0: .* authorizer\.class\.name=org"):
+        load(None, ["console.port=0", acls])
+    assert load(None, [acls]).console_port is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "broker", ""])
+def test_a_console_beside_secured_listeners_stays_on_its_machine(host: str) -> None:
+    secured = "listeners=SSL://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092"
+    with pytest.raises(ConfigError, match=r"console\.host=.*listeners=SSL"):
+        load(None, ["console.port=0", f"console.host={host}", secured])
+    assert load(None, ["console.port=0", f"console.host={host}"]).console_host == host
+    for loopback in ("127.0.0.1", "::1", "localhost", "127.3.2.1"):
+        assert load(None, ["console.port=0", f"console.host={loopback}", secured])

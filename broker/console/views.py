@@ -1,0 +1,459 @@
+"""Shell: what the console shows, as values for JSON.
+
+Rules of this file: it asks this broker's own handlers, or reads the state that they read, and changes nothing. Offsets,
+sizes and lag are those of replicas on this broker, groups those that it coordinates: what others know is null here, not
+zero. Long walks let clients through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from broker.config.describe import ConfigSource
+from broker.console.records import RECORDS_MAX, rows_of
+from broker.log.values import READ_COMMITTED
+from broker.server.local_request import handle_locally
+from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.protocol.messages import (
+    ConsumerGroupDescribeRequest,
+    DescribeConfigsRequest,
+    DescribeGroupsRequest,
+    FetchRequest,
+    ListGroupsRequest,
+    ListOffsetsRequest,
+    OffsetFetchRequest,
+)
+from kafka_ds.protocol.messages.configs import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    DescribeConfigsResource,
+)
+from kafka_ds.protocol.messages.data import CONSUMER, FetchPartition, FetchTopic
+from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.records.batch import CorruptRecord
+from kafka_ds.version import VERSION
+
+if TYPE_CHECKING:
+    from broker.metadata.events import PartitionRegistration
+    from broker.metadata.image import TopicImage
+    from broker.parts import Parts
+    from broker.registry import Dispatching
+    from broker.replica.follower.followed import FollowedPartition
+    from broker.replica.leader.hosted import HostedPartition
+    from broker.server.metrics import NetMetrics
+
+PARTITIONS_AT_ONCE = 200
+SEGMENTS_MAX = 500
+FETCH_BYTES_MAX = 1 << 20
+# Records are decoded one by one in a thread, which takes turns with the event loop.
+READERS_MAX = 1
+# A read from the lake that takes longer than remote.fetch.max.wait.ms has no records, and goes on for the next one.
+COLD_TRIES_MAX = 12
+NUMBER_MAX = 2**63 - 1
+
+Query: TypeAlias = Mapping[str, str]
+Row: TypeAlias = dict[str, Any]
+
+
+class NotShown(Exception):
+    """What was asked for is not here; the text is for the operator."""
+
+    def __init__(self, text: str, status: str = "404 Not Found") -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Views:
+    """What one broker can show."""
+
+    def __init__(self, node: Parts, dispatcher: Dispatching, net: NetMetrics) -> None:
+        self._node = node
+        self._dispatcher = dispatcher
+        self._net = net
+        self._readers = asyncio.Semaphore(READERS_MAX)
+        self.by_path: Mapping[str, Callable[[Query], Awaitable[Any]]] = {
+            "cluster": self._cluster,
+            "topics": self._topics,
+            "topic": self._topic,
+            "partition": self._partition,
+            "records": self._records,
+            "groups": self._groups,
+            "group": self._group,
+            "settings": self._settings,
+            "metrics": self._metrics,
+        }
+
+    async def _ask(self, request: Any) -> Any:
+        return await handle_locally(self._node, self._dispatcher, request)
+
+    # -- cluster ------------------------------------------------------------------------------
+
+    async def _cluster(self, query: Query) -> Row:
+        image = self._node.metadata
+        return {
+            "cluster_id": image.cluster_id,
+            "version": VERSION,
+            "node_id": self._node.config.node_id,
+            "controller_id": image.controller_id,
+            "metadata_version": image.version,
+            "topics": len(image.topics),
+            "partitions": sum(len(each.partitions) for each in image.topics.values()),
+            "brokers": [
+                {
+                    "id": each.broker_id,
+                    "rack": each.rack,
+                    "endpoints": [f"{e.listener}://{e.host}:{e.port}" for e in each.endpoints],
+                    "is_controller": each.broker_id == image.controller_id,
+                    "is_fenced": each.fenced,
+                    "is_stopping": each.in_controlled_shutdown,
+                }
+                for each in sorted(image.brokers.values(), key=lambda each: each.broker_id)
+            ],
+        }
+
+    async def _metrics(self, query: Query) -> Row:
+        """Totals, of which the page makes rates."""
+        net = self._net
+        counters = {
+            metric.name: value
+            for metric, labels, value in self._node.replica_manager.topic_metrics.samples()
+            if not labels
+        }
+        return {
+            "now_ms": self._node.clock.monotonic_ms(),
+            "bytes_in": net.bytes_in,
+            "bytes_out": net.bytes_out,
+            "connections": net.connections,
+            "topics": counters,
+            "requests": {
+                each.name: {
+                    "count": each.times.count,
+                    "seconds": each.seconds,
+                    "p99_ms": each.times.quantiles((0.99,))[0] * 1000,
+                    "errors": sum(each.errors.values()),
+                }
+                for each in (*net.apis.values(), net.followers)
+                if each.times.count
+            },
+        }
+
+    async def _settings(self, query: Query) -> list[Row]:
+        return await self._configs(BROKER_RESOURCE, str(self._node.config.node_id))
+
+    async def _configs(self, kind: int, name: str) -> list[Row]:
+        resource = DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=[resource], include_documentation=True)
+        (result,) = (await self._ask(request)).results
+        _check(result.error_code)
+        return [
+            {
+                "name": each.name,
+                "value": each.value,
+                "origin": ConfigSource(each.config_source).name,
+                "is_secret": each.is_sensitive,
+                "is_read_only": each.read_only,
+                "says": each.documentation,
+            }
+            for each in result.configs
+        ]
+
+    # -- topics -------------------------------------------------------------------------------
+
+    async def _topics(self, query: Query) -> list[Row]:
+        rows, walked = [], 0
+        for topic in sorted(self._node.metadata.topics.values(), key=lambda each: each.name):
+            if walked >= PARTITIONS_AT_ONCE:
+                walked = 0
+                await asyncio.sleep(0)
+            walked += len(topic.partitions)
+            partitions = list(topic.partitions.items())
+            registered = [each for _, each in partitions]
+            here = [self._replica_row(topic.name, number) for number, _ in partitions]
+            rows.append(
+                {
+                    "name": topic.name,
+                    "is_internal": topic.is_internal,
+                    "partitions": len(registered),
+                    "replicas": max((len(each.replicas) for each in registered), default=0),
+                    "under_replicated": sum(
+                        len(each.isr) < len(each.replicas) for each in registered
+                    ),
+                    "offline": sum(each.leader < 0 for each in registered),
+                    "local_bytes": _sum(each.get("local_bytes") for each in here),
+                    "lake_bytes": _sum(each.get("lake_bytes") for each in here),
+                }
+            )
+        return rows
+
+    async def _topic(self, query: Query) -> Row:
+        topic = self._topic_of(query)
+        rows = []
+        for number, registration in sorted(topic.partitions.items()):
+            rows.append(_registered(number, registration) | self._replica_row(topic.name, number))
+            if len(rows) % PARTITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return {
+            "name": topic.name,
+            "id": uuid_text(topic.topic_id),
+            "is_internal": topic.is_internal,
+            "partitions": rows,
+            "settings": await self._configs(TOPIC_RESOURCE, topic.name),
+        }
+
+    def _topic_of(self, query: Query) -> TopicImage:
+        name = query.get("topic", "")
+        topic = self._node.metadata.topics.get(name)
+        if topic is None:
+            raise NotShown(f"there is no topic {name}")
+        return topic
+
+    def _replica_row(self, topic: str, number: int) -> Row:
+        """What a replica on this broker knows; nothing where there is none."""
+        replica = self._node.replica_manager.replica(topic, number)
+        if replica is None:
+            return {}
+        log, tier = replica.log, self._node.tier
+        holding = tier.metrics.holdings.get((topic, number)) if tier is not None else None
+        is_tiered = log.config.remote_storage_enable
+        return {
+            "log_start_offset": log.log_start_offset,
+            "local_log_start_offset": log.local_log_start_offset,
+            "last_stable_offset": replica.last_stable_offset(),
+            "high_watermark": replica.high_watermark,
+            "log_end_offset": log.log_end_offset,
+            "tiered_end": log.highest_offset_in_remote_storage if is_tiered else None,
+            "local_bytes": log.size_bytes,
+            "lake_bytes": holding.size_bytes if holding is not None else None,
+            "lake_segments": holding.segments if holding is not None else None,
+        }
+
+    # -- one partition ------------------------------------------------------------------------
+
+    def _replica(self, query: Query) -> tuple[TopicImage, int, HostedPartition | FollowedPartition]:
+        topic, number = self._topic_of(query), _number(query, "partition", 0)
+        registration = topic.partitions.get(number)
+        if registration is None:
+            raise NotShown(f"{topic.name} has no partition {number}")
+        replica = self._node.replica_manager.replica(topic.name, number)
+        if replica is None:
+            raise NotShown(
+                f"{topic.name}-{number} is not on this broker: open the console of broker "
+                f"{registration.leader}, which leads it"
+            )
+        return topic, number, replica
+
+    async def _partition(self, query: Query) -> Row:
+        topic, number, replica = self._replica(query)
+        segments = list(replica.log.segments.all)
+        row = self._replica_row(topic.name, number)
+        tier, end = self._node.tier, row["tiered_end"]
+        gaps = tier.missing_of(topic.topic_id, number) if tier is not None else []
+        start = row["log_start_offset"]
+        return {
+            "topic": topic.name,
+            **_registered(number, topic.partitions[number]),
+            **row,
+            "segment_count": len(segments),
+            "segments": [
+                {
+                    "base_offset": each.base_offset,
+                    "next_offset": each.next_offset,
+                    "size_bytes": each.size_bytes,
+                    "is_active": each.is_active,
+                }
+                for each in segments[-SEGMENTS_MAX:]
+            ],
+            "lake": list(_without(start, end, gaps)) if end is not None else [],
+            "gaps": [list(gap) for gap in gaps],
+        }
+
+    async def _records(self, query: Query) -> Row:
+        """Committed records from an offset or a time on; without either the newest."""
+        topic, number, replica = self._replica(query)
+        limit = count = min(max(_number(query, "limit", 50), 1), RECORDS_MAX)
+        start, end = replica.log.log_start_offset, replica.last_stable_offset()
+        is_newest = not ("timestamp" in query or "offset" in query)
+        if is_newest:
+            offset = end - count
+        elif "timestamp" in query:
+            found = await self._offset_at(topic.name, number, _number(query, "timestamp", 0))
+            offset = end if found < 0 else found
+        else:
+            offset = _number(query, "offset", 0)
+        offset = min(max(offset, start), end)
+        async with self._readers:
+            rows, next_offset = await self._read(topic, number, offset, limit)
+            while is_newest and next_offset < end and count > 1:
+                # They are too large for one fetch: rather fewer than not the last ones.
+                count //= 2
+                offset = max(end - count, start)
+                rows, next_offset = await self._read(topic, number, offset, limit)
+        return {
+            "offset": offset,
+            "next_offset": next_offset,
+            "log_start_offset": start,
+            "last_stable_offset": end,
+            "records": rows,
+        }
+
+    async def _offset_at(self, topic: str, number: int, timestamp_ms: int) -> int:
+
+        wanted = ListOffsetsPartition(partition_index=number, timestamp=timestamp_ms)
+        request = ListOffsetsRequest(
+            replica_id=CONSUMER,
+            isolation_level=READ_COMMITTED,
+            topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+        )
+        (answer,) = (await self._ask(request)).topics[0].partitions
+        _check(answer.error_code)
+        offset: int = answer.offset
+        return offset
+
+    async def _read(
+        self, topic: TopicImage, number: int, offset: int, limit: int
+    ) -> tuple[list[Row], int]:
+        data = await self._fetch(topic, number, offset)
+        for _ in range(COLD_TRIES_MAX):
+            if data.records or offset >= data.last_stable_offset:
+                break
+            data = await self._fetch(topic, number, offset)
+        else:
+            raise NotShown("the lake takes long: try again", "503 Service Unavailable")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                None, rows_of, data, offset, limit
+            )
+        except CorruptRecord as error:
+            raise NotShown(f"the records cannot be read: {error}", "502 Bad Gateway") from error
+
+    async def _fetch(self, topic: TopicImage, number: int, offset: int) -> Any:
+        wanted = FetchPartition(
+            partition=number, fetch_offset=offset, partition_max_bytes=FETCH_BYTES_MAX
+        )
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=FETCH_BYTES_MAX,
+            isolation_level=READ_COMMITTED,
+            topics=[FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[wanted])],
+        )
+        answer = await self._ask(request)
+        _check(answer.error_code)
+        (data,) = answer.responses[0].partitions
+        _check(data.error_code)
+        return data
+
+    # -- groups -------------------------------------------------------------------------------
+
+    async def _groups(self, query: Query) -> list[Row]:
+        answer = await self._ask(ListGroupsRequest())
+        _check(answer.error_code)
+        groups = sorted(answer.groups, key=lambda each: each.group_id)
+        offsets = await self._offsets([each.group_id for each in groups])
+        return [
+            {
+                "id": each.group_id,
+                "state": each.group_state,
+                "type": each.group_type,
+                "partitions": len(offsets[each.group_id]),
+                "lag": _sum(row["lag"] for row in offsets[each.group_id]),
+            }
+            for each in groups
+        ]
+
+    async def _group(self, query: Query) -> Row:
+        group_id = query.get("group", "")
+        listed = {each.group_id: each for each in (await self._ask(ListGroupsRequest())).groups}
+        if group_id not in listed:
+            raise NotShown(f"this broker coordinates no group {group_id}")
+        found = listed[group_id]
+        if found.group_type.lower() == "consumer":
+            answer = await self._ask(ConsumerGroupDescribeRequest(group_ids=[group_id]))
+        else:
+            answer = await self._ask(DescribeGroupsRequest(groups=[group_id]))
+        return {
+            "id": group_id,
+            "state": found.group_state,
+            "type": found.group_type,
+            "members": [
+                {"id": each.member_id, "client_id": each.client_id, "host": each.client_host}
+                for each in answer.groups[0].members
+            ],
+            "offsets": (await self._offsets([group_id]))[group_id],
+        }
+
+    async def _offsets(self, group_ids: list[str]) -> dict[str, list[Row]]:
+        """What each group has committed, and how far that is behind the last stable offset here."""
+        if not group_ids:
+            return {}
+        wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids]
+        answer = await self._ask(OffsetFetchRequest(groups=wanted))
+        names = {id_: each.name for id_, each in self._node.metadata.topics_by_id.items()}
+        found: dict[str, list[Row]] = {}
+        for group in answer.groups:
+            rows = found[group.group_id] = []
+            for topic in group.topics:
+                name = names.get(topic.topic_id, topic.name)
+                rows += [
+                    self._lag_row(name, each.partition_index, each.committed_offset)
+                    for each in topic.partitions
+                    if not each.error_code and each.committed_offset >= 0
+                ]
+            rows.sort(key=lambda row: (row["topic"], row["partition"]))
+            await asyncio.sleep(0)
+        return found
+
+    def _lag_row(self, topic: str, number: int, committed: int) -> Row:
+        replica = self._node.replica_manager.replica(topic, number)
+        end = replica.last_stable_offset() if replica is not None else None
+        return {
+            "topic": topic,
+            "partition": number,
+            "committed_offset": committed,
+            "end_offset": end,
+            "lag": max(0, end - committed) if end is not None else None,
+        }
+
+
+def _number(query: Query, name: str, default: int) -> int:
+    text = query.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= NUMBER_MAX):
+        raise NotShown(f"{name}={text[:50]} is no number from 0 on", "400 Bad Request")
+    return int(text)
+
+
+def _registered(number: int, registration: PartitionRegistration) -> Row:
+    return {
+        "partition": number,
+        "leader": registration.leader,
+        "leader_epoch": registration.leader_epoch,
+        "replicas": list(registration.replicas),
+        "isr": list(registration.isr),
+    }
+
+
+def _without(start: int, end: int, gaps: list[tuple[int, int]]) -> Iterator[list[int]]:
+    """The ranges from `start` to `end`, both included, that no gap covers."""
+    for first, last in sorted(gaps):
+        if start <= min(first - 1, end):
+            yield [start, min(first - 1, end)]
+        start = max(start, last + 1)
+    if start <= end:
+        yield [start, end]
+
+
+def _sum(values: Any) -> int | None:
+    """The sum of what is known; None where nothing is."""
+    known = [each for each in values if each is not None]
+    return sum(known) if known else None
+
+
+def _check(code: int) -> None:
+    if code:
+        raise NotShown(f"the broker answers {ErrorCode(code).name}", "502 Bad Gateway")
