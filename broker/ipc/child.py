@@ -18,10 +18,11 @@ from typing import Any, cast
 
 from broker.ipc.backoff import Backoff
 from broker.ipc.channel import ChannelProtocol, cut, widen
-from broker.ipc.codec import decode
+from broker.ipc.codec import VERSION_VARIABLE, decode
 from broker.ipc.request import A, ErrorAnswer, Request
 from broker.ipc.shared_memory import BrokerMemory
 from broker.seams import Clock
+from kafka_ds.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ class ChildWorker:
             pass_fds=fds,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path, VERSION_VARIABLE: VERSION},
         )
         self._memory = memory
         ours.setblocking(False)

@@ -1,7 +1,8 @@
 """Shell: values as they cross between the broker and its workers.
 
-Both ends are this program, started from the same tree, and nobody else holds the socket: values cross as Python's own
-pickles, by the names of their classes. What a `memoryview` shows stays out of them and is not copied.
+Both ends are this program, of one version, as a worker makes sure that it starts; nobody else holds the socket. So
+values cross as Python's own pickles, by the names of their classes. What a `memoryview` shows stays out of them and is
+not copied.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from broker.ipc.request import Buffer
+
+# By it a broker tells its workers its version: files may be replaced under it.
+VERSION_VARIABLE = "KAFKA_DS_BROKER_VERSION"
 
 
 def encode(value: object) -> tuple[bytes, list[memoryview]]:

@@ -13,14 +13,16 @@ import os
 import queue
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from broker import log_lines
 from broker.ipc.channel import BlockingChannel
-from broker.ipc.codec import encode
+from broker.ipc.codec import VERSION_VARIABLE, encode
 from broker.ipc.memory import Trimmer
 from broker.ipc.request import ErrorAnswer, Leased, Operation
+from kafka_ds.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -167,6 +169,12 @@ def begin(arguments: Sequence[str], name: str) -> BlockingChannel:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     log_lines.set_up_child(name)
+    brokers = os.environ.get(VERSION_VARIABLE, VERSION)
+    if brokers != VERSION:
+        log.error(
+            "the %s is of version %s, the broker of %s: restart the broker", name, VERSION, brokers
+        )
+        sys.exit(1)
     return BlockingChannel(socket.socket(fileno=int(arguments[0])))
 
 

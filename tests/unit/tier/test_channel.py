@@ -38,6 +38,7 @@ from broker.worker.rpc import (
 )
 from broker.worker.settings import TierSettings
 from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.version import VERSION
 from tests.fakes.lake_store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request
 
@@ -225,6 +226,22 @@ def test_a_request_that_cannot_be_read_ends_the_worker_with_a_line(
     ours.close()
     serve(worker)
     assert statuses == [1, 0]
+
+
+def test_a_worker_of_another_version_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(child, "VERSION", "0.0.9", raising=False)
+
+    async def run() -> None:
+        worker = worker_of(tmp_path)
+        with pytest.raises(WorkerLost):
+            await worker.ask(STATE)
+        await worker.stop()
+
+    asyncio.run(run())
+    said = f"the tier worker is of version {VERSION}, the broker of 0.0.9: restart the broker"
+    assert capfd.readouterr().err.count(said) == 1
 
 
 def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
