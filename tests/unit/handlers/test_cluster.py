@@ -322,14 +322,14 @@ class FakeTier:
 def fake_lake(monkeypatch: pytest.MonkeyPatch, tiered_end: int) -> FakeTier:
     """What the partitions of brokers to come ask instead of the lake."""
     tier = FakeTier(tiered_end)
-    start = ReplicaManager.start
+    make = ReplicaManager.__init__
 
-    async def start_with_fake(self: ReplicaManager) -> None:
-        self.tier = tier  # type: ignore[assignment]
-        await start(self)
+    def make_with_fake(self: ReplicaManager, *given: Any, **named: Any) -> None:
+        assert "tier" in named
+        make(self, *given, **{**named, "tier": tier})
 
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(ReplicaManager, "start", start_with_fake)
+    monkeypatch.setattr(ReplicaManager, "__init__", make_with_fake)
     return tier
 
 
