@@ -221,13 +221,17 @@ class Views:
         log, tier = replica.log, self._node.tier
         holding = tier.metrics.holdings.get((topic, number)) if tier is not None else None
         is_tiered = log.config.remote_storage_enable
+        # What is copied; followers know only what was looked at since, up to a minute later.
+        tiered_end = tier.tiered_end(log.topic_id, number) if tier is not None else None
+        if tiered_end is None:
+            tiered_end = log.highest_offset_in_remote_storage
         return {
             "log_start_offset": log.log_start_offset,
             "local_log_start_offset": log.local_log_start_offset,
             "last_stable_offset": replica.last_stable_offset(),
             "high_watermark": replica.high_watermark,
             "log_end_offset": log.log_end_offset,
-            "tiered_end": log.highest_offset_in_remote_storage if is_tiered else None,
+            "tiered_end": tiered_end if is_tiered else None,
             "local_bytes": log.size_bytes,
             "lake_bytes": holding.size_bytes if holding is not None else None,
             "lake_segments": holding.segments if holding is not None else None,
