@@ -116,7 +116,7 @@ def test_what_a_browser_shows(tmp_path: Path, free_port: int) -> None:
         browser = Browser(str(shutil.which("chromium")), tmp_path, free_port)
         overview = browser.page("overview")
         assert "broker 1 · version" in overview
-        assert overview.count("<polyline") == 6
+        assert overview.count("<polyline") == 7
         assert ">orders</a>" in browser.page("topics")
         partition = browser.page("partition", TOPIC, "0")
         assert "high watermark 42" in partition
