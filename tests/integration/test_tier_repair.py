@@ -291,6 +291,26 @@ def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: So
     assert operations(store)[-1] == "REPAIR"
 
 
+@pytest.mark.parametrize(("log_start", "local_start"), [(13, 0), (13, 13), (0, 13)])
+def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
+    store: MemoryStore, source: Source, log_start: int, local_start: int
+) -> None:
+    worker = Worker(store)
+    for start in (0, 10, 20):
+        worker.copy(source(start, start + 9))
+    store.objects[f"{TABLE}/{commit_file(2)}"] = encode_actions(
+        [{"commitInfo": {"operation": "DELETE"}}]
+    )
+    later = Worker(store, node_id=2)
+    if log_start:
+        later.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=log_start)
+    (found,) = look(later, local_start).missing
+    assert (found.start_offset, found.end_offset, found.read_from) == (13, 19, 10)
+    assert repair(later, source(10, 19), start=local_start).missing == []
+    (entry,) = TopicSnapshot.load(store, TOPIC).index.find(0, 10, 19)
+    assert (entry.min_offset, entry.max_offset, entry.rows) == (13, 19, 7)
+
+
 def test_a_hole_inside_a_file_that_others_packed_is_filled(
     store: MemoryStore, source: Source
 ) -> None:

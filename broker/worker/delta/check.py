@@ -137,10 +137,9 @@ class StoreCheck:
         gaps += [_of_restore(max(low, first), last) for first, last in out]
         gaps += self._of_residue(shared.folder, partition, segments, here)
         gaps += [
-            _of_commit(each)
+            _of_commit(each, low)
             for each in here
-            if each.start_offset >= low
-            and each.state is FINISHED
+            if each.state is FINISHED
             and each.row_count > 0
             and each.end_offset <= end
             and not _ends_in(files, each)
@@ -384,17 +383,22 @@ class _NotThere(Exception):
     """The local log has not what is missing."""
 
 
-def _of_commit(segment: RemoteLogSegment) -> _Gap:
-    """A range that was FINISHED, and whose commit is another writer's by now."""
+def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
+    """What from `low` on was in a range that was FINISHED, and whose commit is another writer's by now."""
+    start, rows = max(low, segment.start_offset), segment.row_count
+    if start > segment.start_offset:
+        # As of files: without gaps it is known how many rows are left.
+        is_whole = rows == segment.end_offset - segment.start_offset + 1
+        rows = segment.end_offset - start + 1 if is_whole else -1
     return _Gap(
         said=Missing(
-            start_offset=segment.start_offset,
+            start_offset=start,
             end_offset=segment.end_offset,
             what=f"the commit of attempt {uuid_text(segment.segment_id)}",
             read_from=segment.start_offset,
             read_to=segment.end_offset,
         ),
-        rows=segment.row_count,
+        rows=rows,
     )
 
 
