@@ -47,11 +47,12 @@ def take_out_unknown(
     return refused
 
 
-def merge(response: Any, refused: Iterable[Any]) -> None:
-    """Add the refused partitions to the answer, next to others of their topic."""
-    by_name = {(topic.name, _id_of(topic)): topic for topic in response.topics}
+def merge(response: Any, refused: Iterable[Any], *, by_id: bool = False) -> None:
+    """Add the refused partitions to the answer, next to others of their topic: one element per topic, as in Kafka."""
+    named = _id_of if by_id else _name_of
+    known = {named(topic): topic for topic in response.topics}
     for topic in refused:
-        same = by_name.get((topic.name, _id_of(topic)))
+        same = known.get(named(topic))
         if same is None:
             response.topics.append(topic)
         else:
@@ -60,4 +61,9 @@ def merge(response: Any, refused: Iterable[Any]) -> None:
 
 def _id_of(topic: Any) -> bytes:
     found: bytes = getattr(topic, "topic_id", NO_UUID)
+    return found
+
+
+def _name_of(topic: Any) -> str:
+    found: str = topic.name
     return found

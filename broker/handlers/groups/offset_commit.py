@@ -39,7 +39,7 @@ def offset_commit(
         return OffsetCommitResponse(topics=refused)
 
     def finish(response: OffsetCommitResponse) -> OffsetCommitResponse:
-        merge(response, refused)
+        merge(response, refused, by_id=by_id)
         return response
 
     def fail(code: ErrorCode) -> OffsetCommitResponse:

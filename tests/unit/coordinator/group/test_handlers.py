@@ -79,6 +79,8 @@ async def commit(broker: InProcess, offset: int, *, version: int = 9, **more: An
         ],
     )
     response = await broker.ask(request, version)
+    # One element a topic, as Kafka answers, also where only some of its partitions exist.
+    assert len(response.topics) == len(topics)
     return [p.error_code for topic in response.topics for p in topic.partitions]
 
 
