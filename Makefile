@@ -87,7 +87,7 @@ bench: $(KERNELS) java
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.bench
 
 sim: $(KERNELS)
-	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/log/test_crashes.py tests/unit/log/test_fault_model.py tests/unit/coordinator/transaction/test_model.py tests/unit/coordinator/group/test_model.py tests/unit/controller/test_model.py tests/unit/replica/test_model.py tests/unit/cleaning/test_model.py tests/integration/test_bank.py tests/sim
+	KAFKA_DS_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/unit/log/test_crashes.py tests/unit/log/test_fault_model.py tests/unit/coordinator/transaction/test_model.py tests/unit/coordinator/group/test_model.py tests/unit/controller/test_model.py tests/unit/replica/test_model.py tests/unit/compaction/test_model.py tests/integration/test_bank.py tests/sim
 
 fuzz: $(KERNELS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/fuzz/requirements.txt

@@ -44,9 +44,9 @@ UNSEEN = {
     "leader_epochs_fence_nobody": "tests/integration/test_tier_faults.py",
     # A broker must die after its removes and before the event that they are done, and nothing may be due there later.
     "deletions_of_the_dead_are_left_to_them": "tests/integration/test_tier_sweeper.py",
-    "files_below_that_nobody_finished_stay": "tests/unit/tier/test_expiring.py",
+    "files_below_that_nobody_finished_stay": "tests/unit/remote/test_expiry.py",
     # Where a leader's log departs from the lake, it has continued after the lake's end: then no range contradicts it.
-    "other_histories_are_counted": "tests/unit/tier/test_expiration.py",
+    "other_histories_are_counted": "tests/unit/topic/test_expiration.py",
 }
 
 

@@ -12,7 +12,7 @@ from broker.cleaner.settings import CleanerSettings
 from broker.log.segment.index import encode_aborted
 from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.records.batch import Codec, ControlType, Record, TimestampType, build_batch
-from tests.unit.cleaning.cleaning_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import Bench, compacted
 
 BIG = b"x" * 300
 

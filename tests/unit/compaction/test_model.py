@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kafka_ds.records.batch import Codec, ControlType
 from tests.fakes.memory_disk import PowerLoss
 from tests.model_runs import examples
-from tests.unit.cleaning.cleaning_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import Bench, compacted
 
 KEYS = [b"a", b"b", b"c", b"d", b""]
 DELETE_RETENTION_MS = 1000

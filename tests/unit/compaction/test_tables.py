@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.cleaner.rpc import LogGroup
 from broker.remote.local_deletion import let_go
-from tests.unit.cleaning.cleaning_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import Bench, compacted
 
 
 def test_tombstones_stay_for_what_is_in_the_lake_alone() -> None:

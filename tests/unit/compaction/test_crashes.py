@@ -12,7 +12,7 @@ import pytest
 from broker.cleaner.rpc import CleanJob, LogGroup
 from kafka_ds.records.batch import ControlType
 from tests.fakes.memory_disk import ManualClock, PowerLoss
-from tests.unit.cleaning.cleaning_bench import Bench, compacted
+from tests.unit.compaction.compaction_bench import Bench, compacted
 
 BIG = b"x" * 150
 

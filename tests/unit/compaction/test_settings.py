@@ -9,7 +9,7 @@ from typing import Any
 from broker.cleaner.rpc import CleanJob, CleanLimit
 from broker.cleaner.settings import CleanerSettings
 from tests.loops import in_loop
-from tests.unit.cleaning.cleaning_bench import Bench
+from tests.unit.compaction.compaction_bench import Bench
 
 HOUR_MS = 3_600_000
 

@@ -9,7 +9,7 @@ from broker.cleaner.rpc import CleanJob
 from broker.ipc.child import WorkerDied
 from broker.log.log import Log
 from tests.loops import in_loop
-from tests.unit.cleaning.cleaning_bench import Bench
+from tests.unit.compaction.compaction_bench import Bench
 
 NAMES = ("bad", "good", "fine")
 
