@@ -1,6 +1,7 @@
-"""Shell: `python -m broker.cli.page > docs/cli.md` writes the reference of `kafka-ds` out of its commands' own help.
+"""Shell: writes docs/reference/cli.md, the reference of `kafka-ds`, out of its commands' own help.
 
-A page lists what each command prints with --help, without the options that all commands on a cluster share.
+Usage: ``python -m broker.cli.page > docs/reference/cli.md``. The page lists what each command prints with --help,
+without the options that all commands on a cluster share.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.cli.options import SHARED
 
 HEAD = """# The command `kafka-ds`
 
-This page is generated from the commands' own help (`python -m broker.cli.page > docs/cli.md`).
+This page is generated from the commands' own help (`python -m broker.cli.page > docs/reference/cli.md`).
 
 `pip install` puts `kafka-ds` on the path; `python -m broker.cli` is the same.
 

@@ -8,8 +8,8 @@ exporter makes of that MBean with the rules of its example for Kafka (`kafka-kra
 - a histogram (`TotalTimeMs`) has `_count` and quantiles, and, which the exporter has not, `_sum`;
 - other keys of the MBean are labels. An attribute of a client-side kind of MBean (`connection-count` of
   `socket-server-metrics`) ends the name.
-What Kafka does not have is declared as `ours` under a name of the same making. docs/metrics.md is generated from the
-declarations, so a metric that is not declared cannot be shown.
+What Kafka does not have is declared as `ours` under a name of the same making. docs/reference/metrics.md is generated
+from the declarations, so a metric that is not declared cannot be shown.
 """
 
 from __future__ import annotations

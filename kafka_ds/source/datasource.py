@@ -72,7 +72,7 @@ class KafkaDataSource(DataSource):
     Parameters
     ----------
     options : dict of str to str
-        As given by ``option()``; names are case-insensitive. docs/spark.md has the table with what each does.
+        As given by ``option()``; names are case-insensitive. docs/reference/spark.md has the table with what each does.
 
         Required: ``kafka.bootstrap.servers`` (host:port, separated by commas), and exactly one of ``subscribe`` (topics
         separated by commas), ``subscribePattern`` (a regular expression) and ``assign`` (JSON, ``{"t":[0,1]}``).

@@ -56,7 +56,7 @@ def forgotten_number(
 def _text(there: str, forgotten: str) -> str:
     return (
         f"it has {there}, but not {forgotten}: an engine forgot them "
-        f"({TXN_RETENTION_KEY}), see docs/table.md, Forgotten numbers"
+        f"({TXN_RETENTION_KEY}), see docs/concepts/table.md, Forgotten numbers"
     )
 
 

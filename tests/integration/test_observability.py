@@ -14,7 +14,7 @@ from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import running_broker, wait_until
 
-DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
 # Shown where there is something to show: an error, another broker's partitions, a coordinator's reading at a start,
 # clients with quotas.
 SHOWN_IF_ANY = re.compile(

@@ -293,7 +293,7 @@ DROP = "ALTER TABLE {} DROP FEATURE {}"
     ],
 )
 def test_what_stops_tiering_is_undone_by_sql(spark, table, do, why, undo):
-    """docs/table.md says which; a feature that stays listed stops nothing."""
+    """docs/concepts/table.md says which; a feature that stays listed stops nothing."""
     fill(table, 2)
     name = f"delta.`{uri(table)}`"
     for statement, what in do:

@@ -78,7 +78,7 @@ def test_views_of_which_others_are_made_scan_a_table_once() -> None:
 
 
 def test_each_view_is_in_the_docs_with_its_question() -> None:
-    page = (DOCS / "sql.md").read_text()
+    page = (DOCS / "reference" / "sql.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", page, re.MULTILINE))
     assert rows == questions()
     assert all(question.partition("?")[1] for question in rows.values())

@@ -58,7 +58,7 @@ MANY_PAIRS_MIN = 5_000
 
 @pytest.fixture(scope="module")
 def theirs(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
-    # Targets are made at once here (docs/groups.md); there they can wait for more changes.
+    # Targets are made at once here (docs/concepts/groups.md); there they can wait for more changes.
     settings = {
         **SETTINGS,
         **PAIR_SETTINGS,

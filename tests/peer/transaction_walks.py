@@ -4,9 +4,9 @@ Rules of this file:
 - A walk is determined by its number and by the answers of Apache Kafka: a producer goes on from what it was told.
 - Each walk has a topic and a group to itself. A client is of the first protocol or of the second (KIP-890) as long as
   it lives; others under its transactional id may be of the other.
-- Nobody does what is answered otherwise here on purpose (docs/transactions.md): an epoch that is old is not named in
-  InitProducerId, no partition hears of an epoch that the coordinator does not know, and no client of the second
-  protocol ends a transaction when one of the first has followed it.
+- Nobody does what is answered otherwise here on purpose (docs/concepts/transactions.md): an epoch that is old is not
+  named in InitProducerId, no partition hears of an epoch that the coordinator does not know, and no client of the
+  second protocol ends a transaction when one of the first has followed it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import kafka_ds
 from tests.spark.topics import Topic
 
 KEYS = 10
-# As in docs/spark.md.
+# As in docs/reference/spark.md.
 LATEST = """
     SELECT key, latest.value FROM (
         SELECT key, max_by(struct(value), offset) AS latest FROM accounts GROUP BY key

@@ -1,7 +1,7 @@
 """The scenarios of Spark's own tests of its Kafka source, run on both: Spark's on Apache Kafka, ours on our broker.
 
-docs/proof.md lists the scenarios. Since queries are expensive, many scenarios share one: each has a source of its own,
-whose rows carry the scenario's name.
+docs/internals/proof.md lists the scenarios. Since queries are expensive, many scenarios share one: each has a source of
+its own, whose rows carry the scenario's name.
 """
 
 from __future__ import annotations

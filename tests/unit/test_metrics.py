@@ -203,6 +203,6 @@ def test_the_documentation_is_generated() -> None:
     # In a process of its own: these tests declare metrics, too.
     command = [sys.executable, "-m", "broker.metrics_doc"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
-    assert (ROOT / "docs" / "metrics.md").read_text() == done.stdout, (
-        "run: python -m broker.metrics_doc > docs/metrics.md"
+    assert (ROOT / "docs" / "reference" / "metrics.md").read_text() == done.stdout, (
+        "run: python -m broker.metrics_doc > docs/reference/metrics.md"
     )

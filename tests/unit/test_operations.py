@@ -18,7 +18,7 @@ from broker.config.loader import broker_settings, topic_settings
 from broker.metrics.names import declared
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "operations"
-PAGES = (FOLDER / "README.md", FOLDER.parent / "from-kafka.md")
+PAGES = (FOLDER / "README.md", FOLDER.parent / "how-to" / "from-kafka.md")
 # prometheus-client's own.
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"}
 PREFIXES = "lake|remote|local|log|controller|broker|metrics|default|min|group|offsets|replica"

@@ -415,7 +415,7 @@ def _bare(count: int) -> pa.RecordBatch:
 def with_keys(file: pq.ParquetFile, numbers: list[int], keys: frozenset[bytes]) -> list[int]:
     """Those of the row groups that hold one of the keys: the other columns of the rest are never read.
 
-    Keys have no statistics, and Bloom filters of them would cost files more than they save (docs/spark.md).
+    Keys have no statistics, and Bloom filters of them would cost files more than they save (docs/reference/spark.md).
     """
     from kafka_ds.source.filters.masks import among
 

@@ -374,8 +374,8 @@ def test_a_secret_is_not_shown() -> None:
 
 
 def test_the_page_of_settings_is_true() -> None:
-    assert (ROOT / "docs" / "settings.md").read_text() == render(), (
-        "run: python -m broker.config.doc > docs/settings.md"
+    assert (ROOT / "docs" / "reference" / "settings.md").read_text() == render(), (
+        "run: python -m broker.config.doc > docs/reference/settings.md"
     )
 
 

@@ -67,7 +67,7 @@ OF_THE_METADATA_TOPIC = (
     "remote.log.metadata.topic.replication.factor",
     "remote.log.metadata.topic.retention.ms",
 )
-# Those whose default differs on purpose; docs/settings.md marks them.
+# Those whose default differs on purpose; docs/reference/settings.md marks them.
 OTHER_DEFAULTS = {
     "remote.log.reader.threads",
     "remote.log.storage.system.enable",

@@ -148,7 +148,7 @@ def test_the_upkeep_replaces_a_checkpoint_that_forgot(store, dated):
 def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated):
     table = forget(store)
     cut(table)
-    unset = "offset 29.*an engine forgot them.*docs/table.md"
+    unset = "offset 29.*an engine forgot them.*docs/concepts/table.md"
     storage = DeltaStorage(store, TierSettings(), CrashPoints())
     with pytest.raises(StorageError, match=unset):
         storage.state("orders", TOPIC_ID, 0)
@@ -163,7 +163,7 @@ def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated
 
 
 def test_an_operator_can_say_the_numbers_again(store, dated):
-    """As docs/table.md has it."""
+    """As docs/concepts/table.md has it."""
     table = forget(store)
     cut(table)
     said = {0: KNOWN[0], 1: KNOWN[1]}
