@@ -1,12 +1,13 @@
 """Pure: with which sequence transactional writes may begin in a partition that does not know their producer (KIP-890).
 
 If the first of several writes is refused for a moment, the ones behind it must not pass: it would be out of order for
-good. A client of the second protocol begins each transaction with 0; of others no later sequence than the lowest
-that was tried may be the first.
+good. Where the first who tried is a client of the second protocol, the first sequence is 0, whoever writes it; else
+no later one than the lowest that was tried. As Kafka's VerificationStateEntry, it is one entry per producer id.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from broker.log.producers import Producers
@@ -21,28 +22,24 @@ class _Key(NamedTuple):
     topic_id: bytes
     partition: int
     producer_id: int
-    producer_epoch: int
+
+
+@dataclass(slots=True)
+class _VerificationStateEntry:
+    """The newest epoch that was tried, its lowest sequence, and whether who tried first begins with 0."""
+
+    epoch: int
+    lowest: int
+    begins_with_zero: bool
 
 
 class FirstSequences:
     """The lowest sequences that were tried in partitions that do not know their producers."""
 
     def __init__(self) -> None:
-        self._lowest: dict[_Key, int] = {}
+        self._tried: dict[_Key, _VerificationStateEntry] = {}
 
     def tried(
-        self, topic_id: bytes, partition: int, header: BatchHeader, producers: Producers
-    ) -> None:
-        """A write has come that may have to wait, or be refused."""
-        if producers.get(header.producer_id) is not None:
-            return
-        key = _Key(topic_id, partition, header.producer_id, header.producer_epoch)
-        lowest = self._lowest.get(key, header.base_sequence)
-        self._lowest[key] = min(lowest, header.base_sequence)
-        if len(self._lowest) > TRIED_MAX:
-            del self._lowest[next(iter(self._lowest))]
-
-    def check(
         self,
         topic_id: bytes,
         partition: int,
@@ -51,11 +48,31 @@ class FirstSequences:
         *,
         begins_with_zero: bool,
     ) -> None:
+        """A write has come that may have to wait, or be refused; `begins_with_zero`: by the second protocol."""
+        if producers.get(header.producer_id) is not None:
+            return
+        key = _Key(topic_id, partition, header.producer_id)
+        epoch, sequence = header.producer_epoch, header.base_sequence
+        entry = self._tried.get(key)
+        if entry is None:
+            self._tried[key] = _VerificationStateEntry(epoch, sequence, begins_with_zero)
+            if len(self._tried) > TRIED_MAX:
+                del self._tried[next(iter(self._tried))]
+        elif epoch > entry.epoch:
+            entry.epoch, entry.lowest = epoch, sequence
+        elif epoch == entry.epoch:
+            entry.lowest = min(entry.lowest, sequence)
+
+    def check(
+        self, topic_id: bytes, partition: int, header: BatchHeader, producers: Producers
+    ) -> None:
         """Refuse a write that is about to be appended before an earlier one; raises OUT_OF_ORDER_SEQUENCE_NUMBER."""
         if producers.get(header.producer_id) is not None:
             return  # The log knows what comes next.
-        key = _Key(topic_id, partition, header.producer_id, header.producer_epoch)
-        expected = 0 if begins_with_zero else self._lowest.get(key, header.base_sequence)
+        entry = self._tried.get(_Key(topic_id, partition, header.producer_id))
+        if entry is None:
+            return
+        expected = 0 if entry.begins_with_zero else entry.lowest
         if header.base_sequence > expected:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -65,6 +82,5 @@ class FirstSequences:
 
     def appended(self, topic_id: bytes, partition: int, header: BatchHeader) -> None:
         """A write is in the log, which knows from now on what comes next."""
-        if self._lowest:
-            key = _Key(topic_id, partition, header.producer_id, header.producer_epoch)
-            self._lowest.pop(key, None)
+        if self._tried:
+            self._tried.pop(_Key(topic_id, partition, header.producer_id), None)

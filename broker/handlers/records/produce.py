@@ -252,12 +252,19 @@ class Appender:
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message)
         header = BatchHeader._make(HEADER.unpack_from(records))
         joins, log = self._context.node.transactions.joins, partition.log
-        joins.first_sequences.tried(partition.topic_id, partition.index, header, log.producers)
+        version = self._context.header.api_version
+        joins.first_sequences.tried(
+            partition.topic_id,
+            partition.index,
+            header,
+            log.producers,
+            begins_with_zero=version >= FIRST_VERSION_THAT_JOINS,
+        )
         return joins.join(
             partition,
             self._transactional_id,
             ProducerIdAndEpoch(header.producer_id, header.producer_epoch),
-            support_of(self._context.header.api_version, FIRST_VERSION_THAT_JOINS),
+            support_of(version, FIRST_VERSION_THAT_JOINS),
         )
 
     def _append_in_transaction(
@@ -270,13 +277,7 @@ class Appender:
         firsts = self._context.node.transactions.joins.first_sequences
         header = BatchHeader._make(HEADER.unpack_from(records))
         topic_id, index = partition.topic_id, partition.index
-        firsts.check(
-            topic_id,
-            index,
-            header,
-            partition.log.producers,
-            begins_with_zero=self._context.header.api_version >= FIRST_VERSION_THAT_JOINS,
-        )
+        firsts.check(topic_id, index, header, partition.log.producers)
         info = partition.append(
             records, acks=self.acks, now_ms=self._now_ms, is_prepared=is_prepared
         )

@@ -25,11 +25,11 @@ async def write(broker: InProcess, producer_id: int, sequence: int, version: int
     return ErrorCode(response.responses[0].partition_responses[0].error_code)
 
 
-def transactional(producer_id: int, sequence: int) -> Any:
+def transactional(producer_id: int, sequence: int, epoch: int = 0) -> Any:
     return batch_of(
         [b"a"],
         producer_id=producer_id,
-        producer_epoch=0,
+        producer_epoch=epoch,
         base_sequence=sequence,
         is_transactional=True,
     )
@@ -79,7 +79,7 @@ async def test_a_write_behind_one_that_was_not_appended_waits_for_it(
         assert refused is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         for sequence in (7, 8):
             assert await write(broker, producer_id, sequence, 11) is ErrorCode.NONE
-        assert not broker.node.transactions.joins.first_sequences._lowest
+        assert not broker.node.transactions.joins.first_sequences._tried
 
 
 def loading(*_: object) -> None:
@@ -93,11 +93,28 @@ def too_few(*_: object, **__: object) -> None:
 def test_what_was_tried_is_not_remembered_for_ever() -> None:
     firsts, nobody = FirstSequences(), Producers()
     for producer_id in range(TRIED_MAX + 1):
-        firsts.tried(b"t", 0, header(producer_id, 3), nobody)
-    firsts.check(b"t", 0, header(0, 4), nobody, begins_with_zero=False)
+        firsts.tried(b"t", 0, header(producer_id, 3), nobody, begins_with_zero=False)
+    firsts.check(b"t", 0, header(0, 4), nobody)
     with pytest.raises(KafkaError):
-        firsts.check(b"t", 0, header(1, 4), nobody, begins_with_zero=False)
+        firsts.check(b"t", 0, header(1, 4), nobody)
 
 
-def header(producer_id: int, sequence: int) -> BatchHeader:
-    return read_header(bytes(transactional(producer_id, sequence)))
+def test_who_tried_first_says_with_what_a_producer_begins() -> None:
+    """Also for a newer epoch of an older client: Apache Kafka keeps one entry per producer id."""
+    firsts, nobody = FirstSequences(), Producers()
+    firsts.tried(b"t", 0, header(1, 0), nobody, begins_with_zero=True)
+    firsts.tried(b"t", 0, header(1, 1, epoch=1), nobody, begins_with_zero=False)
+    with pytest.raises(KafkaError):
+        firsts.check(b"t", 0, header(1, 1, epoch=1), nobody)
+    firsts.check(b"t", 0, header(1, 0, epoch=1), nobody)
+
+
+def test_a_newer_epoch_begins_where_it_likes() -> None:
+    firsts, nobody = FirstSequences(), Producers()
+    firsts.tried(b"t", 0, header(1, 3), nobody, begins_with_zero=False)
+    firsts.tried(b"t", 0, header(1, 7, epoch=1), nobody, begins_with_zero=False)
+    firsts.check(b"t", 0, header(1, 7, epoch=1), nobody)
+
+
+def header(producer_id: int, sequence: int, epoch: int = 0) -> BatchHeader:
+    return read_header(bytes(transactional(producer_id, sequence, epoch)))
