@@ -324,19 +324,6 @@ class MemoryDisk:
         return lambda: self._locks.discard(path)
 
 
-class ManualClock:
-    """A clock that tests move."""
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self.ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-
 class ManualBackground:
     """Holds work back until a test calls `run`."""
 

@@ -48,7 +48,7 @@ from kafka_ds.topic.files.pages import ColumnChunk, PagePart, Unusual, binaries,
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 
 NOW_MS = 1_700_000_000_000
 # The largest input; larger ones teach nothing.

@@ -8,7 +8,7 @@ import pytest
 from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
 from kafka_ds.delta.log import DeltaLog
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import copy_request
 from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
 

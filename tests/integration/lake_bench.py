@@ -11,7 +11,7 @@ from broker.worker.rpc import CopyAnswer, CopyRequest
 from broker.worker.settings import TierSettings
 from broker.worker.spi import RemoteLogMetadataManager, RemoteStorageManager
 from kafka_ds.records.batch import Record
-from tests.fakes.lake_store import begin_lake
+from tests.fakes.store import begin_lake
 from tests.integration.tier_folder import FolderMetadata, FolderStorage
 from tests.integration.tier_segments import (
     TOPIC,

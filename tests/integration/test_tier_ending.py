@@ -21,8 +21,8 @@ from broker.worker.spi import OffsetOutOfRange, StorageError
 from kafka_ds.delta.actions import remove_action
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 from tests.integration.worker_bench import Worker
 from tests.model_runs import examples
@@ -119,7 +119,7 @@ class History:
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 @pytest.mark.parametrize("seed", range(examples(12)))

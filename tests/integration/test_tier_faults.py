@@ -17,7 +17,7 @@ from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.store import ALWAYS, Call, MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -31,7 +31,7 @@ EVENTS = "__remote_log_metadata"
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 @pytest.fixture
@@ -43,31 +43,25 @@ def source(tmp_path: Path) -> Callable[..., Any]:
     return made
 
 
-def is_commit_of(path: str, table: str) -> bool:
-    return path.startswith(f"{table}/_delta_log/") and path.endswith(".json")
+def commits_of(table: str) -> str:
+    return f"{table}/_delta_log/*.json"
 
 
-class Loses:
+def fall_silent(store: MemoryStore, table: str, *, times: float, written: bool) -> None:
     """From the first put into one table's log on, the store is away for that many calls.
 
     `written`: the put is done all the same, and its answer is lost.
     """
+    where, error = {"path": commits_of(table)}, OSError("the connection was reset")
+    fail = store.lose if written else store.refuse
 
-    def __init__(self, store: MemoryStore, table: str, *, times: int, written: bool) -> None:
-        self.left = times
-        self.begun = False
-        self._table = table
+    def begin(call: Call) -> None:
         if written:
-            store.after_put = self.fail
-        else:
-            store.before_put = self.fail
-        store.on_read = lambda path: self.fail(path) if self.begun else None
+            call()
+        fail(error, calls="put_if_absent read", times=times - 1, **where)
+        raise error
 
-    def fail(self, path: str) -> None:
-        if is_commit_of(path, self._table) and self.left > 0:
-            self.begun = True
-            self.left -= 1
-            raise OSError("the connection was reset")
+    store.script(begin, **where)
 
 
 @pytest.mark.parametrize("table", [TABLE, EVENTS])
@@ -78,10 +72,10 @@ def test_lost_answers_neither_lose_nor_double(
 ) -> None:
     worker = Worker(store)
     assert worker.copy(source(0, 9))[0].outcome == FINISHED
-    loss = Loses(store, table, times=times, written=written)
+    fall_silent(store, table, times=times, written=written)
     outcomes = [worker.copy(source(10, 19), source(20, 24))[0] for _ in range(30)]
     assert {each.outcome for each in outcomes} <= {FINISHED, FAILED}
-    assert loss.left == 0
+    assert store.scripted == 0
     assert (outcomes[-1].outcome, outcomes[-1].tiered_end) == (FINISHED, 24)
     for each in (worker, Worker(store)):
         assert each.offsets() == list(range(25))
@@ -140,9 +134,9 @@ def test_a_worker_that_dies_while_a_fate_is_unknown(
 ) -> None:
     worker = Worker(store)
     worker.copy(source(0, 9))
-    loss = Loses(store, table, times=10**6, written=True)
+    fall_silent(store, table, times=ALWAYS, written=True)
     assert worker.copy(source(10, 19))[0].outcome == FAILED
-    loss.left = 0
+    store.mend()
     later = Worker(store)
     assert later.copy(source(10, 19))[0].outcome == FINISHED
     assert later.offsets() == list(range(20))
@@ -155,14 +149,14 @@ def test_while_a_fate_is_unknown_no_file_is_deleted(
     worker = Worker(store)
     worker.copy(source(0, 9))
     before = set(store.objects)
-    loss = Loses(store, TABLE, times=10**6, written=True)
+    fall_silent(store, TABLE, times=ALWAYS, written=True)
     for _ in range(3):
         assert worker.copy(source(10, 19))[0].outcome == FAILED
     files = {
         each for each in set(store.objects) - before if each.endswith((".parquet", ".residue"))
     }
     assert len([each for each in files if each.startswith(TABLE)]) == 2, "one attempt's files"
-    loss.left = 0
+    store.mend()
     assert worker.copy(source(10, 19))[0].outcome == FINISHED
     assert files <= set(store.objects)
 
@@ -171,24 +165,23 @@ def test_a_store_that_is_away_fails_the_copy_and_later_not(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
     worker = Worker(store)
-    loss = Loses(store, EVENTS, times=10**6, written=False)
+    fall_silent(store, EVENTS, times=ALWAYS, written=False)
     assert worker.copy(source(0, 9))[0].outcome == FAILED
     assert not any(each.startswith(TABLE) for each in store.objects), "nothing before STARTED"
-    loss.left = 0
+    store.mend()
     assert worker.copy(source(0, 9))[0].outcome == FINISHED
 
 
-def rename_over(store: MemoryStore, times: int = 1) -> None:
+def rename_over(store: MemoryStore) -> None:
     """As Delta's writer in a folder does, which looks whether the version is there and then renames."""
     theirs = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
-    left = [times]
 
-    def act(path: str) -> None:
-        if is_commit_of(path, TABLE) and left[0]:
-            left[0] -= 1
-            store.objects[path] = theirs
+    def act(call: Call) -> Any:
+        won = call()
+        store.objects[call.path] = theirs
+        return won
 
-    store.after_put = act
+    store.script(act, path=commits_of(TABLE))
 
 
 def test_a_topic_that_was_made_again_in_the_same_folder_is_not_copied_as_the_deleted_one(
@@ -289,12 +282,7 @@ def test_two_workers_race_for_the_same_ranges(
     second.copy(source(0, 9))
     raced: list[PartitionOutcome] = []
 
-    def race(path: str) -> None:
-        if is_commit_of(path, TABLE):
-            store.before_put = lambda path: None
-            raced.extend(second.copy(source(10, 19)))
-
-    store.before_put = race
+    store.race(lambda: raced.extend(second.copy(source(10, 19))), path=commits_of(TABLE))
     (outcome,) = first.copy(source(10, 14))
     assert raced[0].outcome == FINISHED
     assert (outcome.outcome, outcome.tiered_end) == (FAILED, 9)
@@ -309,13 +297,7 @@ def test_files_of_an_attempt_that_lost_go_once_another_has_won(
 ) -> None:
     worker, other = Worker(store), Worker(store)
     worker.copy(source(0, 9))
-
-    def race(path: str) -> None:
-        if is_commit_of(path, TABLE):
-            store.before_put = lambda path: None
-            other.copy(source(10, 19))
-
-    store.before_put = race
+    store.race(lambda: other.copy(source(10, 19)), path=commits_of(TABLE))
     worker.copy(source(10, 19))
     assert len(data_files(store)) == 3
     later = Worker(store)
@@ -417,13 +399,8 @@ def test_a_deletion_vector_stops_no_copy(
         vector |= {"sizeInBytes": 36, "cardinality": 2}
         put_version(store, {"add": {**add, "deletionVector": vector, "dataChange": True}})
 
-    def race(path: str) -> None:
-        if is_commit_of(path, TABLE):
-            store.before_put = lambda path: None
-            erase_rows()
-
     if is_begun:
-        store.before_put = race
+        store.race(erase_rows, path=commits_of(TABLE))
     else:
         erase_rows()
     (outcome,) = worker.copy(source(10, 19))

@@ -23,7 +23,8 @@ from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.store import local as store_local
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.names import TOPICS
-from tests.fakes.lake_store import FakeLogClock, begin_lake
+from tests.fakes.clock import ManualClock
+from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request, segment
 
 # Their own globals, classes and caches are the process's.
@@ -62,7 +63,7 @@ def test_topics_that_come_and_go_leave_nothing(
     storage, metadata = DeltaStorage.open(settings, points), DeltaMetadata.open(settings, points)
     copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)
     sweeper = Sweeper(storage, metadata, copier, points)
-    clock = FakeLogClock()
+    clock = ManualClock()
     orphans = Orphans(open_store(settings.lake_uri), clock)
     path = segment(tmp_path / "segment", 0, 10)
 
@@ -78,7 +79,7 @@ def test_topics_that_come_and_go_leave_nothing(
         assert storage.ending(topic, topic_id, 0, 9).end_offset == 9
         assert [each.end_offset for each in metadata.list_segments(topic_id, 0)] == [9]
         storage.maintain(topic)
-        clock.now_ms += DAY_MS
+        clock.ms += DAY_MS
         orphans.are_due_in(f"{TOPICS}/{topic}")
         orphans.take_out()
         copier.give_up(topic_id, 0, 1)

@@ -20,7 +20,7 @@ from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.schemas import DAY_MS
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.store import MemoryStore
 from tests.integration.dying_worker import die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
@@ -37,7 +37,7 @@ def copy_other(worker: Worker, *ranges: Any) -> Any:
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 @pytest.fixture
@@ -62,12 +62,12 @@ def test_what_came_since_a_crash_is_read_once_for_all_attempts_that_were_left(
     other.copy(*lost)
     for start in range(20, 520, 10):
         other.copy(replace(source(start, start + 9), partition=0))
-    reads: list[str] = []
-    store.on_read = reads.append
+    store.calls.clear()
     later = Worker(store)
     assert later.copier.recover() == {}
     assert later.metadata.unfinished() == []
     assert later.finished(partitions[-1]) == [(0, 9), (10, 19)]
+    reads = [path for name, path in store.calls if name == "read"]
     versions = [path for path in reads if path.startswith(f"{TABLE}/_delta_log/")]
     # Followed once and looked through once, and for each attempt a few: what is new, and what won.
     assert len(versions) < 2 * 60 + 6 * len(partitions)

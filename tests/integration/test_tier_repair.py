@@ -17,7 +17,7 @@ from kafka_ds.delta.names import commit_file
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.files.parquet import FileReader, write_rows
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.store import MemoryStore
 from tests.integration.dying_worker import Died, DiesAt, die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import (
     TOPIC,
@@ -34,7 +34,7 @@ Source = Callable[..., CopyRange]
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The worker's requests to the store: in proportion to what is copied, and none if nothing is copied."""
 
 import secrets
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,39 +13,18 @@ from broker.worker import service
 from broker.worker.rpc import FINISHED, CopyRequest, StateRequest
 from broker.worker.settings import TierSettings
 from kafka_ds.protocol.topic_partition import TopicIdPartition
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 
 REQUESTS = ("put_if_absent", "put_durable", "create", "read", "read_range", "list", "size")
 RECORDS = 5
 
 
-class CountingStore(MemoryStore):
-    """Counts requests by the folder below the lake."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.requests: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name not in REQUESTS:
-            return found
-
-        def counted(path: str, *more: Any, **named: Any) -> Any:
-            with self._lock:
-                self.requests["log" if "/_delta_log" in path else "files"] += 1
-            return found(path, *more, **named)
-
-        return counted
-
-
 class Asked:
     """A worker's service over a store that counts."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.store = CountingStore()
+        self.store = MemoryStore()
         self._folder = folder
         monkeypatch.setattr(service, "open_lake", lambda uri, **_: self.store)
         settings = TierSettings(log_dirs=(), lake_copy_threads=1)
@@ -67,11 +45,17 @@ class Asked:
         copied = copy_request(ranges)
         answer = self.asking(lambda: self.service.writing()[CopyRequest](copied))
         assert [each.outcome for each in answer.partitions] == [FINISHED] * partitions
-        return dict(self.store.requests)
+        return self.requests
 
     def asking(self, what: Callable[[], Any]) -> Any:
-        self.store.requests.clear()
+        self.store.calls.clear()
         return what()
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """The requests since it was asked, by the folder below the lake."""
+        paths = (path for name, path in self.store.calls if name in REQUESTS)
+        return Counter("log" if "/_delta_log" in path else "files" for path in paths)
 
 
 @pytest.fixture
@@ -99,11 +83,11 @@ def test_many_partitions_of_a_topic_are_asked_about_with_the_requests_of_one(
     places = [TopicIdPartition(TOPIC_ID, TOPIC, each) for each in range(20)]
     state = worker.service.reading()[StateRequest]
     worker.asking(lambda: state(StateRequest(partitions=places[:1])))
-    of_one = dict(worker.store.requests)
+    of_one = worker.requests
     answer = worker.asking(lambda: state(StateRequest(partitions=places)))
     assert [each.partition for each in answer] == list(range(20))
     assert {each.tiered_end for each in answer} == {RECORDS - 1}
-    assert dict(worker.store.requests) == of_one
+    assert worker.requests == of_one
 
 
 def test_after_a_copy_nothing_is_asked_for_the_upkeep_of_tables_that_need_none(
@@ -114,4 +98,4 @@ def test_after_a_copy_nothing_is_asked_for_the_upkeep_of_tables_that_need_none(
     worker.service.afterwards()
     worker.copy(1)
     worker.asking(worker.service.afterwards)
-    assert worker.store.requests == {}
+    assert worker.requests == {}

@@ -23,7 +23,7 @@ from kafka_ds.records.batch import (
     read_header,
     seal,
 )
-from tests.fakes.lake_store import begin_lake
+from tests.fakes.store import begin_lake
 from tests.integration.tier_broker import table
 from tests.integration.tier_segments import (
     BASE_MS,

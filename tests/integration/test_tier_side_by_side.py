@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +33,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import ALWAYS, Call, MemoryStore
 from tests.integration.tier_segments import copy_range, segment
 
 TOPICS = 2
@@ -56,34 +57,35 @@ class Meeting:
             self.count += 1
 
 
-class MeetingStore(MemoryStore):
-    """Files become durable, and are looked for, when all partitions' are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.files, self.residue, self.looks = Meeting(), Meeting(), Meeting()
-
-    @contextlib.contextmanager
-    def create(self, path: str) -> Iterator[IO[bytes]]:
-        with super().create(path) as file:
-            yield file
-            (self.residue if "/_residue/" in path else self.files).wait()
-
-    def size(self, path: str) -> int | None:
-        if "/_residue/" in path:
-            self.looks.wait()
-        return super().size(path)
-
-
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MeetingStore:
-    made = MeetingStore()
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    made = MemoryStore()
     monkeypatch.setattr(service, "open_lake", lambda uri, **_: made)
     return made
 
 
 @pytest.fixture
-def copy(store: MeetingStore, tmp_path: Path) -> Callable[[int], CopyAnswer]:
+def meetings(store: MemoryStore) -> list[Meeting]:
+    """Files become durable, and are looked for, when all partitions' are: of residue, of rows, looks."""
+    residue, files, looks = made = [Meeting(), Meeting(), Meeting()]
+
+    def create(meeting: Meeting, call: Call) -> Any:
+        @contextlib.contextmanager
+        def created() -> Iterator[IO[bytes]]:
+            with call() as file:
+                yield file
+                meeting.wait()
+
+        return created()
+
+    store.script(partial(create, residue), "create", path="*/_residue/*", times=ALWAYS)
+    store.script(partial(create, files), "create", path="*", times=ALWAYS)
+    store.race(looks.wait, calls="size", path="*/_residue/*", times=ALWAYS)
+    return made
+
+
+@pytest.fixture
+def copy(store: MemoryStore, tmp_path: Path) -> Callable[[int], CopyAnswer]:
     """One copy of all partitions by a worker that converts one after the other, the so-many-th."""
     worker = service.Service(TierSettings(log_dirs=(), lake_copy_threads=1), CrashPoints())
 
@@ -122,9 +124,8 @@ def outcomes(answer: CopyAnswer) -> list[str]:
 
 
 def test_the_files_of_all_partitions_of_all_topics_are_on_their_way_at_once(
-    store: MeetingStore, copy: Callable[[int], CopyAnswer]
+    copy: Callable[[int], CopyAnswer], meetings: list[Meeting]
 ) -> None:
-    meetings = (store.files, store.residue, store.looks)
     for each in meetings:
         each.is_on = True
     answer = copy(0)
@@ -133,7 +134,7 @@ def test_the_files_of_all_partitions_of_all_topics_are_on_their_way_at_once(
 
 
 def test_one_copy_is_one_commit_of_each_topic_and_what_fails_fails_alone(
-    store: MeetingStore, copy: Callable[[int], CopyAnswer]
+    store: MemoryStore, copy: Callable[[int], CopyAnswer]
 ) -> None:
     copy(0)
     before = [commits(store, f"t{each}") for each in range(TOPICS)]
@@ -173,7 +174,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_the_lake(
 
 
 def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
-    store: MeetingStore, copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy(0)
     able = TopicTable.read

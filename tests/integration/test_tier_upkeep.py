@@ -14,7 +14,7 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import BadCheckpoint
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.names import REMOTE_LOG_METADATA, topic_table
-from tests.fakes.lake_store import begin_lake
+from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import TOPIC, copy_range, copy_request, segment
 
 RECORDS = 5

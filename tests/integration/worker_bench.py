@@ -13,7 +13,7 @@ from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,

@@ -38,7 +38,7 @@ from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.offsets import OffsetsTable
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
-from tests.fakes.lake_store import FakeLogClock
+from tests.fakes.clock import ManualClock
 
 S = RemoteLogSegmentState
 T0 = 1_700_000_000_000
@@ -200,7 +200,7 @@ def _events() -> list[list[RemoteLogSegment]]:
 
 def write(folder: Path) -> Store:
     """The lake in that folder."""
-    clock = FakeLogClock()
+    clock = ManualClock()
     store = LocalStore(str(folder))
     write_cluster(store, clock, COMMITS)
     events = RemoteLogEvents(store, clock=clock)
@@ -209,24 +209,24 @@ def write(folder: Path) -> Store:
         events.append(each)
     offsets = OffsetsTable(store, clock=clock)
     offsets.replace(
-        2, _noted_by(2, 0, clock.now_ms, orders_end=7, committed={"old": [("orders", 0, 3)]})
+        2, _noted_by(2, 0, clock.ms, orders_end=7, committed={"old": [("orders", 0, 3)]})
     )
     offsets.replace(1, [{"kind": "group", "group_id": "of the note before", "event_time": 0}])
-    clock.now_ms += 1000
+    clock.ms += 1000
     committed = {
         "billing": [("orders", 0, 30), ("orders", 1, 14), ("orders", 2, 3), ("gone", 0, 1)],
         "late": [("orders", 1, 2), ("orders", 3, 0)],
     }
-    offsets.replace(1, _noted_by(1, 1, clock.now_ms, orders_end=12, committed=committed))
+    offsets.replace(1, _noted_by(1, 1, clock.ms, orders_end=12, committed=committed))
     return store
 
 
-def write_cluster(store: Store, clock: FakeLogClock, commits: Iterable[tuple[Event, ...]]) -> None:
+def write_cluster(store: Store, clock: ManualClock, commits: Iterable[tuple[Event, ...]]) -> None:
     """The decisions of a controller, a second apart, as rows of the table."""
     log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=clock))
     image = log.load()
     for events in commits:
-        clock.now_ms += 1000
+        clock.ms += 1000
         version = log.commit(log.begin(events, image))
         assert version is not None
         replay_commit(image, version, events)

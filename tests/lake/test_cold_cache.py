@@ -25,7 +25,7 @@ from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.settings import TierSettings
 from broker.worker.spi import ColdRead
 from kafka_ds.delta.store.local import LocalStore
-from tests.fakes.memory_disk import ManualClock
+from tests.fakes.clock import ManualClock
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,

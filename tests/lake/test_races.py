@@ -16,7 +16,7 @@ from kafka_ds.delta.actions import commit_info, ours_of
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID
-from tests.fakes.lake_store import new_log
+from tests.fakes.store import new_log
 from tests.lake.racer import PARTITIONS
 
 

@@ -19,7 +19,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS
 from spark_conf.system_views import DUCKDB, FOLDER, SPARK, duckdb_views, main, questions, statements
 from tests.duck import connect
-from tests.fakes.lake_store import FakeLogClock
+from tests.fakes.clock import ManualClock
 from tests.lake import known_cluster
 
 TEXTS = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.sql"))}
@@ -60,7 +60,7 @@ def test_a_topic_of_the_same_name_has_no_settings_of_the_one_before(tmp_path: Pa
         # One commit holds all decisions that waited for it.
         (deleted, *created(b"2" * 16, "segment.bytes=5")),
     )
-    known_cluster.write_cluster(LocalStore(str(tmp_path)), FakeLogClock(), commits)
+    known_cluster.write_cluster(LocalStore(str(tmp_path)), ManualClock(), commits)
     with connect() as connection:
         duckdb_views(connection, tmp_path)
         found = connection.execute("SELECT topic, name, value FROM topic_configs").fetchall()

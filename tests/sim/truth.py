@@ -18,7 +18,7 @@ from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog, replay_commit
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.topic.names import CLUSTER_METADATA
-from tests.fakes.lake_store import FakeLogClock
+from tests.fakes.clock import ManualClock
 
 
 class Truth:
@@ -27,7 +27,7 @@ class Truth:
     def __init__(self, store: Any, log: Callable[[str], None]) -> None:
         """`log` is called with every decision when it is first seen here."""
         self._tell = log
-        self._log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=FakeLogClock()))
+        self._log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=ManualClock()))
         self._image = MetadataImage()
 
     def image(self) -> MetadataImage:

@@ -22,8 +22,8 @@ from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.frame import decode_request_header
 from kafka_ds.protocol.messages import AlterPartitionRequest
 from kafka_ds.protocol.types import message_info
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.store import MemoryStore
 from tests.sim.clients import EPOCH_MS
 from tests.sim.loop import Process, SimExecutor, SimLoop
 from tests.sim.network import Fabric, SimNetwork
@@ -288,7 +288,7 @@ class World:
         self.random = Random(seed)
         self.loop = SimLoop(Random(self.random.random()))
         self.fabric = Fabric(self.loop, Random(self.random.random()))
-        self.store: Any = MemoryStore(FakeLogClock()) if store is None else store
+        self.store: Any = MemoryStore() if store is None else store
         self.settings = {**CHEAP, **(settings or {})}
         self.log_dirs = log_dirs
         self.hosts = [Host(self, node_id) for node_id in range(1, brokers + 1)]

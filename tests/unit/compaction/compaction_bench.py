@@ -27,7 +27,8 @@ from kafka_ds.records.batch import (
     iterate_headers,
     read_records,
 )
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABA")
 SECRET = (0x0706050403020100, 0x0F0E0D0C0B0A0908)

@@ -11,7 +11,8 @@ import pytest
 
 from broker.cleaner.rpc import CleanJob, LogGroup
 from kafka_ds.records.batch import ControlType
-from tests.fakes.memory_disk import ManualClock, PowerLoss
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import PowerLoss
 from tests.unit.compaction.compaction_bench import Bench, compacted
 
 BIG = b"x" * 150

@@ -14,7 +14,7 @@ from broker.config.loader import load
 from broker.log.config import LogConfig
 from kafka_ds.records import hashes
 from kafka_ds.records.crc import crc32c
-from tests.fakes.memory_disk import ManualClock
+from tests.fakes.clock import ManualClock
 
 NOW_MS = 1_000_000
 

@@ -15,6 +15,7 @@ from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from tests.fakes.store import ALWAYS, FolderStore
 from tests.loops import in_loop
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
 
@@ -247,32 +248,19 @@ async def test_all_that_a_deposed_controller_had_pending_comes_to_nothing(
     await stop(old, new)
 
 
-class LosingStore(LocalStore):
-    """Loses the answer to the next write that it is told to, after it was done."""
-
-    loses = 0
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        won = super().put_if_absent(path, data)
-        if self.loses and path.endswith(".json"):
-            self.loses -= 1
-            raise OSError("the answer was lost")
-        return won
-
-
 @in_loop
 async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
     monkeypatch.setattr("broker.controller.driver.FATE_RETRY_SECONDS", 0.3)
-    store = LosingStore(str(memory_path))
+    store = FolderStore(memory_path)
     old, new = Broker(memory_path, node_id=1, store=store), Broker(memory_path, node_id=2)
     await old.start()
     await new.driver.catch_up()
-    store.loses = 1
+    store.lose(OSError)
     creating = asyncio.ensure_future(old.create("t"))
-    while store.loses:
+    while store.scripted:
         await asyncio.sleep(0.01)
     assert await new.start()
     assert "t" in new.image.topics
@@ -283,38 +271,16 @@ async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     await stop(old, new)
 
 
-class AwayStore(LocalStore):
-    """A store that cannot be reached while it is away."""
-
-    is_away = False
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        self._reach()
-        return super().put_if_absent(path, data)
-
-    def read(self, path: str) -> bytes:
-        self._reach()
-        return super().read(path)
-
-    def size(self, path: str) -> int | None:
-        self._reach()
-        return super().size(path)
-
-    def _reach(self) -> None:
-        if self.is_away:
-            raise OSError("away")
-
-
 @in_loop
 async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
     monkeypatch.setattr("broker.controller.driver.FATE_RETRY_SECONDS", 0.01)
-    store = AwayStore(str(memory_path))
+    store = FolderStore(memory_path)
     broker, other = Broker(memory_path, store=store), Broker(memory_path, node_id=2, store=store)
     await broker.start()
-    store.is_away = True
+    store.refuse(OSError("away"), calls="put_if_absent read size", path="*", times=ALWAYS)
     first = asyncio.ensure_future(broker.create("a"))
     while not broker.driver.fates_unknown:
         await asyncio.sleep(0.01)
@@ -344,49 +310,40 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
         await broker.create("c")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert not (await beat()).is_fenced, "who lives is heard, also where nothing more can wait"
-    store.is_away = False
+    store.mend()
     assert [result.error for (result,) in (await first, await second)] == [ErrorCode.NONE] * 2
     assert sorted(durable(memory_path).topics) == ["a", "b"]
     await stop(broker, other)
 
 
-class MuteStore(LosingStore):
-    """Nobody hears what becomes of a commit that is told to be lost, nor is it done."""
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        if self.loses and path.endswith(".json"):
-            raise OSError("no answer")
-        return LocalStore.put_if_absent(self, path, data)
-
-
-@pytest.mark.parametrize("kind", [MuteStore, LosingStore])
+@pytest.mark.parametrize("lands", [False, True])
 @in_loop
 async def test_who_does_not_hear_of_its_claim_follows_whoever_decides(
-    memory_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[LosingStore]
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch, lands: bool
 ) -> None:
     """It alone has lost the store, and would lead by old decisions for as long as that lasts."""
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", ())
-    store = kind(str(memory_path))
+    store = FolderStore(memory_path)
     gone, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
     cut_off = Broker(memory_path, node_id=3, store=store)
     await gone.start()
     await cut_off.driver.catch_up()
     known = cut_off.image.version
-    store.loses = 1
+    (store.lose if lands else store.refuse)(OSError, times=1 if lands else ALWAYS)
     async with asyncio.timeout(120):
         with pytest.raises(OSError, match="the fate of a commit is unknown"):
             await cut_off.start()
     assert not cut_off.driver.is_active
     await new.driver.catch_up()
     # The claim that nobody waited for may be in the log all the same: its epoch is over now.
-    assert (new.image.controller_id == 3) is (kind is LosingStore)
+    assert (new.image.controller_id == 3) is lands
     assert await new.start(dead=1)
     entries = new.driver.entries_after(known, 1 << 20)
     assert entries
     async with asyncio.timeout(120):
         await cut_off.driver.follow([(each.version, each.events) for each in entries])
     assert cut_off.image.controller_id == 2
-    store.loses = 0
+    store.mend()
     assert await cut_off.start(dead=2)
     assert cut_off.driver.is_active and not await new.driver.confirm()
     await stop(gone, new, cut_off)

@@ -2,12 +2,13 @@
 
 import pytest
 
-from tests.fakes.lake_store import FakeLogClock, MemoryStore, new_log
+from tests.fakes.clock import ManualClock
+from tests.fakes.store import MemoryStore, new_log
 
 
 @pytest.fixture
 def clock():
-    return FakeLogClock()
+    return ManualClock()
 
 
 @pytest.fixture

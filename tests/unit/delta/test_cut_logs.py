@@ -9,22 +9,22 @@ from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
+from tests.fakes.clock import ManualClock
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
-from tests.fakes.lake_store import FakeLogClock, raise_timeout, times
 
 DAY_MS = 86_400_000
 
 
 def go_on_and_cut(store, clock):
     """Others make versions 1 to 3; a day later they make another and leave what is at or above version 3."""
-    other = DeltaLog(store, "table", clock=FakeLogClock())
+    other = DeltaLog(store, "table", clock=ManualClock())
     for version in range(3):
         other.commit(other.begin(PlainChange("OTHER")), read_version=version)
     store.put_durable(f"table/_delta_log/{3:020d}.checkpoint.parquet", b"stands for one")
     store.put_durable("table/_delta_log/_last_checkpoint", b'{"version":3}')
     for version in range(3):
         store.delete(f"table/{commit_file(version)}")
-    clock.now_ms += DAY_MS
+    clock.ms += DAY_MS
 
 
 def test_a_reader_and_a_writer_that_slept_read_anew(tmp_path, clock):
@@ -38,7 +38,7 @@ def test_a_reader_and_a_writer_that_slept_read_anew(tmp_path, clock):
     cut = write_checkpoint(DeltaLog(store, "topics/orders"))
     for each in range(cut + 1):
         store.delete(awake.log.path(commit_file(each)))
-    clock.now_ms += DAY_MS
+    clock.ms += DAY_MS
     assert reader.refresh()
     assert (reader.version, reader.tiered_end(0), len(reader.files)) == (cut, 19, 2)
     done = commit(sleeper, copy_of(sleeper, 0, 20, 29, attempt="2"))
@@ -59,10 +59,10 @@ def test_who_slept_before_its_commit_makes_no_version_in_the_hole(log, store, cl
 
 def test_an_open_fate_is_not_settled_in_the_hole(log, store, clock):
     attempt = log.begin(PlainChange("TEST"))
-    store.before_put = times(20, raise_timeout)
+    store.refuse(times=20)
     with pytest.raises(FateUnknown):
         log.commit(attempt, read_version=0)
-    store.before_put = lambda path: None
+    store.mend()
     go_on_and_cut(store, clock)
     with pytest.raises(VersionsGone):
         log.commit(attempt, read_version=0)
@@ -74,13 +74,13 @@ def test_a_store_that_does_not_answer_has_lost_no_version(log, store, clock, mon
         if path.endswith(commit_file(0)):
             raise OSError("no answer")
 
-    clock.now_ms += DAY_MS
+    clock.ms += DAY_MS
     with monkeypatch.context() as failing, pytest.raises(OSError, match="no answer"):
         failing.setattr(store, "size", away)
         log.latest_version()
-    listed = store.lists
+    listed = store.count("list")
     assert log.latest_version() == 0
-    assert store.lists == listed
+    assert store.count("list") == listed
     go_on_and_cut(store, clock)
     assert log.latest_version() == 3
 
@@ -93,10 +93,10 @@ def test_the_known_version_is_looked_at_once_a_minute(log, store, clock, monkeyp
         store.delete(f"table/{commit_file(3)}")
     asked, size = [], store.size
     monkeypatch.setattr(store, "size", lambda path: asked.append(path) or size(path))
-    listed = store.lists
+    listed = store.count("list")
     for _ in range(10 * SEEN_MS // 1_000):
         assert log.latest_version() == 3
-        clock.now_ms += 1_000
+        clock.ms += 1_000
     assert asked.count(f"table/{commit_file(4)}") >= 590
     assert asked.count(f"table/{commit_file(3)}") <= 11
-    assert store.lists - listed <= 1 + (0 if is_there else 10)
+    assert store.count("list") - listed <= 1 + (0 if is_there else 10)

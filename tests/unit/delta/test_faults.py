@@ -8,7 +8,8 @@ from kafka_ds.delta.commit import CommitError, FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file, version_of_commit
 from kafka_ds.delta.store.store import NotWritten
-from tests.fakes.lake_store import FakeLogClock, MemoryStore, new_log
+from tests.fakes.clock import ManualClock
+from tests.fakes.store import MemoryStore, new_log
 
 DAY_MS = 86_400_000
 PAUSES = ("", "intruder", "nap", "clean-up")
@@ -62,7 +63,7 @@ class HonestHistory(MemoryStore):
             version = other.latest_version()
             other.commit(other.begin(PlainChange("OTHER")), read_version=version)
         if pause != "intruder":
-            self.clock.now_ms += (2 if pause == "nap" else 8) * DAY_MS
+            self.clock.ms += (2 if pause == "nap" else 8) * DAY_MS
         if pause == "clean-up":
             top = max(self.first)
             self.put_durable(f"table/_delta_log/{top:020d}.checkpoint.parquet", b"stands for one")
@@ -79,7 +80,7 @@ class HonestHistory(MemoryStore):
     st.integers(1, 6),
 )
 def test_what_was_told_is_true(faults, commits):
-    clock = FakeLogClock()
+    clock = ManualClock()
     store = HonestHistory(clock)
     log = new_log(store, clock)
     store.faults = list(faults)

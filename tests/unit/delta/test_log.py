@@ -14,13 +14,8 @@ from kafka_ds.delta.commit import (
 )
 from kafka_ds.delta.log import RETRY_PAUSES_SECONDS, DeltaLog, ForeignTable, SystemLogClock
 from kafka_ds.delta.names import commit_file
-from tests.fakes.lake_store import (
-    SCHEMA_JSON,
-    new_log,
-    raise_not_written,
-    raise_timeout,
-    times,
-)
+from kafka_ds.delta.store.store import NotWritten
+from tests.fakes.store import ALWAYS, SCHEMA_JSON, MemoryStore, new_log
 
 DAY_MS = 86_400_000
 
@@ -54,10 +49,9 @@ def test_losing_the_race_to_create_is_no_error(store, clock):
     log, other = (DeltaLog(store, "table", clock=clock) for _ in range(2))
 
     def create_first():
-        store.before_put = lambda path: None
         assert other.create(schema_json=SCHEMA_JSON, partition_columns=(), configuration={})
 
-    store.before_put = times(1, create_first)
+    store.race(create_first)
     assert not log.create(schema_json=SCHEMA_JSON, partition_columns=(), configuration={})
 
 
@@ -68,15 +62,7 @@ def test_a_folder_with_other_files_is_not_taken(store, clock):
 
 
 def test_a_table_that_another_makes_in_the_midst_of_create_is_no_foreign_one(store, clock):
-    listed = store.list
-
-    def list_late(folder, *rest, **options):
-        if folder == "table":
-            store.list = listed
-            new_log(store, clock)
-        return listed(folder, *rest, **options)
-
-    store.list = list_late
+    store.race(lambda: new_log(store, clock), calls="list", path="table")
     log = DeltaLog(store, "table", clock=clock)
     assert not log.create(schema_json=SCHEMA_JSON, partition_columns=(), configuration={})
     assert log.latest_version() == 0
@@ -119,11 +105,7 @@ def test_a_version_lost_in_the_last_moment_is_inspected_too(log, store, clock):
     other = DeltaLog(store, "table", clock=clock)
     seen = []
 
-    def intrude():
-        store.before_put = lambda path: None
-        commit(other, 0, who="other")
-
-    store.before_put = times(1, intrude)
+    store.race(lambda: commit(other, 0, who="other"))
     attempt = log.begin(PlainChange("TEST", check=lambda version, _: seen.append(version)))
     assert log.commit(attempt, read_version=0) == 2
     assert seen == [1]
@@ -131,18 +113,17 @@ def test_a_version_lost_in_the_last_moment_is_inspected_too(log, store, clock):
 
 
 def test_a_lost_answer_is_a_win(log, store):
-    store.after_put = times(1, raise_timeout)
+    store.lose()
     attempt = log.begin(PlainChange("TEST"))
     assert log.commit(attempt, read_version=0) == 1
     assert log.latest_version() == 1
-    assert store.puts == 3  # create, commit, and the same bytes once more
+    assert store.count("put_if_absent") == 3  # create, commit, and the same bytes once more
     assert log.commit(attempt, read_version=0) == 1
 
 
-def test_a_store_that_answers_exists_to_its_own_write_has_our_commit(log, store, monkeypatch):
+def test_a_store_that_answers_exists_to_its_own_write_has_our_commit(log, store):
     """As a client library does that retries by itself: the first put landed, the second says "exists"."""
-    put = store.put_if_absent
-    monkeypatch.setattr(store, "put_if_absent", lambda path, data: put(path, data) and False)
+    store.script(lambda put: put() and False, times=ALWAYS)
     attempt = log.begin(PlainChange("TEST"))
     assert log.commit(attempt, read_version=0) == 1
     assert attempt.is_ours(log.read_version(1))
@@ -150,32 +131,26 @@ def test_a_store_that_answers_exists_to_its_own_write_has_our_commit(log, store,
 
 
 def test_failures_before_the_write_are_retried_and_then_told(log, store, clock):
-    store.before_put = times(2, raise_not_written)
+    store.refuse(NotWritten, times=2)
     assert commit(log, 0) == 1
-    store.before_put = times(100, raise_not_written)
+    store.refuse(NotWritten, times=ALWAYS)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(NotCommitted):
         log.commit(attempt, read_version=1)
     assert attempt.files_may_be_deleted
     assert clock.slept[-len(RETRY_PAUSES_SECONDS) :] == list(RETRY_PAUSES_SECONDS)
-    store.before_put = times(0, raise_not_written)
+    store.mend()
     assert log.commit(attempt, read_version=1) == 2
 
 
 def land_unanswered(log, store):
     """A commit of version 1 that landed, though nobody could say so."""
-    store.after_put = times(1, raise_timeout)
-    puts = store.puts
-
-    def fail_again(path):
-        if store.puts > puts + 1:
-            raise TimeoutError("no answer")
-
-    store.before_put = fail_again
+    store.lose()
+    store.refuse(times=ALWAYS)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(FateUnknown):
         log.commit(attempt, read_version=0)
-    store.before_put = store.after_put = lambda path: None
+    store.mend()
     return attempt
 
 
@@ -184,12 +159,12 @@ def test_an_unknown_fate_is_settled_later_with_the_same_bytes(log, store, landed
     if landed:
         attempt = land_unanswered(log, store)
     else:
-        store.before_put = times(100, raise_timeout)
+        store.refuse(times=ALWAYS)
         attempt = log.begin(PlainChange("TEST"))
         with pytest.raises(FateUnknown) as caught:
             log.commit(attempt, read_version=0)
         assert caught.value.attempt is attempt
-        store.before_put = lambda path: None
+        store.mend()
     path = log.path(commit_file(1))
     assert (path in store.objects) == landed
     assert attempt.open_version == 1
@@ -202,11 +177,11 @@ def test_an_unknown_fate_is_settled_later_with_the_same_bytes(log, store, landed
 
 
 def test_an_unknown_fate_may_turn_out_to_be_lost(log, store, clock):
-    store.before_put = times(100, raise_timeout)
+    store.refuse(times=ALWAYS)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(FateUnknown):
         log.commit(attempt, read_version=0)
-    store.before_put = lambda path: None
+    store.mend()
     commit(DeltaLog(store, "table", clock=clock), 0)
     assert log.commit(attempt, read_version=0) == 2
 
@@ -215,16 +190,15 @@ def test_who_cannot_read_the_version_that_exists_does_not_know_its_fate(log, sto
     other = DeltaLog(store, "table", clock=clock)
 
     def intrude():
-        store.before_put = lambda path: None
         commit(other, 0)
-        store.on_read = times(100, raise_timeout)
+        store.refuse(calls="read", times=ALWAYS)
 
-    store.before_put = times(1, intrude)
+    store.race(intrude)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(FateUnknown):
         log.commit(attempt, read_version=0)
     assert not attempt.files_may_be_deleted
-    store.on_read = lambda path: None
+    store.mend()
     assert log.commit(attempt, read_version=0) == 2
 
 
@@ -234,7 +208,7 @@ def pass_a_week(store, clock, log, *, up_to):
     version = other.latest_version()
     while version < up_to:
         version = commit(other, version)
-    clock.now_ms += 8 * DAY_MS
+    clock.ms += 8 * DAY_MS
     store.put_durable(f"table/_delta_log/{up_to:020d}.checkpoint.parquet", b"stands for one")
     store.put_durable("table/_delta_log/_last_checkpoint", b'{"version":%d}' % up_to)
     for each in range(up_to):
@@ -254,11 +228,7 @@ def test_a_writer_paused_past_the_clean_up_reads_that_its_versions_are_gone(log,
 
 
 def test_a_writer_paused_in_the_moment_of_its_win_has_not_won(log, store, clock):
-    def pause():
-        store.before_put = lambda path: None
-        pass_a_week(store, clock, log, up_to=5)
-
-    store.before_put = times(1, pause)
+    store.race(lambda: pass_a_week(store, clock, log, up_to=5))
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(VersionsGone):
         log.commit(attempt, read_version=0)
@@ -271,11 +241,10 @@ def test_a_sleeper_beside_another_sleeper_s_version_has_not_won_either(log, stor
     first = store.read(f"table/{commit_file(0)}")
 
     def pause():
-        store.before_put = lambda path: None
         pass_a_week(store, clock, log, up_to=5)
         store.put_durable(f"table/{commit_file(0)}", first)
 
-    store.before_put = times(1, pause)
+    store.race(pause)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(VersionsGone):
         log.commit(attempt, read_version=0)
@@ -287,11 +256,10 @@ def test_a_writer_paused_before_it_heard_of_its_win_has_won(log, store, clock, u
     """The table went on, and a checkpoint holds what was won: to take the version back would make a hole."""
 
     def pause():
-        store.after_put = lambda path: None
         go_on(store, clock, up_to=up_to, checkpoint=checkpoint)
-        clock.now_ms += 2 * DAY_MS
+        clock.ms += 2 * DAY_MS
 
-    store.after_put = times(1, pause)
+    store.delay(pause)
     attempt = log.begin(PlainChange("TEST"))
     assert log.commit(attempt, read_version=0) == 1
     assert attempt.is_ours(log.read_version(1))
@@ -304,13 +272,12 @@ def test_a_writer_paused_past_the_clean_up_before_it_heard_of_its_win_decides_no
     """It may have been cleaned up with the others: nobody can tell, so its files stay."""
 
     def pause():
-        store.after_put = lambda path: None
         go_on(store, clock, up_to=6, checkpoint=5)
-        clock.now_ms += 8 * DAY_MS
+        clock.ms += 8 * DAY_MS
         for version in range(5):
             store.delete(f"table/{commit_file(version)}")
 
-    store.after_put = times(1, pause)
+    store.delay(pause)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(VersionsGone):
         log.commit(attempt, read_version=0)
@@ -321,12 +288,11 @@ def test_a_win_that_the_clean_up_ended_at_is_not_taken_back(log, store, clock):
     """All before it went, and it stayed with its checkpoint: others have acted on it for a week."""
 
     def pause():
-        store.after_put = lambda path: None
         go_on(store, clock, up_to=6, checkpoint=1)
-        clock.now_ms += 8 * DAY_MS
+        clock.ms += 8 * DAY_MS
         store.delete(f"table/{commit_file(0)}")
 
-    store.after_put = times(1, pause)
+    store.delay(pause)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(VersionsGone):
         log.commit(attempt, read_version=0)
@@ -336,10 +302,9 @@ def test_a_win_that_the_clean_up_ended_at_is_not_taken_back(log, store, clock):
 
 def test_a_long_pause_alone_does_not_lose_a_win(log, store, clock):
     def pause():
-        store.before_put = lambda path: None
-        clock.now_ms += 8 * DAY_MS
+        clock.ms += 8 * DAY_MS
 
-    store.before_put = times(1, pause)
+    store.race(pause)
     assert commit(log, 0) == 1
 
 
@@ -368,7 +333,7 @@ def test_a_landed_commit_counts_though_a_checkpoint_came_after_it(log, store, cl
     """The table went on, nothing was cleaned up: the version is ours, and its file stays."""
     attempt = land_unanswered(log, store)
     go_on(store, clock, up_to=6, checkpoint=5)
-    clock.now_ms += days * DAY_MS
+    clock.ms += days * DAY_MS
     assert log.latest_version() == 6
     assert log.commit(attempt, read_version=6) == 1
     assert attempt.is_ours(log.read_version(1))
@@ -379,7 +344,7 @@ def test_what_was_found_late_and_alone_is_not_decided(log, store, clock):
     """Ours, but whether from before the clean-up or after it cannot be told: nothing is deleted."""
     attempt = land_unanswered(log, store)
     go_on(store, clock, up_to=6, checkpoint=5)
-    clock.now_ms += 8 * DAY_MS
+    clock.ms += 8 * DAY_MS
     for version in (0, 2, 3, 4):
         store.delete(f"table/{commit_file(version)}")
     with pytest.raises(VersionsGone):
@@ -392,7 +357,7 @@ def test_a_win_that_was_found_does_not_pass_for_the_newest_version(log, store, c
     """The clean-up may come at any time after it: the versions that follow it are as old as it is."""
     attempt = land_unanswered(log, store)
     go_on(store, clock, up_to=6, checkpoint=5)
-    clock.now_ms += 8 * DAY_MS
+    clock.ms += 8 * DAY_MS
     assert log.commit(attempt, read_version=1) == 1
     for version in range(5):
         store.delete(f"table/{commit_file(version)}")
@@ -403,11 +368,11 @@ def test_a_win_that_was_found_does_not_pass_for_the_newest_version(log, store, c
 
 
 def test_a_fresh_log_takes_up_an_unsettled_attempt(log, store, clock):
-    store.before_put = times(100, raise_timeout)
+    store.refuse(times=ALWAYS)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(FateUnknown):
         log.commit(attempt, read_version=0)
-    store.before_put = lambda path: None
+    store.mend()
     commit(DeltaLog(store, "table", clock=clock), 0)
     assert DeltaLog(store, "table", clock=clock).commit(attempt, read_version=0) == 2
 
@@ -418,7 +383,7 @@ def test_files_that_waited_through_a_vacuum_are_given_up(log, store, clock):
     other.commit(other.begin(PlainChange("VACUUM START")), read_version=0)
     assert log.commit(attempt, read_version=0) == 2
     attempt = log.begin(PlainChange("TEST"))
-    clock.now_ms += 2 * 3_600_000
+    clock.ms += 2 * 3_600_000
     other.commit(other.begin(PlainChange("VACUUM START")), read_version=2)
     with pytest.raises(FilesMayBeGone):
         log.commit(attempt, read_version=2)
@@ -426,11 +391,11 @@ def test_files_that_waited_through_a_vacuum_are_given_up(log, store, clock):
 
 def test_the_log_is_not_listed_for_each_commit(log, store):
     version = commit(log, log.latest_version())
-    listed = store.lists
+    listed = store.count("list")
     for _ in range(50):
         version = commit(log, version)
         assert log.latest_version() == version
-    assert store.lists == listed
+    assert store.count("list") == listed
 
 
 def test_a_fresh_log_lists_from_the_last_checkpoint_on(log, store, clock):
@@ -495,12 +460,8 @@ def test_nothing_is_committed_behind_a_version_that_is_no_commit(log, store, bod
     """Another engine's, after a loss of power: what it decided is not known, until somebody has put it right."""
     path = log.path(commit_file(1))
 
-    def come(_path):
-        store.before_put = lambda path: None
-        store.put_durable(path, body)
-
     if comes_late:
-        store.before_put = come
+        store.race(lambda: store.put_durable(path, body))
     else:
         store.put_durable(path, body)
     attempt = log.begin(PlainChange("TEST"))
@@ -513,14 +474,10 @@ def test_nothing_is_committed_behind_a_version_that_is_no_commit(log, store, bod
 
 def test_losing_for_ever_ends(log, store, clock, monkeypatch):
     monkeypatch.setattr("kafka_ds.delta.log.VERSIONS_TRIED_MAX", 3)
-    other = DeltaLog(store, "table", clock=clock)
-
-    def intrude(path):
-        store.before_put = lambda path: None
-        commit(other, other.latest_version())
-        store.before_put = intrude
-
-    store.before_put = intrude
+    unscripted = MemoryStore(clock)
+    unscripted.objects, unscripted.modified = store.objects, store.modified
+    other = DeltaLog(unscripted, "table", clock=clock)
+    store.race(lambda: commit(other, other.latest_version()), times=ALWAYS)
     attempt = log.begin(PlainChange("TEST"))
     with pytest.raises(Contended):
         log.commit(attempt, read_version=0)

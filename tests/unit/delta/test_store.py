@@ -18,7 +18,8 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import NotWritten, StoreNotExclusive, UnsupportedStore
 from kafka_ds.delta.store.uri import open_store, probe
 from kafka_ds.topic.names import CLUSTER_MARK, CLUSTER_METADATA
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.clock import ManualClock
+from tests.fakes.store import ALWAYS, FolderStore, MemoryStore
 
 
 @pytest.fixture
@@ -204,28 +205,21 @@ def test_in_an_older_copy_of_a_table_nothing_is_decided(store, tmp_path):
 def test_an_open_fate_ends_where_the_clean_up_has_passed_it(tmp_path, boundary):
     """A writer that slept: a commit in front of a hole is refused, but nothing would ever tell it of the end."""
 
-    class Away(LocalStore):
-        is_away = False
-
-        def put_if_absent(self, path, data):
-            if self.is_away:
-                raise OSError("no answer")
-            return super().put_if_absent(path, data)
-
-    clock = FakeLogClock()
-    store = Away(str(tmp_path))
+    clock = ManualClock()
+    store = FolderStore(tmp_path)
     sleeper, other = (DeltaLog(each, "t", clock=clock) for each in (store, LocalStore(store.root)))
     assert sleeper.create(schema_json="{}", partition_columns=(), configuration={})
-    attempt, store.is_away = sleeper.begin(PlainChange("TEST")), True
+    attempt = sleeper.begin(PlainChange("TEST"))
+    store.refuse(OSError, times=ALWAYS)
     with pytest.raises(FateUnknown):
         sleeper.commit(attempt, read_version=0)
-    store.is_away = False
+    store.mend()
     for version in range(5):
         other.commit(other.begin(PlainChange("TEST")), read_version=version)
     store.put_durable(f"t/_delta_log/{boundary:020d}.checkpoint.parquet", b"")
     for version in range(boundary):
         store.delete(f"t/{commit_file(version)}")
-    clock.now_ms += 8 * DAY_MS
+    clock.ms += 8 * DAY_MS
     if boundary == 1:
         assert sleeper.commit(attempt, read_version=0) == 6
     else:
@@ -315,104 +309,73 @@ def test_the_probe_passes_a_folder_and_leaves_nothing(store):
     assert store.list("") == ()
 
 
-class RacyStore(MemoryStore):
+def racy(store):
     """Looks first and writes then, as a store does that has no conditional put: serially it is right."""
+    looked = threading.Barrier(2)
 
-    def __init__(self):
-        super().__init__()
-        self.looked = threading.Barrier(2)
-
-    def put_if_absent(self, path, data):
-        won = path not in self.objects
+    def put(call):
+        won = call.path not in store.objects
         if won:
             try:
-                self.looked.wait(timeout=0.2)
+                looked.wait(timeout=0.2)
             except threading.BrokenBarrierError:
-                self.looked.reset()
-            self._store(path, data)
+                looked.reset()
+            store.put_durable(call.path, *call.rest)
         return won
 
+    return put
 
-class DeafStore(MemoryStore):
+
+def deaf(store):
     """Takes every write for a win."""
-
-    def put_if_absent(self, path, data):
-        self._store(path, data)
-        return True
+    return lambda call: store.put_durable(call.path, *call.rest) or True
 
 
-@pytest.mark.parametrize("kind", [RacyStore, DeafStore])
+@pytest.mark.parametrize("kind", [racy, deaf])
 def test_a_store_that_lets_two_win_is_refused(kind):
-    store = kind()
+    store = MemoryStore()
+    store.script(kind(store), path="*", times=ALWAYS)
     with pytest.raises(StoreNotExclusive, match=r"memory:/: of 8 writers"):
         probe(store)
     assert store.objects == {}
 
 
-class ForgetfulStore(MemoryStore):
-    """Reports a lost race for this many writes that won."""
-
-    def __init__(self, lost):
-        super().__init__()
-        self.lost = lost
-        self.deciding = threading.Lock()
-
-    def put_if_absent(self, path, data):
-        with self.deciding:
-            won = super().put_if_absent(path, data)
-            if won and self.lost > 0:
-                self.lost -= 1
-                return False
-            return won
+def forgetful(store, times):
+    """Reports a lost race for this many writes."""
+    store.script(lambda call: call() and False, path="*", times=times)
 
 
-class BusyStore(MemoryStore):
+def busy(store, times):
     """Refuses this many writes."""
-
-    def __init__(self, refused):
-        super().__init__()
-        self.refused = refused
-        self.deciding = threading.Lock()
-
-    def put_if_absent(self, path, data):
-        with self.deciding:
-            self.refused -= 1
-            if self.refused >= 0:
-                raise OSError(f"{path}: SlowDown")
-            return super().put_if_absent(path, data)
+    store.refuse(OSError("SlowDown"), path="*", times=times)
 
 
-@pytest.mark.parametrize("kind", [ForgetfulStore, BusyStore])
-def test_a_store_that_loses_answers_or_throttles_is_not_taken_for_one_that_lets_two_win(kind):
-    store = kind(5)
+@pytest.mark.parametrize(("kind", "says"), [(forgetful, "_probe-"), (busy, "SlowDown")])
+def test_a_store_that_loses_answers_or_throttles_is_not_taken_for_one_that_lets_two_win(kind, says):
+    store = MemoryStore()
+    kind(store, 5)
     probe(store)
     assert store.objects == {}
-    with pytest.raises(OSError, match="_probe-"):
-        probe(kind(1_000))
+    kind(store, ALWAYS)
+    with pytest.raises(OSError, match=says):
+        probe(store)
 
 
 def test_a_store_that_is_away_is_not_asked_for_ever_nor_to_delete():
-    class Away(BusyStore):
-        def delete(self, path):
-            raise AssertionError("what for?")
-
-    store = Away(1_000)
+    store = MemoryStore()
+    busy(store, 1_000)
     with pytest.raises(OSError, match="SlowDown"):
         probe(store, writers=8, patience_seconds=0)
-    assert store.refused == 1_000 - 8
+    assert store.count("put_if_absent") == 8
+    assert store.count("delete") == 0
 
 
-def test_a_store_that_knows_nobody_is_asked_once(tmp_path):
-    class Locked(MemoryStore):
-        asked = 0
-
-        def put_if_absent(self, path, data):
-            Locked.asked += 1
-            raise PermissionError(path)
-
+def test_a_store_that_knows_nobody_is_asked_once():
+    store = MemoryStore()
+    store.refuse(PermissionError, path="*", times=ALWAYS)
     with pytest.raises(PermissionError):
-        probe(Locked(), writers=1)
-    assert Locked.asked == 1
+        probe(store, writers=1)
+    assert store.count("put_if_absent") == 1
 
 
 def test_a_store_that_cannot_be_written_says_so(tmp_path):

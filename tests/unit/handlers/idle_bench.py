@@ -20,7 +20,8 @@ from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import RequestHeader, encode_response
 from kafka_ds.protocol.messages import FetchRequest, FetchResponse
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.replica.follower_desk import EPOCH, Proposals
 
 TOPICS = {"s": b"s" * 16, "t": b"t" * 16}

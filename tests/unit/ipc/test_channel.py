@@ -39,7 +39,7 @@ from broker.worker.rpc import (
 from broker.worker.settings import TierSettings
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.version import VERSION
-from tests.fakes.lake_store import begin_lake
+from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request
 
 

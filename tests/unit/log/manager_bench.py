@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
-from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000

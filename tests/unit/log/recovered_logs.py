@@ -6,7 +6,8 @@ from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from kafka_ds.records.batch import iterate_headers
-from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 
 NOW_MS = 1_700_000_000_000
 

@@ -19,7 +19,8 @@ from broker.log.log import Log
 from broker.log.values import AppendOrigin, RemoteLogAuxState
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers, stamp
-from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk, PowerLoss
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import ManualBackground, MemoryDisk, PowerLoss
 from tests.model_runs import examples
 from tests.unit.log.fault_parts import Model, Refusals
 from tests.unit.log.log_model import ModelBatch, ModelProducer, client_batch, marker

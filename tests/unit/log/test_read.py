@@ -13,7 +13,8 @@ from broker.log.replay import LoadFailed, replay_log
 from broker.log.values import AppendOrigin, LogRead
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
-from tests.fakes.memory_disk import ManualClock, MemoryDisk, MemoryFile
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
 

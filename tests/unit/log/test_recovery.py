@@ -12,7 +12,8 @@ from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers
-from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.log.recovered_logs import CONFIG, FOLDER, NOW_MS, bases, content, open_log, path
 

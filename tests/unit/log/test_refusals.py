@@ -14,7 +14,8 @@ from broker.log.log import Log
 from broker.log.values import AppendOrigin, RemoteLogAuxState
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers, stamp
-from tests.fakes.memory_disk import ManualClock, MemoryDisk, PowerLoss
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk, PowerLoss
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.log.truncated_logs import (
     NOW_MS,

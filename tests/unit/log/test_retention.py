@@ -10,7 +10,8 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000

@@ -8,7 +8,8 @@ from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import AppendOrigin
 from kafka_ds.records.batch import ControlType, stamp
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.log.log_model import client_batch, marker
 
 NOW_MS = 1_700_000_000_000

@@ -11,7 +11,7 @@ from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint, SupportedFeature
 from broker.system import new_uuid
 from kafka_ds.delta.store.local import LocalStore
-from tests.fakes.memory_disk import ManualClock
+from tests.fakes.clock import ManualClock
 from tests.unit.controller.metadata_broker import Broker
 
 

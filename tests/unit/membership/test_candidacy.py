@@ -18,21 +18,9 @@ from kafka_ds.delta.commit import Attempt, FateUnknown, NotCommitted
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessResponse
+from tests.fakes.store import ALWAYS, FolderStore
 from tests.loops import in_loop
 from tests.unit.membership.standing import Standing
-
-
-class SlowLease(LocalStore):
-    """A store that holds a lease back until it is let go."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.is_writing, self.goes_on = threading.Event(), threading.Event()
-
-    def put_durable(self, path: str, data: bytes) -> None:
-        self.is_writing.set()
-        self.goes_on.wait()
-        super().put_durable(path, data)
 
 
 def lease(folder: Path) -> Lease:
@@ -53,16 +41,17 @@ async def test_a_controller_that_came_while_the_lease_was_written_is_left_alone(
     await first.begin()
     await first.broker.driver.step_down()
     await first.candidacy.release()
-    slow = SlowLease(str(memory_path))
+    slow = FolderStore(memory_path)
+    lease_held = slow.hold(calls="put_durable", path="*", times=ALWAYS)
     late = Standing(memory_path, 3, store=slow)
     claiming = asyncio.ensure_future(late.begin())
-    await seen(slow.is_writing)
+    await seen(lease_held.reached)
     second = Standing(memory_path, 2)
     await second.begin()
     assert second.broker.driver.is_active
     # The late one hears of it by wire, as it follows all the time.
     await late.broker.driver.catch_up()
-    slow.goes_on.set()
+    lease_held.goes_on.set()
     await claiming
     assert not late.broker.driver.is_active
     assert await second.broker.driver.confirm()
@@ -150,15 +139,14 @@ async def test_a_lease_that_cannot_be_released_keeps_nobody_from_stopping(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.membership.candidacy.RELEASE_SECONDS_MAX", 0.01)
-    store = SlowLease(str(memory_path))
-    store.goes_on.set()
+    store = FolderStore(memory_path)
     standing = Standing(memory_path, 1, store=store)
     await standing.begin()
-    store.goes_on.clear()
+    held = store.hold(calls="put_durable", path="*", times=ALWAYS)
     async with asyncio.timeout(60):
         await standing.candidacy.release()
     assert not lease(memory_path).released
-    store.goes_on.set()
+    held.goes_on.set()
     await standing.stop()
 
 

@@ -24,6 +24,7 @@ from kafka_ds.delta.store.store import NotWritten
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.topic.names import CLUSTER_METADATA
+from tests.fakes.store import FolderStore
 from tests.loops import in_loop
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
 
@@ -186,29 +187,12 @@ async def test_a_controller_that_was_overtaken_resigns(
     await new.driver.stop()
 
 
-class FailingStore(LocalStore):
-    """A store whose next writes fail as the test says."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self.failures: list[Exception | None] = []
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        failure = self.failures.pop(0) if self.failures else None
-        if isinstance(failure, NotWritten):
-            raise failure
-        won = super().put_if_absent(path, data)
-        if failure is not None:
-            raise failure
-        return won
-
-
 @in_loop
 async def test_a_lost_answer_is_read_back(memory_path: Path) -> None:
-    store = FailingStore(str(memory_path))
+    store = FolderStore(memory_path)
     broker = Broker(memory_path, store=store)
     await broker.start()
-    store.failures = [OSError("the answer was lost")]
+    store.lose(OSError, path="*")
     (result,) = await broker.create("a")
     assert result.error == 0
     assert len(events_of(versions(memory_path)[-1])) == 2
@@ -221,10 +205,10 @@ async def test_what_was_not_written_did_not_happen(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", (0.0,))
-    store = FailingStore(str(memory_path))
+    store = FolderStore(memory_path)
     broker = Broker(memory_path, store=store)
     await broker.start()
-    store.failures = [NotWritten(28, "no space left")] * 2
+    store.refuse(NotWritten(28, "no space left"), path="*", times=2)
     first, second = await asyncio.gather(
         broker.create("a"), broker.create("a"), return_exceptions=True
     )
@@ -242,10 +226,10 @@ async def test_an_unknown_fate_is_asked_again(
 ) -> None:
     monkeypatch.setattr("kafka_ds.delta.log.RETRY_PAUSES_SECONDS", (0.0,))
     monkeypatch.setattr("broker.controller.driver.FATE_RETRY_SECONDS", 0.01)
-    store = FailingStore(str(memory_path))
+    store = FolderStore(memory_path)
     broker = Broker(memory_path, store=store)
     await broker.start()
-    store.failures = [OSError("away")] * 5
+    store.lose(OSError, path="*", times=5)
     (result,) = await broker.create("a")
     assert result.error == 0
     names = [

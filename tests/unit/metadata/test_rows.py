@@ -24,12 +24,11 @@ from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
 from kafka_ds.delta.snapshot import TableSnapshot
-from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.event_files import Merged, merge_events
 from kafka_ds.topic.events import read_events
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
-from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
+from tests.fakes.store import ALWAYS, FolderStore, MemoryStore
 
 Place = tuple[int, str, int]
 FILES_MIN = 4
@@ -39,16 +38,10 @@ class Crash(BaseException):
     """Stands for SIGKILL."""
 
 
-class Folder(LocalStore):
-    """A lake on a disk, for the library."""
-
-    clock = FakeLogClock()
-
-
 class Cluster:
     """A controller, and the worker that turns its events into rows."""
 
-    def __init__(self, store: MemoryStore | Folder, **settings: int) -> None:
+    def __init__(self, store: MemoryStore | FolderStore, **settings: int) -> None:
         self.store = store
         self.log = MetadataLog(store, log=log_of(store))
         self.image = self.log.load()
@@ -80,7 +73,7 @@ class Cluster:
         replay_commit(self.image, version, events)
 
 
-def log_of(store: MemoryStore | Folder) -> DeltaLog:
+def log_of(store: MemoryStore | FolderStore) -> DeltaLog:
     return DeltaLog(store, CLUSTER_METADATA, clock=store.clock)
 
 
@@ -88,13 +81,15 @@ def merge(store: MemoryStore, at: Callable[[str], None] = lambda step: None) -> 
     return merge_events(log_of(store), files_min=FILES_MIN, at=at)
 
 
-def files_at(store: MemoryStore | Folder, version: int | None = None) -> list[str]:
+def files_at(store: MemoryStore | FolderStore, version: int | None = None) -> list[str]:
     snapshot = TableSnapshot(log_of(store))
     snapshot.read(version)
     return list(snapshot.files)
 
 
-def rows_at(store: MemoryStore | Folder, version: int | None = None) -> dict[Place, dict[str, Any]]:
+def rows_at(
+    store: MemoryStore | FolderStore, version: int | None = None
+) -> dict[Place, dict[str, Any]]:
     """The rows of a version by their position; asserts that each is there once."""
     rows = [
         row
@@ -112,7 +107,7 @@ def state(image: MetadataImage) -> object:
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
@@ -174,14 +169,13 @@ def test_a_table_of_before_is_told_once_that_only_the_worker_cleans_up_its_log(
 
     def change() -> None:
         """Somebody says something else of the table meanwhile."""
-        store.before_put = lambda path: None
         (made,) = metadata()
         others = {**made, "configuration": {**made["configuration"], "other": "x"}}
         change = PlainChange("SET TBLPROPERTIES", actions=[{"metaData": others}])
         log.commit(log.begin(change), read_version=log.latest_version())
 
     cluster.commit(1)
-    store.before_put = times(1, change)
+    store.race(change)
     cluster.worker.materialise(cluster.image.version)
     cluster.decide(2, 5)
     assert len(rows_at(store)) == 9
@@ -256,11 +250,10 @@ def test_who_decides_and_makes_rows_meanwhile_is_not_disturbed(store: MemoryStor
     cluster.decide(0, 5)
 
     def others() -> None:
-        store.before_put = lambda path: None
         cluster.decide(5, 6)
         cluster.commit(6)
 
-    store.before_put = times(1, others)
+    store.race(others)
     (merged,) = merge(store)
     cluster.worker.materialise(cluster.image.version)
     assert merged.files == 5 and len(files_at(store)) == 3
@@ -274,10 +267,9 @@ def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemorySt
     before = rows_at(store)
 
     def other() -> None:
-        store.before_put = lambda path: None
         assert len(merge(store)) == 1
 
-    store.before_put = times(1, other)
+    store.race(other)
     assert merge(store) == []
     assert rows_at(store) == before
     assert len([path for path in store.objects if path.endswith(".parquet")]) == 5 + 1
@@ -286,15 +278,10 @@ def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemorySt
 def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
     Cluster(store).decide(0, 5)
     before, newest = rows_at(store), log_of(store).latest_version() + 1
-
-    def on_read(path: str) -> None:
-        if path.endswith(f"{newest:020d}.json") and path in store.objects:
-            raise_timeout()
-
-    store.after_put, store.on_read = times(100, raise_timeout), on_read
+    store.lose(calls="put_if_absent read", path=f"*{newest:020d}.json", times=ALWAYS)
     with pytest.raises(FateUnknown):
         merge(store)
-    store.after_put = store.on_read = lambda path: None
+    store.mend()
     assert merge(store) == []
     assert rows_at(store) == before and len(files_at(store)) == 1
 
@@ -318,7 +305,7 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point
 
 
 def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
-    store = Folder(str(tmp_path))
+    store = FolderStore(str(tmp_path))
     cluster = Cluster(store, lake_maintenance_interval_ms=0, lake_maintenance_min_files=FILES_MIN)
     cluster.decide(0, 5)
     before = rows_at(store)
@@ -341,7 +328,7 @@ def test_a_worker_that_lives_for_one_commit_cleans_the_log_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The snapshot from which a starting broker reads was made in the life of another."""
-    store = Folder(str(tmp_path))
+    store = FolderStore(str(tmp_path))
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 5)
     Cluster(store).decide(0, 4)
     checkpoint = write_checkpoint(log_of(store))
@@ -363,7 +350,7 @@ def test_what_a_starting_broker_reads_stays_however_old_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval: int
 ) -> None:
     """An old checkpoint has the rows; the state is in the commits from the last snapshot on, or from the first."""
-    store = Folder(str(tmp_path))
+    store = FolderStore(str(tmp_path))
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", interval)
     Cluster(store).decide(0, 4)
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 1000)
@@ -384,7 +371,7 @@ def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: type[Exception]
 ) -> None:
     """What has no rows yet stays in the log, also where starting brokers begin behind it."""
-    store = Folder(str(tmp_path))
+    store = FolderStore(str(tmp_path))
     Cluster(store).decide(0, 2)
 
     def fail(topic: str, topic_id: bytes) -> None:
@@ -415,7 +402,7 @@ def test_rows_come_once_though_another_engine_forgot_how_far_they_are(
 ) -> None:
     """`delta.setTransactionRetentionDuration` takes numbers out of checkpoints; those of before carry a time."""
     monkeypatch.setattr(actions, "NEVER_EXPIRES_MS", stamp_ms)
-    store = Folder(str(tmp_path))
+    store = FolderStore(str(tmp_path))
     cluster = Cluster(store)
     cluster.decide(0, 3)
     before = rows_at(store)

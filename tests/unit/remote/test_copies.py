@@ -22,7 +22,7 @@ from broker.remote.partitions import Led
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.worker.rpc import CopyAnswer, PartitionOutcome, StateRequest, TieredState, Unavailable
 from broker.worker.settings import UNBOUNDED, TierSettings
-from tests.fakes.memory_disk import ManualClock
+from tests.fakes.clock import ManualClock
 
 
 def quota_of(bytes_per_second: int) -> RemoteQuota:

@@ -17,7 +17,7 @@ from broker.remote.metrics import TierMetrics
 from broker.worker.rpc import MoveLogStart, Survey, SurveyRequest, Sweep, Swept, TieredState
 from broker.worker.settings import TierSettings
 from kafka_ds.topic.expiration import ExpirationDecision
-from tests.fakes.memory_disk import ManualClock
+from tests.fakes.clock import ManualClock
 
 KEY = (b"t" * 16, 0)
 

@@ -15,7 +15,7 @@ from broker.replica.fetcher.tiered_ends import TieredEnds
 from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState
 from broker.worker.settings import TierSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from tests.fakes.memory_disk import ManualClock
+from tests.fakes.clock import ManualClock
 
 TOPIC_ID = bytes(range(16))
 ERRORS = [OSError("full"), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)]

@@ -14,7 +14,7 @@ from broker.worker.rpc import CacheCounts, Read, ReadAnswer
 from broker.worker.settings import UNBOUNDED, TierSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition
-from tests.fakes.memory_disk import ManualClock
+from tests.fakes.clock import ManualClock
 from tests.in_process import batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns
 from tests.unit.handlers.tiered_topics import tiered

@@ -45,7 +45,8 @@ from kafka_ds.protocol.messages.offsets import (
     OffsetForLeaderTopicResult,
 )
 from kafka_ds.protocol.types import message_info
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.replica.followed_logs import SMALL, answer, append, open_log
 
 LEADER = 2

@@ -10,7 +10,8 @@ from broker.replica.follower.truncation import NO_EPOCH, EpochEnd
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData
 from kafka_ds.records.batch import Record, build_batch
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 
 NOW_MS = 1_700_000_000_000
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)

@@ -11,7 +11,8 @@ from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.replica.moves import LogMoves, MovesAround
 from broker.system import InlineBackground
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000

@@ -21,7 +21,8 @@ from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.protocol.messages.data import FetchPartitionData
-from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch
 from tests.unit.replica.followed_logs import NOW_MS, append, content, open_log
 

@@ -15,7 +15,8 @@ from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from broker.replica.follower.followed import FollowedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 from tests.loops import in_loop
 from tests.unit.replica.fake_leader import (
     SETTINGS,

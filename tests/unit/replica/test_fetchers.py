@@ -18,7 +18,8 @@ from broker.replica.fetcher.rate import FetchRate
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.protocol.errors import ErrorCode
-from tests.fakes.memory_disk import ManualBackground, ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.loops import in_loop
 from tests.unit.replica.fake_leader import (
     LEADER,

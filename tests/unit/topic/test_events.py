@@ -14,12 +14,13 @@ from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
-from tests.fakes.lake_store import SCHEMA_JSON, FakeLogClock, MemoryStore, raise_timeout, times
+from tests.fakes.clock import ManualClock
+from tests.fakes.store import ALWAYS, SCHEMA_JSON, MemoryStore
 
 
 @pytest.fixture
 def store():
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 def events_of(store):
@@ -66,11 +67,7 @@ def test_events_come_back_as_they_were_in_their_order(store):
 def test_two_writers_at_once(store):
     writer, other = events_of(store), events_of(store)
 
-    def intrude():
-        store.before_put = lambda path: None
-        other.append([event(7)])
-
-    store.before_put = times(1, intrude)
+    store.race(lambda: other.append([event(7)]))
     (mine,) = writer.append([event(1)])
     assert (mine.version, mine.sequence) == (2, 0)
     assert [each.segment_id[0] for each in events_of(store).follow()] == [7, 1]
@@ -80,10 +77,10 @@ def test_two_writers_at_once(store):
 
 def test_an_unknown_fate_is_taken_up_again(store):
     writer = events_of(store)
-    store.before_put = times(100, raise_timeout)
+    store.refuse(times=ALWAYS)
     with pytest.raises(FateUnknown) as caught:
         writer.append([event(1)])
-    store.before_put = lambda path: None
+    store.mend()
     done = writer.resume(caught.value.attempt)
     assert writer.resume(caught.value.attempt) == done
     assert events_of(store).follow() == done
@@ -110,7 +107,7 @@ def test_a_read_that_fails_halfway_loses_nothing_of_what_was_read_before(store, 
 
 
 def test_who_was_left_behind_by_a_clean_up_misses_nothing(tmp_path):
-    store, clock = LocalStore(str(tmp_path)), FakeLogClock()
+    store, clock = LocalStore(str(tmp_path)), ManualClock()
     writer, reader = (RemoteLogEvents(store, clock=clock) for _ in range(2))
     writer.open(), reader.open()
     writer.append([event(1)])
@@ -119,14 +116,14 @@ def test_who_was_left_behind_by_a_clean_up_misses_nothing(tmp_path):
     write_checkpoint(writer.log)
     for version in range(3):
         store.delete(writer.log.path(commit_file(version)))
-    clock.now_ms += 8 * 86_400_000
+    clock.ms += 8 * 86_400_000
     assert reader.follow() == found
     assert reader.follow() == []
 
 
 def test_who_was_left_behind_misses_nothing_where_the_store_was_away_once(tmp_path, monkeypatch):
     """And takes nothing from a version that a paused writer left in the gap."""
-    store, clock = LocalStore(str(tmp_path)), FakeLogClock()
+    store, clock = LocalStore(str(tmp_path)), ManualClock()
     writer, reader = (RemoteLogEvents(store, clock=clock) for _ in range(2))
     writer.open(), reader.open()
     writer.append([event(1)])
@@ -136,7 +133,7 @@ def test_who_was_left_behind_misses_nothing_where_the_store_was_away_once(tmp_pa
     write_checkpoint(writer.log)
     for version in range(3):
         store.delete(writer.log.path(commit_file(version)))
-    clock.now_ms += 8 * 86_400_000
+    clock.ms += 8 * 86_400_000
     store.put_durable(writer.log.path(commit_file(2)), left)
 
     def fail(path):
@@ -153,13 +150,12 @@ def test_events_are_there_though_what_a_lost_version_left_cannot_be_deleted(stor
     writer, other = events_of(store), events_of(store)
 
     def come_first():
-        store.before_put = lambda path: None
         other.append([event(1)])
 
     def fail(path):
         raise OSError("the store is away")
 
-    store.before_put = times(1, come_first)
+    store.race(come_first)
     monkeypatch.setattr(store, "delete", fail)
     (done,) = writer.append([event(2)])
     assert done.version == 2
@@ -187,7 +183,7 @@ def test_nothing_is_appended_before_the_table_is_there(store):
 
 
 def test_a_broker_that_looks_again_after_the_clean_up_sees_what_others_have_begun_since(tmp_path):
-    store, clock = LocalStore(str(tmp_path)), FakeLogClock()
+    store, clock = LocalStore(str(tmp_path)), ManualClock()
     one, two = (
         DeltaMetadata(store, TierSettings(node_id=number), CrashPoints(), clock=clock)
         for number in (1, 2)
@@ -200,7 +196,7 @@ def test_a_broker_that_looks_again_after_the_clean_up_sees_what_others_have_begu
     log = DeltaLog(store, "__remote_log_metadata")
     for version in range(write_checkpoint(log)):
         store.delete(log.path(commit_file(version)))
-    clock.now_ms += 8 * 86_400_000
+    clock.ms += 8 * 86_400_000
     two.add([event(2)])
     store.delete(log.path(commit_file(2)))
     two.update([event(1, states.DELETE_SEGMENT_STARTED)])

@@ -9,7 +9,7 @@ import pytest
 from kafka_ds.topic.files import footer_check
 from kafka_ds.topic.files.footer_check import Contradiction, check
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 
 TABLE = pa.table(
     {

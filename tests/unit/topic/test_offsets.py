@@ -25,7 +25,7 @@ from kafka_ds.protocol.messages.group_offsets import (
 )
 from kafka_ds.topic.names import OFFSETS
 from kafka_ds.topic.offsets import OffsetsTable, present
-from tests.fakes.lake_store import FakeLogClock, MemoryStore
+from tests.fakes.store import MemoryStore
 from tests.in_process import in_process
 from tests.loops import in_loop
 
@@ -52,7 +52,7 @@ def said(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def test_a_note_replaces_the_brokers_own_and_no_other() -> None:
-    store = MemoryStore(FakeLogClock())
+    store = MemoryStore()
     one, two = (OffsetsTable(store, clock=store.clock) for _ in range(2))
     one.replace(1, [partition_row("orders", 0, 0, end=1), partition_row("orders", 1, 0, end=1)])
     two.replace(12, [partition_row("orders", 2, 0, end=1)])
@@ -64,7 +64,7 @@ def test_a_note_replaces_the_brokers_own_and_no_other() -> None:
 
 
 def test_what_is_not_known_yet_stays_as_it_was_noted() -> None:
-    store = MemoryStore(FakeLogClock())
+    store = MemoryStore()
     table = OffsetsTable(store, clock=store.clock)
     rows = [
         partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10),
@@ -85,7 +85,7 @@ def test_what_is_not_known_yet_stays_as_it_was_noted() -> None:
 def test_the_groups_of_a_coordinator_that_moved_stay_until_the_next_has_noted_them(
     restarted: bool,
 ) -> None:
-    store = MemoryStore(FakeLogClock())
+    store = MemoryStore()
     tables = [OffsetsTable(store, clock=store.clock) for _ in range(2)]
 
     def note(broker: int, *rows: dict[str, Any]) -> list[tuple[int, int]]:
@@ -117,7 +117,7 @@ def test_the_groups_of_a_coordinator_that_moved_stay_until_the_next_has_noted_th
 
 
 def test_the_groups_of_a_topic_that_was_made_anew_elsewhere_do_not_come_back() -> None:
-    store = MemoryStore(FakeLogClock())
+    store = MemoryStore()
     table = OffsetsTable(store, clock=store.clock)
     table.replace(1, [partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10)])
     anew = {**partition_row("__consumer_offsets", 0, 0, end=1, at=2), "topic_id": "another"}
@@ -150,29 +150,27 @@ def test_a_coordinator_of_before_has_no_say() -> None:
 
 
 def test_a_note_is_made_anew_on_top_of_an_engine_that_rewrote_the_file() -> None:
-    store = MemoryStore(FakeLogClock())
+    store = MemoryStore()
     table = OffsetsTable(store, clock=store.clock)
     table.replace(1, [partition_row("orders", 0, 0, end=1)])
     (before,) = (each for each in store.objects if each.endswith(".parquet"))
     store.objects[f"{OFFSETS}/broker_id=1/part-0.parquet"] = store.objects[before]
     values, name = {"broker_id": "1"}, before.removeprefix(f"{OFFSETS}/")
 
-    def optimize(path: str) -> None:
-        if path.endswith(f"{2:020d}.json"):
-            store.before_put = lambda _: None
-            remove = remove_action(path=name, partition_values=values, size=1, deleted_ms=0)
-            add = add_action(
-                path="broker_id=1/part-0.parquet",
-                partition_values=values,
-                size=1,
-                modified_ms=0,
-                stats="{}",
-            )
-            log = OffsetsTable(store, clock=store.clock).log
-            change = PlainChange("OPTIMIZE", actions=[remove, add])
-            log.commit(log.begin(change), read_version=1)
+    def optimize() -> None:
+        remove = remove_action(path=name, partition_values=values, size=1, deleted_ms=0)
+        add = add_action(
+            path="broker_id=1/part-0.parquet",
+            partition_values=values,
+            size=1,
+            modified_ms=0,
+            stats="{}",
+        )
+        log = OffsetsTable(store, clock=store.clock).log
+        change = PlainChange("OPTIMIZE", actions=[remove, add])
+        log.commit(log.begin(change), read_version=1)
 
-    store.before_put = optimize
+    store.race(optimize, path=f"*{2:020d}.json")
     assert table.replace(1, [partition_row("orders", 0, 0, end=2)]) == 3
     assert [row["log_end_offset"] for row in table.read()] == [2]
 
@@ -187,7 +185,7 @@ def test_a_table_of_others_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_no_table_has_no_rows() -> None:
-    assert OffsetsTable(MemoryStore(FakeLogClock())).read() == []
+    assert OffsetsTable(MemoryStore()).read() == []
 
 
 @in_loop

@@ -27,7 +27,7 @@ from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files,
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from tests.fakes.lake_rows import batch_of
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 
 ENCODINGS = {
     pa.int64(): ("INT64", "DELTA_BINARY_PACKED"),

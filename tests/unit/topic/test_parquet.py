@@ -14,7 +14,7 @@ from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files,
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from tests.fakes.lake_rows import START_MS, batch_of
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 
 LAST_DATE_MS = 253_402_300_799_999
 

@@ -15,7 +15,7 @@ from kafka_ds.topic.files.rewrite import write_anew
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from tests.fakes.lake_rows import batch_of
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import MemoryStore
 
 FAR = dt.datetime(2500, 1, 1, tzinfo=dt.UTC)
 

@@ -20,9 +20,9 @@ from kafka_ds.topic.files.parquet import UnreadableFile, write_rows
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
+from tests.fakes.clock import ManualClock
 from tests.fakes.deletion_vectors import inline
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
-from tests.fakes.lake_store import FakeLogClock
 from tests.unit.topic.foreign_commits import foreign_commit
 
 # What comes with rows in each commit of ours.
@@ -101,13 +101,13 @@ def test_a_checkpoint_says_what_the_commits_say(store, table):
 
 def test_a_reader_left_behind_by_a_clean_up_reads_anew(store, table):
     """And takes nothing from a version that a paused writer left in the gap."""
-    clock = FakeLogClock()
+    clock = ManualClock()
     snapshot = TopicSnapshot.load(store, "orders", clock=clock)
     copies(table, 5)
     write_checkpoint(table.log)
     for each in range(5):
         store.delete(table.log.path(commit_file(each)))
-    clock.now_ms += 8 * 86_400_000
+    clock.ms += 8 * 86_400_000
     store.put_durable(table.log.path(commit_file(1)), b'{"txn":{"appId":"x","version":1}}')
     assert snapshot.refresh()
     assert snapshot.version == 5 and len(snapshot.files) == 5
@@ -120,13 +120,13 @@ def test_a_reader_left_behind_reads_anew_after_the_store_was_away(
     store, table, monkeypatch, failing
 ):
     """What it knows is as old as it was before the try."""
-    clock = FakeLogClock()
+    clock = ManualClock()
     snapshot = TopicSnapshot.load(store, "orders", clock=clock)
     copies(table, 5)
     write_checkpoint(table.log)
     for each in range(5):
         store.delete(table.log.path(commit_file(each)))
-    clock.now_ms += 8 * 86_400_000
+    clock.ms += 8 * 86_400_000
     store.put_durable(table.log.path(commit_file(1)), b'{"txn":{"appId":"x","version":1}}')
 
     def fail(*_, **__):

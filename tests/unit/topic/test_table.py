@@ -24,14 +24,14 @@ from kafka_ds.topic.names import TOPIC_ID_KEY
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
-from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
+from tests.fakes.store import ALWAYS, MemoryStore
 
 OTHER_ID = bytes(range(2, 18))
 
 
 @pytest.fixture
 def store():
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 def table_of(store, topic_id=TOPIC_ID):
@@ -43,16 +43,6 @@ def table_of(store, topic_id=TOPIC_ID):
 @pytest.fixture
 def table(store):
     return table_of(store)
-
-
-def intrude(store, action):
-    """Do something in the moment before the next commit is decided."""
-
-    def act():
-        store.before_put = lambda path: None
-        action()
-
-    store.before_put = times(1, act)
 
 
 def metadata_of(table, **configuration):
@@ -114,7 +104,7 @@ def test_a_range_may_begin_where_the_log_does(table):
 
 def test_two_writers_of_one_range(store, table):
     other = table_of(store)
-    intrude(store, lambda: commit(other, copy_of(other, 0, 0, 9, attempt="theirs")))
+    store.race(lambda: commit(other, copy_of(other, 0, 0, 9, attempt="theirs")))
     with pytest.raises(RangeTaken) as caught:
         commit(table, copy_of(table, 0, 0, 9, attempt="ours"))
     assert caught.value.partitions == {0} and caught.value.version == 1
@@ -124,7 +114,7 @@ def test_two_writers_of_one_range(store, table):
 
 def test_a_conflict_of_one_partition_lets_the_rest_go_on(store, table):
     other = table_of(store)
-    intrude(store, lambda: commit(other, copy_of(other, 1, 0, 9, attempt="theirs")))
+    store.race(lambda: commit(other, copy_of(other, 1, 0, 9, attempt="theirs")))
     done = commit(table, *(copy_of(table, each, 0, 9, attempt="ours") for each in range(3)))
     assert done.version == 2
     assert isinstance(done.out[1], RangeTaken) and done.out.keys() == {1}
@@ -139,7 +129,7 @@ def test_a_conflict_of_one_partition_lets_the_rest_go_on(store, table):
 
 def test_a_fenced_leader_is_out_even_when_it_slept_through_the_fence(store, table):
     other = table_of(store)
-    intrude(store, lambda: commit(other, PartitionIntent(partition=0, leader_epoch=5)))
+    store.race(lambda: commit(other, PartitionIntent(partition=0, leader_epoch=5)))
     with pytest.raises(LeaderEpochFenced, match="leader epoch 5 wrote, this one's is 4"):
         commit(table, copy_of(table, 0, 0, 9, leader_epoch=4))
     late = table_of(store)
@@ -150,17 +140,17 @@ def test_a_fenced_leader_is_out_even_when_it_slept_through_the_fence(store, tabl
 
 def test_a_lost_answer_leaves_one_copy(store, table):
     part = copy_of(table, 0, 0, 9)
-    store.after_put = times(1, raise_timeout)
+    store.lose()
     assert commit(table, part).version == 1
     assert len(table.snapshot.files) == 1
 
 
 def test_an_unknown_fate_is_taken_up_again(store, table):
     part = copy_of(table, 0, 0, 9)
-    store.before_put = times(100, raise_timeout)
+    store.refuse(times=ALWAYS)
     with pytest.raises(FateUnknown) as caught:
         commit(table, part)
-    store.before_put = lambda path: None
+    store.mend()
     assert table.resume(caught.value.attempt).version == 1
     assert table.snapshot.tiered_end(0) == 9
 
@@ -173,7 +163,7 @@ def test_the_log_start_only_rises(store, table):
     with pytest.raises(LogStartMoved):
         commit(table, start(10))
     other = table_of(store)
-    intrude(store, lambda: commit(other, start(30)))
+    store.race(lambda: commit(other, start(30)))
     with pytest.raises(LogStartMoved, match="the log starts at 30"):
         commit(table, start(20))
     assert table.read().log_start(0) == 30
@@ -211,7 +201,7 @@ def test_a_file_that_another_removed_cannot_be_removed_again(store, table):
     commit(table, copy_of(table, 0, 0, 9))
     (entry,) = table.snapshot.find(0, 0, 9)
     part = removal(table, entry)
-    intrude(store, lambda: plain_commit(store, *part.removes))
+    store.race(lambda: plain_commit(store, *part.removes))
     with pytest.raises(FilesRemoved, match=r"partition 0: .* \(version 2\)"):
         commit(table, part)
 
@@ -251,7 +241,7 @@ def test_a_leader_paused_over_delete_and_recreate_writes_nothing(store, table):
         other.open(OTHER_ID)
 
     part = copy_of(table, 0, 0, 9)
-    intrude(store, recreate)
+    store.race(recreate)
     with pytest.raises(TopicIdChanged):
         commit(table, part)
     assert table.read().files == {}
@@ -261,7 +251,7 @@ def test_files_that_come_while_a_topic_is_deleted_go_too(store, table):
     commit(table, copy_of(table, 0, 0, 9))
     other = table_of(store)
     part = copy_of(other, 0, 10, 19)
-    intrude(store, lambda: commit(other, part))
+    store.race(lambda: commit(other, part))
     table.retire(TOPIC_ID)
     assert table.read().files == {}
 
@@ -289,7 +279,7 @@ def test_what_is_not_there_is_deleted_already(store):
 def test_properties_that_are_not_harmless_pause_the_topic(store, table, change):
     part = copy_of(table, 0, 0, 9)
     action = metadata_of(table, **change)
-    intrude(store, lambda: plain_commit(store, action))
+    store.race(lambda: plain_commit(store, action))
     with pytest.raises(TableChanged, match="version 1"):
         commit(table, part)
     with pytest.raises(TableChanged):
@@ -304,7 +294,7 @@ def test_harmless_changes_do_not_disturb(store, table):
     schema = json.loads(metadata["metaData"]["schemaString"])
     schema["fields"].append({"name": "note", "type": "string", "nullable": True, "metadata": {}})
     metadata["metaData"]["schemaString"] = json.dumps(schema)
-    intrude(store, lambda: plain_commit(store, metadata))
+    store.race(lambda: plain_commit(store, metadata))
     assert commit(table, part).version == 2
 
 
@@ -328,7 +318,7 @@ def test_a_schema_that_does_not_hold_our_rows_pauses_the_topic(store, table, spo
         schema["fields"].append(note)
     metadata["metaData"]["schemaString"] = json.dumps(schema)
     part = copy_of(table, 0, 0, 9)
-    intrude(store, lambda: plain_commit(store, metadata))
+    store.race(lambda: plain_commit(store, metadata))
     with pytest.raises(TableChanged, match="version 1"):
         commit(table, part)
     # It stays so: for who has read of it, and for who comes later.
@@ -345,7 +335,7 @@ def test_a_schema_that_does_not_hold_our_rows_pauses_the_topic(store, table, spo
 def test_a_schema_that_changes_while_a_leader_fences_is_nothing_to_it(store, table):
     metadata = metadata_of(table)
     metadata["metaData"]["partitionColumns"] = []
-    intrude(store, lambda: plain_commit(store, metadata))
+    store.race(lambda: plain_commit(store, metadata))
     assert commit(table, PartitionIntent(partition=0, leader_epoch=7)).version == 2
 
 
@@ -372,7 +362,7 @@ def test_a_schema_that_another_engine_spells_in_its_own_way_is_ours_still(store,
     schema["fields"].reverse()
     metadata["metaData"]["schemaString"] = json.dumps(schema)
     part = copy_of(table, 0, 0, 9)
-    intrude(store, lambda: plain_commit(store, metadata))
+    store.race(lambda: plain_commit(store, metadata))
     assert commit(table, part).version == 2
     assert commit(table_of(store), copy_of(table, 0, 10, 19, attempt="b")).version == 3
 
@@ -388,11 +378,11 @@ def test_a_feature_that_comes_with_its_property_is_judged_by_both(store, table):
     }
     suspended = metadata_of(table, **{"delta.rowTrackingSuspended": "true"})
     part = copy_of(table, 0, 0, 9)
-    intrude(store, lambda: plain_commit(store, protocol, suspended))
+    store.race(lambda: plain_commit(store, protocol, suspended))
     assert commit(table, part).version == 2
     taken_back = metadata_of(table, **{"delta.rowTrackingSuspended": "false"})
     part = copy_of(table, 0, 10, 19, attempt="b")
-    intrude(store, lambda: plain_commit(store, taken_back))
+    store.race(lambda: plain_commit(store, taken_back))
     with pytest.raises(TableChanged, match="version 3: table feature rowTracking"):
         commit(table, part)
 
@@ -401,7 +391,7 @@ def test_a_protocol_change_in_between_pauses_the_topic(store, table):
     part = copy_of(table, 0, 0, 9)
     action = protocol_action()
     action["protocol"]["minReaderVersion"] = 3
-    intrude(store, lambda: plain_commit(store, action))
+    store.race(lambda: plain_commit(store, action))
     with pytest.raises(TableChanged, match="reader version 3"):
         commit(table, part)
 

@@ -1,7 +1,10 @@
 """Shares of a copy: cut between batches, each byte in one of them, and the same rows as of one."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +23,7 @@ from kafka_ds.topic.batches.residue import Residue
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.names import is_light_file
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
-from tests.fakes.lake_store import MemoryStore
+from tests.fakes.store import ALWAYS, Call, MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -148,21 +151,18 @@ def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(ranges: list[Co
     assert not any(is_light_file(each.path) for each in plainly)
 
 
-class TurnsLeft(MemoryStore):
-    """Notes of each file of rows whether its writer has a turn yet when it becomes durable."""
+class CountedTurns(Turns):
+    """How many turns are taken."""
 
-    def __init__(self, turns: Turns) -> None:
-        super().__init__()
-        self.turns = turns
-        self.has_turn: list[bool] = []
+    taken = 0
 
-    def _store(self, path: str, data: bytes) -> None:
-        super()._store(path, data)
-        if path.endswith(".parquet"):
-            is_free = self.turns._free.acquire(blocking=False)
-            self.has_turn.append(not is_free)
-            if is_free:
-                self.turns._free.release()
+    def __enter__(self) -> None:
+        super().__enter__()
+        self.taken += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.taken -= 1
+        super().__exit__(*error)
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,17 @@ def test_only_a_small_file_after_which_nothing_is_converted_waits_without_a_turn
     expected: list[bool],
 ) -> None:
     monkeypatch.setattr(writer, "SMALL_BYTES_MAX", small_bytes)
-    store = TurnsLeft(turns := Turns(1))
+    store, turns, has_turn = MemoryStore(), CountedTurns(1), list[bool]()
+
+    @contextlib.contextmanager
+    def created(call: Call) -> Iterator[IO[bytes]]:
+        with call() as file:
+            yield file
+        has_turn.append(turns.taken > 0)
+
+    store.script(created, "create", path="*.parquet", times=ALWAYS)
     done = written(store, ranges, 1, turns=turns, file_bytes=file_bytes)
-    assert store.has_turn == expected
+    assert has_turn == expected
     assert sum(offsets_of(store, done), []) == list(range(251))
 
 

@@ -19,7 +19,8 @@ from broker.worker.cache.piece_files import (
 )
 from broker.worker.cache.piece_files import parse_file_name as parse
 from broker.worker.cache.pieces import Piece
-from tests.fakes.memory_disk import ManualClock, MemoryDisk
+from tests.fakes.clock import ManualClock
+from tests.fakes.memory_disk import MemoryDisk
 
 FOLDER = "/log/remote-log-index-cache"
 KIB = 1024

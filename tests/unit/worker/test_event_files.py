@@ -1,7 +1,6 @@
 """The events' small files are merged: every event once at every version, in its order, for whoever reads."""
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from kafka_ds.topic.event_files import merge_events
 from kafka_ds.topic.events import RemoteLogEvents, read_events
 from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
-from tests.fakes.lake_store import FakeLogClock, MemoryStore, raise_timeout, times
+from tests.fakes.clock import ManualClock
+from tests.fakes.store import ALWAYS, MemoryStore
 
 STATES = tuple(RemoteLogSegmentState)[:2]
 Order = list[tuple[int, int, int]]
@@ -32,7 +32,7 @@ class Crash(BaseException):
 
 @pytest.fixture
 def store() -> MemoryStore:
-    return MemoryStore(FakeLogClock())
+    return MemoryStore()
 
 
 def segment(number: int) -> RemoteLogSegment:
@@ -117,15 +117,10 @@ def test_what_was_merged_is_merged_again_when_there_is_as_much_of_others(
 def test_who_appends_meanwhile_is_not_disturbed(store: MemoryStore) -> None:
     writer = opened(store)
     fill(writer, 5)
-    store.before_put = times(1, lambda: fill_without_hook(store, writer))
+    store.race(lambda: fill(writer, 1, 5))
     (merged,) = merge_events(log_of(store), files_min=4)
     assert merged.version == 7
     assert [number for _, _, number in followed(opened(store))] == [each // 2 for each in range(12)]
-
-
-def fill_without_hook(store: MemoryStore, writer: RemoteLogEvents) -> None:
-    store.before_put = lambda path: None
-    fill(writer, 1, 5)
 
 
 def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemoryStore) -> None:
@@ -133,10 +128,9 @@ def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemorySt
     before = followed(opened(store))
 
     def other() -> None:
-        store.before_put = lambda path: None
         assert len(merge_events(log_of(store), files_min=4)) == 1
 
-    store.before_put = times(1, other)
+    store.race(other)
     assert merge_events(log_of(store), files_min=4) == []
     assert followed(opened(store)) == before
     parquet = [path for path in store.objects if path.endswith(".parquet")]
@@ -146,23 +140,13 @@ def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemorySt
 def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
     fill(opened(store), 5)
     before = followed(opened(store))
-    store.after_put = times(100, raise_timeout)
-    on_read, store.on_read = store.on_read, fail_on_commits(store)
+    newest = log_of(store).latest_version() + 1
+    store.lose(calls="put_if_absent read", path=f"*{newest:020d}.json", times=ALWAYS)
     with pytest.raises(FateUnknown):
         merge_events(log_of(store), files_min=4)
-    store.after_put, store.on_read = (lambda path: None), on_read
+    store.mend()
     assert merge_events(log_of(store), files_min=4) == []
     assert followed(opened(store)) == before and len(files_at(store)) == 1
-
-
-def fail_on_commits(store: MemoryStore) -> Callable[[str], None]:
-    newest = log_of(store).latest_version() + 1
-
-    def on_read(path: str) -> None:
-        if path.endswith(f"{newest:020d}.json") and path in store.objects:
-            raise_timeout()
-
-    return on_read
 
 
 @pytest.mark.parametrize("point", EVENTS_POINTS)
@@ -217,7 +201,7 @@ def test_a_worker_finds_what_it_began_behind_a_merge(store: MemoryStore) -> None
 
 
 def test_it_is_looked_at_by_its_setting(tmp_path: Path) -> None:
-    store, clock = LocalStore(str(tmp_path)), FakeLogClock()
+    store, clock = LocalStore(str(tmp_path)), ManualClock()
     events = RemoteLogEvents(store, clock=clock)
     events.open()
     fill(events, 10)
@@ -228,9 +212,9 @@ def test_it_is_looked_at_by_its_setting(tmp_path: Path) -> None:
 
     first = merging()
     assert first.look() == 0, "a young table at the start of a worker"
-    clock.now_ms += 299_999
+    clock.ms += 299_999
     assert first.look() == 0
-    clock.now_ms += 1
+    clock.ms += 1
     assert first.look() == 1
     fill(events, 12, 10)
     assert first.look() == 0

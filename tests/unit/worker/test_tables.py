@@ -19,29 +19,16 @@ from kafka_ds.topic.schemas import LOG_RETENTION_MS
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.fakes.store import FolderStore
 
 FOLDER = topic_table("orders")
-
-
-class Flickering(LocalStore):
-    """A folder that now and then does not give its checkpoints."""
-
-    failures = 0
-    reads_before = 0
-
-    def read(self, path: str) -> bytes:
-        if self.failures and path.endswith(".checkpoint.parquet"):
-            if self.reads_before == 0:
-                self.failures -= 1
-                raise TimeoutError(path)
-            self.reads_before -= 1
-        return super().read(path)
+CHECKPOINTS = "*.checkpoint.parquet"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Flickering:
+def store(tmp_path: Path) -> FolderStore:
     """A table whose log was cleaned up: it begins with a checkpoint."""
-    store = Flickering(str(tmp_path))
+    store = FolderStore(tmp_path)
     table = TopicTable(store, "orders")
     table.open(TOPIC_ID)
     commit(table, copy_of(table, 0, 0, 9))
@@ -58,11 +45,11 @@ def tables_of(store: LocalStore) -> TopicTables:
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 4])
-def test_a_deletion_is_not_done_while_the_store_is_away(store: Flickering, failures: int) -> None:
+def test_a_deletion_is_not_done_while_the_store_is_away(store: FolderStore, failures: int) -> None:
     """It would be marked as done, and the rows would stay."""
     shared = tables_of(store).get("orders")
-    store.failures = failures
-    while store.failures:
+    store.refuse(calls="read", path=CHECKPOINTS, times=failures)
+    while store.scripted:
         try:
             assert shared.retire(TOPIC_ID), "it was not done"
         except OSError:
@@ -71,14 +58,14 @@ def test_a_deletion_is_not_done_while_the_store_is_away(store: Flickering, failu
     assert not TopicSnapshot.load(store, "orders").files
 
 
-def test_a_table_whose_only_checkpoint_is_torn_is_given_up(store: Flickering) -> None:
+def test_a_table_whose_only_checkpoint_is_torn_is_given_up(store: FolderStore) -> None:
     """Nothing waits for ever for what will never be readable."""
     (entry,) = [e for e in store.list(FOLDER) if e.path.endswith(".checkpoint.parquet")]
     store.put_durable(entry.path, b"")
     assert not tables_of(store).get("orders").retire(TOPIC_ID)
 
 
-def test_rows_behind_deletion_vectors_go_with_a_deleted_topic(store: Flickering) -> None:
+def test_rows_behind_deletion_vectors_go_with_a_deleted_topic(store: FolderStore) -> None:
     """Also behind one that nobody here can read: the removal has to name it, no more."""
     log, path = DeltaLog(store, FOLDER), "partition=0/others.parquet"
     add = add_action(
@@ -96,7 +83,7 @@ def test_rows_behind_deletion_vectors_go_with_a_deleted_topic(store: Flickering)
 
 @pytest.mark.parametrize("again", [False, True])
 def test_of_a_deleted_topic_also_files_go_that_nobody_can_look_into(
-    store: Flickering, again: bool
+    store: FolderStore, again: bool
 ) -> None:
     """Without statistics, as others may leave them, and the disk or the store does not give them now."""
     log, path = DeltaLog(store, FOLDER), f"{FOLDER}/partition=0/others.parquet"
@@ -121,10 +108,11 @@ def test_of_a_deleted_topic_also_files_go_that_nobody_can_look_into(
 
 
 @pytest.mark.parametrize("reads", range(4))
-def test_a_checkpoint_is_not_torn_because_the_store_is_away(store: Flickering, reads: int) -> None:
+def test_a_checkpoint_is_not_torn_because_the_store_is_away(store: FolderStore, reads: int) -> None:
     """A checkpoint that is torn may be taken away."""
     log = DeltaLog(store, FOLDER)
     ((version, paths),) = log.listing().checkpoints.items()
-    store.failures, store.reads_before = 1, reads
+    store.script(lambda read: read(), "read", path=CHECKPOINTS, times=reads)
+    store.refuse(calls="read", path=CHECKPOINTS)
     with contextlib.suppress(TimeoutError):
         assert not is_torn(store, FOLDER, version, paths)
