@@ -125,11 +125,14 @@ def _loaded(properties: str | None, overrides: Sequence[str]) -> BrokerConfig:
 
 
 def _known_file(properties: str | None) -> str | None:
-    """A word that is no file's name is a subcommand that does not exist."""
+    """A word that is no file's name was meant to be a subcommand."""
     if properties and properties.isalpha() and not os.path.exists(properties):
-        raise ConfigError(
-            f"{properties} is neither a file nor a subcommand: the subcommands are {RESTORE} and {ADOPT}"
+        instead = (
+            f"use kafka-ds {properties}"
+            if properties in (RESTORE, ADOPT)
+            else "there are restore and adopt"
         )
+        raise ConfigError(f"{properties} is neither a file nor a subcommand of broker: {instead}")
     return properties
 
 

@@ -7,12 +7,16 @@ writers one wins.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 from broker.config.settings import ConfigError
 from kafka_ds.delta.store.store import Store, StoreNotExclusive, UnsupportedStore
 from kafka_ds.delta.store.uri import probe
 from kafka_ds.topic.lake import open_lake
+
+# A file by which `probe` tries the store, in what is said of it.
+_PROBED = re.compile(r"_probe-[0-9a-f]+(?=: )")
 
 
 def open_exclusive(uri: str) -> Store:
@@ -42,4 +46,5 @@ def reason(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
     words = error.strerror.lower()
-    return f"{error.filename}: {words}" if error.filename else words
+    told = f"{error.filename}: {words}" if error.filename else words
+    return _PROBED.sub("a file cannot be written there", told)

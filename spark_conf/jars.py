@@ -176,13 +176,14 @@ class JarsUnavailable(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """The folder of all sets: ``KAFKA_DS_JARS``, else ``.cache/jars`` of the checkout or working folder."""
+    """The folder of all sets: ``KAFKA_DS_JARS``, else ``.cache/jars`` of the checkout, else the user's cache."""
     named = os.environ.get("KAFKA_DS_JARS")
     if named:
         return Path(named)
     checkout = Path(__file__).resolve().parent.parent
-    base = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
-    return base / ".cache" / "jars"
+    if (checkout / "pyproject.toml").exists():
+        return checkout / ".cache" / "jars"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafka-ds" / "jars"
 
 
 def _ivy_jar() -> Path:
@@ -254,6 +255,8 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _bring(name: str, target: Path) -> Path:
+    named = ", ".join(f"{each.name} {each.revision}" for each in SETS[name])
+    _say(f"downloading {named} from Maven Central (or where Ivy is told to look) into {target}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
         folder = Path(scratch)
         module = folder / "ivy.xml"
@@ -303,9 +306,23 @@ def _settle(found: Path, target: Path) -> None:
             raise
 
 
+def _say(text: str) -> None:
+    print(f"spark_conf.jars: {text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m spark_conf.jars", description=__doc__)
-    parser.add_argument("sets", nargs="*", default=["delta"], metavar="set")
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_conf.jars",
+        description="Print the folder of each set of jars; a set that is not there is downloaded first. The folders "
+        f"lie in {cache_folder()} ($KAFKA_DS_JARS names another). Needs Java and PySpark.",
+    )
+    parser.add_argument(
+        "sets",
+        nargs="*",
+        default=["delta"],
+        metavar="set",
+        help=f"delta (the default: what a session needs), or any of {', '.join([*list(SETS)[2:], *GROUPS])}",
+    )
     given = parser.parse_args().sets
     names = [each for name in given for each in GROUPS.get(name, (name,))]
     with ThreadPoolExecutor(max(1, len(names))) as pool:
@@ -314,7 +331,7 @@ def main() -> int:
         try:
             print(each.result())  # noqa: T201 (this is the command's output)
         except (JarsUnavailable, JavaUnusable) as problem:
-            print(f"spark_conf.jars: {problem}", file=sys.stderr)  # noqa: T201
+            _say(str(problem))
             return 1
     return 0
 

@@ -22,7 +22,7 @@ def cluster() -> None:
     """Look at the cluster as a whole."""
 
 
-@cluster.command("status")
+@cluster.command("status", short_help="Show brokers, controller, and what is wrong.")
 @json_option
 @cluster_options
 def status(target: Target, as_json: bool) -> None:

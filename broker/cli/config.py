@@ -15,7 +15,7 @@ def config() -> None:
     """Look at a broker's configuration."""
 
 
-@config.command("check")
+@config.command("check", short_help="Check a configuration, and show what it gives.")
 @click.argument("properties", metavar="FILE")
 @click.option(
     "--override",

@@ -32,7 +32,7 @@ TIERED_SECONDS = 120.0
 CITIES = ("Bergen", "Lima", "Oslo", "Porto", "Quito")
 
 
-@click.command()
+@click.command(short_help="Show the whole way of a record, from a broker to SQL.")
 @click.option("--records", default=RECORDS, show_default=True, metavar="N", help="Orders to make.")
 @click.option("--folder", metavar="DIR", help="Keep the data there. Default: removed at the end.")
 @click.option("--keep", is_flag=True, help="Leave the broker running until Ctrl-C.")

@@ -123,7 +123,7 @@ def _lag_rows(
     return rows
 
 
-@group.command("reset")
+@group.command("reset", short_help="Set the committed offsets of a group.")
 @click.argument("name", metavar="GROUP")
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC", help="Repeat it. Default: all it read."

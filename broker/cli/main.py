@@ -30,7 +30,10 @@ INTERRUPTED = 130
 
 
 class Program(click.Group):
-    """A group of commands whose errors are one line."""
+    """A group of commands whose errors are one line, and which lists commands in the order in which one meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def main(self, *arguments: Any, standalone_mode: bool = True, **named: Any) -> Any:
         inner: Any = super()
@@ -106,20 +109,20 @@ def program(context: click.Context, target: Target) -> None:
 
 
 for command in (
+    demo,
+    broker,
     topic,
     produce,
     tail,
     consume,
     group,
-    cluster,
-    tier,
-    table,
     sql,
-    broker,
+    table,
+    tier,
+    cluster,
+    config,
     restore,
     adopt,
-    config,
-    demo,
 ):
     program.add_command(command)
 

@@ -55,7 +55,7 @@ def broker(properties: str | None, overrides: tuple[str, ...]) -> int:
     return run(properties, overrides)
 
 
-@click.command()
+@click.command(short_help="Bring the empty disks of a broker back from the lake.")
 @_properties
 @_override
 @_ends_with_status
@@ -81,7 +81,7 @@ def restore(properties: str | None, overrides: tuple[str, ...]) -> int:
         return restore_disks(properties, overrides, click.echo, report)
 
 
-@click.command()
+@click.command(short_help="Take over the data directories of an Apache Kafka.")
 @_properties
 @_override
 @click.option(

@@ -19,7 +19,7 @@ def table() -> None:
     """Look at the Delta tables of topics."""
 
 
-@table.command("show")
+@table.command("show", short_help="Show the schema, history and files of a table.")
 @click.argument("topic")
 @click.option(
     "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."

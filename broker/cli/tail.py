@@ -221,15 +221,17 @@ def record_json(topic: str, partition: int, record: Record) -> str:
     return json.dumps(found, ensure_ascii=False)
 
 
-def record_line(topic: str, partition: int, record: Record) -> str:
+def record_line(
+    topic: str, partition: int, record: Record, field: Callable[[bytes], str] = text_or_hex
+) -> str:
     """For people: where and when, key and value."""
     when = ""
     if 0 <= record.timestamp <= 253_402_300_799_999:
         moment = datetime.fromtimestamp(record.timestamp / 1_000, UTC)
-        when = moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{record.timestamp % 1_000:03d}"
+        when = moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{record.timestamp % 1_000:03d}Z"
     place = click.style(f"{topic}-{partition}@{record.offset}", fg="cyan")
-    key = "" if record.key is None else click.style(text_or_hex(record.key), fg="yellow") + "  "
-    value = click.style("null", dim=True) if record.value is None else text_or_hex(record.value)
+    key = "" if record.key is None else click.style(field(record.key), fg="yellow") + "  "
+    value = click.style("null", dim=True) if record.value is None else field(record.value)
     return f"{place}  {when}  {key}{value}"
 
 
@@ -242,14 +244,19 @@ def _show_line(topic: str, partition: int, record: Record) -> None:
     click.echo(record_line(topic, partition, record))
 
 
+def _show_hex(topic: str, partition: int, record: Record) -> None:
+    click.echo(record_line(topic, partition, record, bytes.hex))
+
+
 def _show_json(topic: str, partition: int, record: Record) -> None:
     sys.stdout.write(record_json(topic, partition, record) + "\n")
 
 
-def _shower(as_json: bool, values_only: bool) -> Show:
-    if as_json and values_only:
-        raise Mistake("--json and --values are not given together")
-    return _show_json if as_json else _show_value if values_only else _show_line
+def _shower(as_json: bool, values_only: bool, as_hex: bool) -> Show:
+    if as_json + values_only + as_hex > 1:
+        raise Mistake("of --json, --values and --hex only one is given")
+    chosen = {as_json: _show_json, values_only: _show_value, as_hex: _show_hex}
+    return chosen.get(True, _show_line)
 
 
 # -- commands -----------------------------------------------------------------------------------
@@ -265,6 +272,7 @@ _READ_OPTIONS = (
         show_default=True,
     ),
     click.option("--values", "values_only", is_flag=True, help="Only the bytes of each value."),
+    click.option("--hex", "as_hex", is_flag=True, help="Keys and values in hexadecimal digits."),
     click.option("--json", "as_json", is_flag=True, help="A JSON object a line."),
 )
 
@@ -323,6 +331,7 @@ def tail(
     no_follow: bool,
     isolation: str,
     values_only: bool,
+    as_hex: bool,
     as_json: bool,
 ) -> None:
     """Show a topic's records, and go on with those that come.
@@ -333,7 +342,7 @@ def tail(
       kafka-ds tail orders --from beginning --max-messages 10 --json
       kafka-ds tail orders --from -15m --no-follow | wc -l
     """
-    position, show = parse_position(begin), _shower(as_json, values_only)
+    position, show = parse_position(begin), _shower(as_json, values_only, as_hex)
     read_committed = isolation == "read_committed"
     with target.cluster() as cluster:
         partitions = _partitions_of(cluster, topic, only)
@@ -342,7 +351,7 @@ def tail(
         _run(reader, show, max_messages=max_messages, follows=not no_follow)
 
 
-@click.command()
+@click.command(short_help="Show records from the beginning, or where a group is.")
 @click.argument("topic")
 @click.option(
     "--group", metavar="GROUP", help="Begin where this group is, and commit what was shown."
@@ -367,6 +376,7 @@ def consume(
     no_follow: bool,
     isolation: str,
     values_only: bool,
+    as_hex: bool,
     as_json: bool,
 ) -> None:
     """Show a topic's records from its beginning on, or from where a group is.
@@ -380,7 +390,7 @@ def consume(
     """
     from kafka_ds.client.admin import Admin
 
-    position, show = parse_position(begin), _shower(as_json, values_only)
+    position, show = parse_position(begin), _shower(as_json, values_only, as_hex)
     read_committed = isolation == "read_committed"
     with target.cluster() as cluster:
         admin = Admin(cluster)

@@ -32,7 +32,7 @@ def tier() -> None:
     """Look at what is in the lake."""
 
 
-@tier.command("status")
+@tier.command("status", short_help="Show what of each topic is local and in the lake.")
 @click.option("--lake", metavar="DIR", help="lake.uri, where a broker's own is not this machine's.")
 @json_option
 @cluster_options
@@ -79,8 +79,10 @@ def _lake_rows(
             if not queries.has_view("remote_segments"):
                 return {}, {}
             ranges = {(row["topic_id"], row["partition"]): row for row in queries.rows(_RANGES)}
-            due = {row["topic_id"]: row["ranges"] for row in queries.rows(_DUE)}
-            return ranges, due
+            # Its tables are there a minute later.
+            has_debt = queries.has_view("retention_debt")
+            debt = queries.rows(_DUE) if has_debt else []
+            return ranges, {row["topic_id"]: row["ranges"] for row in debt}
     except Mistake as problem:
         note(f"kafka-ds: the lake cannot be read from here: {problem.format_message()}")
         return None, None

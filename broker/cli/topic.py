@@ -106,7 +106,7 @@ def create_topics(
             click.echo(f"topic {name} {'could be' if dry_run else 'was'} created")
 
 
-@topic.command("describe")
+@topic.command("describe", short_help="Describe a topic: partitions, offsets, settings.")
 @click.argument("name")
 @click.option("--all-configs", is_flag=True, help="Inherited settings, too.")
 @json_option

@@ -219,7 +219,9 @@ def _check_places(config: BrokerConfig) -> None:
     if not config.lake_uri:
         raise ConfigError("lake.uri is empty")
     if "://" in config.lake_uri and not config.lake_uri.startswith(("file://", "s3://")):
-        raise ConfigError(f"lake.uri={config.lake_uri} is neither a folder nor an s3:// URI")
+        raise ConfigError(
+            f"lake.uri={config.lake_uri} is neither a folder nor an s3:// URI: other stores are not supported yet"
+        )
 
 
 def _check_reach(config: BrokerConfig) -> None:

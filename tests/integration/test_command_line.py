@@ -105,6 +105,14 @@ def test_lines_become_records_and_come_back(kafka_ds: CommandLine) -> None:
     assert [each["headers"] for each in found[:3:2]] == [[], [{"key": "by", "value": "test"}]]
     assert (found[4]["key_encoding"], found[4]["value_encoding"]) == ("hex", "hex")
     assert "value_encoding" not in found[0]
+    (shown,) = kafka_ds.ok(
+        "tail", "lines", "--from", "2", "--max-messages", "1", "--hex"
+    ).splitlines()
+    assert shown.split("  ")[0] == "lines-0@2"
+    assert shown.split("  ")[1].endswith("Z")  # the times of records are UTC
+    assert shown.split("  ")[2:] == ["6b", "76"]
+    both = kafka_ds.run("tail", "lines", "--hex", "--json").complaint
+    assert both == "of --json, --values and --hex only one is given"
     kafka_ds.run("produce", "lines", "--key-separator", ":", typed="none\n").complaint.index("none")
     assert "no partition 7" in kafka_ds.run("produce", "lines", "--partition", "7").complaint
 

@@ -141,6 +141,22 @@ def test_the_state_of_tiering(broker: BrokerProcess, kafka_ds: CommandLine, tmp_
     assert "orders" in done.output
 
 
+def test_the_state_of_tiering_before_groups_are_noted(tmp_path: Path) -> None:
+    """In the first minute of a cluster not all system tables are there."""
+    settings = {"lake.max.lag.ms": 300, "lake.offsets.interval.ms": -1}
+    with running_broker(tmp_path, settings) as running:
+        kafka_ds = CommandLine(running.bootstrap, tmp_path)
+        kafka_ds.ok("produce", "orders", typed="a\nb\n")
+
+        def row() -> dict[str, object]:
+            done = kafka_ds.run("tier", "status", "--json")
+            assert done.errors == ""
+            return dict(json.loads(done.output)[0])
+
+        wait_until("the lake to have it all", lambda: row()["lake_rows"] == 2)
+        assert (row()["lag"], row()["due"]) == (0, 0)
+
+
 def test_a_topics_table(broker: BrokerProcess, kafka_ds: CommandLine, alone: CommandLine) -> None:
     found = kafka_ds.json("table", "show", "orders", "--files")
     assert found["rows"] == 2 * RECORDS == sum(each["rows"] for each in found["file_list"])

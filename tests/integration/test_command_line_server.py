@@ -42,6 +42,7 @@ def test_a_broker_is_run_and_its_disks_are_brought_back(tmp_path: Path) -> None:
 def test_a_word_that_is_no_file_is_told(tmp_path: Path) -> None:
     kafka_ds = CommandLine(None, tmp_path)
     assert "neither a file nor a subcommand" in kafka_ds.run("broker", "strat").complaint
+    assert kafka_ds.run("broker", "restore").complaint.endswith("use kafka-ds restore")
     assert "no such file" in kafka_ds.run("broker", "no.properties").complaint
     told = kafka_ds.run("adopt", "--override", f"log.dirs={tmp_path}", "--dry-run").complaint
     assert "no data directory of Apache Kafka" in told

@@ -104,3 +104,22 @@ def test_where_there_is_no_java_is_told(tmp_path):
         java_home({"JAVA_HOME": str(tmp_path)})
     with pytest.raises(JavaUnusable, match="no Java found: JAVA_HOME is not set"):
         java_home({"PATH": str(tmp_path)})
+
+
+def test_what_is_downloaded_is_said_and_lies_in_the_users_cache(monkeypatch, tmp_path, capsys):
+    """Of an installed package, where Ivy cannot run: nothing is fetched, and it was said what and where to."""
+    monkeypatch.delenv("KAFKA_DS_JARS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        jars, "__file__", str(tmp_path / "site-packages" / "spark_conf" / "jars.py")
+    )
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    with pytest.raises(jars.JarsUnavailable, match="missing"):
+        jars.fetch("delta")
+    told = capsys.readouterr().err
+    assert f"downloading delta-spark_{pyspark.__version__[:3]}_2.13 {jars.DELTA_VERSION}" in told
+    assert told.rstrip().endswith(f"into {tmp_path}/kafka-ds/jars/{jars._delta_of_pyspark()}")

@@ -36,6 +36,15 @@ def test_the_script_is_the_program() -> None:
     assert callable(getattr(import_module(module), name))
 
 
+def test_no_line_of_a_list_of_commands_is_cut() -> None:
+    def lines(group: click.Group) -> list[str]:
+        inner = [each for each in group.commands.values() if isinstance(each, click.Group)]
+        own = [each.get_short_help_str(1_000) for each in group.commands.values()]
+        return own + [line for each in inner for line in lines(each)]
+
+    assert [line for line in lines(program) if len(line) > 60] == []
+
+
 @pytest.mark.parametrize(
     ("words", "command"), COMMANDS, ids=[" ".join(words) for words, _ in COMMANDS]
 )

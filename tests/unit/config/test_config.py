@@ -130,7 +130,10 @@ def test_overrides_win_over_the_file_and_the_last_line_over_the_first(tmp_path: 
         ("log.dirs=", "log.dirs= does not name a directory"),
         ("log.dirs=a,b,a", "log.dirs=a,b,a names a directory twice"),
         ("lake.uri=", "lake.uri is empty"),
-        ("lake.uri=gs://bucket", "lake.uri=gs://bucket is neither a folder nor an s3:// URI"),
+        (
+            "lake.uri=gs://bucket",
+            "lake.uri=gs://bucket is neither a folder nor an s3:// URI: other stores",
+        ),
         ("listeners=9092", "listeners=9092: 9092 is not NAME://host:port"),
         ("listeners=PLAINTEXT://h:65536", "there is no port 65536"),
         ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "a listener's name stands there twice"),
