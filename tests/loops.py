@@ -30,3 +30,10 @@ async def pass_time(seconds: float) -> None:
     time = loop.time
     loop.time = lambda: time() + seconds  # type: ignore[method-assign]
     await turns()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Give the running event loop turns until the condition holds."""
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.001)

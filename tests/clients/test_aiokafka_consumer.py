@@ -23,6 +23,7 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from tests.clients.adaptors import Message, librdkafka_produce
 from tests.clients.topics import create_topic
+from tests.loops import until
 from tests.processes import BrokerProcess
 
 BEGAN_MS = 1_700_000_000_000
@@ -44,11 +45,6 @@ async def consuming(
         yield consumer
     finally:
         await consumer.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 async def read(consumer: aiokafka.AIOKafkaConsumer, count: int, **how: Any) -> list[Any]:

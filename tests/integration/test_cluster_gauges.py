@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -42,10 +41,6 @@ def total(brokers: BrokerCluster, name: str, *node_ids: int) -> float:
     return sum(gauges(brokers, node_id)[name,] for node_id in node_ids)
 
 
-def eventually(what: str, condition: Callable[[], bool]) -> None:
-    wait_until(what, condition, every_s=0.2)
-
-
 def test_gauges_tell_of_a_broker_that_is_down_and_back(tmp_path: Path) -> None:
     brokers = BrokerCluster(tmp_path, 3, SETTINGS)
     for broker in brokers.brokers.values():
@@ -76,10 +71,10 @@ def test_gauges_tell_of_a_broker_that_is_down_and_back(tmp_path: Path) -> None:
 def all_are_well(brokers: BrokerCluster) -> None:
     """Three brokers live, and all replicas are in sync."""
     every = (1, 2, 3)
-    eventually(
+    wait_until(
         "all in sync", lambda: total(brokers, f"{MANAGER}underreplicatedpartitions", *every) == 0
     )
-    eventually(
+    wait_until(
         "followers at the end",
         lambda: all(
             value == 0
@@ -104,14 +99,14 @@ def all_are_well(brokers: BrokerCluster) -> None:
 def one_is_down(brokers: BrokerCluster, controller: int, other: int, moved: int) -> None:
     """Metrics of the remaining two: exactly as many replicas as needed are in sync."""
     left = controller, other
-    eventually(
+    wait_until(
         "its end", lambda: gauges(brokers, controller)[f"{CONTROLLER}fencedbrokercount",] == 1
     )
-    eventually(
+    wait_until(
         "other leaders", lambda: total(brokers, f"{MANAGER}leadercount", *left) == PARTITIONS
     )
     for name in ("underreplicatedpartitions", "atminisrpartitioncount"):
-        eventually(name, lambda n=name: total(brokers, MANAGER + n, *left) == PARTITIONS)  # type: ignore[misc]
+        wait_until(name, lambda n=name: total(brokers, MANAGER + n, *left) == PARTITIONS)  # type: ignore[misc]
     assert total(brokers, f"{MANAGER}underminisrpartitioncount", *left) == 0
     found = gauges(brokers, controller)
     assert found[f"{CONTROLLER}activebrokercount",] == 2

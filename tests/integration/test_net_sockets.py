@@ -14,6 +14,7 @@ import pytest
 
 from broker.server.connection import FLUSH_BYTES, UNSENT_BYTES_MAX
 from broker.system import SystemNetwork
+from tests.loops import until
 from tests.unit.server.net_harness import (
     Harness,
     answers,
@@ -62,12 +63,6 @@ async def serve(*overrides: str) -> tuple[Harness, Callable[[], Coroutine[Any, A
         return await asyncio.open_connection(host, port)
 
     return harness, connect
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Go on when it is so; the test's own limit bounds it."""
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 async def next_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:

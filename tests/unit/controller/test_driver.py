@@ -16,7 +16,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tests.fakes.store import ALWAYS, FolderStore
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
 
 
@@ -118,13 +118,11 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
         assert broker.image.version > before
         living = asyncio.create_task(lifecycle.run())
         # Who is behind does not wait for the next interval.
-        while len(controller.known) < 3:
-            await asyncio.sleep(0)
+        await until(lambda: len(controller.known) >= 3)
         assert set(controller.known) == {before}
         done.set()
         await creating
-        while controller.known[-1] == before:
-            await asyncio.sleep(0)
+        await until(lambda: controller.known[-1] != before)
     assert controller.known[-1] == broker.image.version
     living.cancel()
     await stop(broker)
@@ -260,8 +258,7 @@ async def test_a_decision_whose_answer_was_lost_is_known_to_whoever_claims(
     await new.driver.catch_up()
     store.lose(OSError)
     creating = asyncio.ensure_future(old.create("t"))
-    while store.scripted:
-        await asyncio.sleep(0.01)
+    await until(lambda: not store.scripted)
     assert await new.start()
     assert "t" in new.image.topics
     # It was durable before the claim, and so it is answered as done.
@@ -282,8 +279,7 @@ async def test_while_the_store_is_away_decisions_wait_and_heartbeats_do_not(
     await broker.start()
     store.refuse(OSError("away"), calls="put_if_absent read size", path="*", times=ALWAYS)
     first = asyncio.ensure_future(broker.create("a"))
-    while not broker.driver.fates_unknown:
-        await asyncio.sleep(0.01)
+    await until(lambda: broker.driver.fates_unknown)
     second = asyncio.ensure_future(broker.create("b"))
     await asyncio.sleep(0)
 

@@ -12,7 +12,7 @@ from broker.metadata.log import Commit
 from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.delta.commit import Attempt, Change
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
 
 
@@ -185,8 +185,7 @@ async def test_a_controller_without_its_store_follows_the_next_one_of_whom_it_he
         # It comes too late, behind the next one's decisions.
         before = kinds(memory_path)
         goes_on.set()
-        while old.driver.is_at_store:
-            await asyncio.sleep(0.001)
+        await until(lambda: not old.driver.is_at_store)
         assert kinds(memory_path) == before
     await old.driver.catch_up()
     assert sorted(old.image.topics) == ["a", "d", "e"]
@@ -217,8 +216,7 @@ async def test_a_commit_that_is_still_being_encoded_comes_too_late_for_a_deposed
         await deciding
     before = kinds(memory_path)
     goes_on.set()
-    while old.driver.is_at_store:
-        await asyncio.sleep(0.001)
+    await until(lambda: not old.driver.is_at_store)
     assert kinds(memory_path) == before
     await stop(old, new)
 

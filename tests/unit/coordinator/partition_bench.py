@@ -15,29 +15,17 @@ from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
 from broker.system import SystemDisk
+from tests.fakes.clock import ManualClock
 
 NOW_MS = 1_700_000_000_000
 S = TypeVar("S", bound=CoordinatorShard)
-
-
-class SetClock:
-    """A clock that is set by the test; the event loop has its own."""
-
-    def __init__(self) -> None:
-        self.passed_ms = 0
-
-    def now_ms(self) -> int:
-        return NOW_MS + self.passed_ms
-
-    def monotonic_ms(self) -> int:
-        return self.passed_ms
 
 
 class PartitionBench:
     """One partition of a coordinator's topic."""
 
     def __init__(self, folder: Path, topic: str, *, followers: int = 0, **config: Any) -> None:
-        self.clock = SetClock()
+        self.clock = ManualClock(NOW_MS)
         self.log = Log.open(
             str(folder / f"{topic}-0"),
             LogConfig(**config),

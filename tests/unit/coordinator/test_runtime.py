@@ -18,7 +18,7 @@ from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.membership.internal_topics import InternalTopicSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.coordinator.partition_bench import PartitionBench
 
 SETTINGS = InternalTopicSettings(
@@ -177,9 +177,7 @@ async def test_an_event_that_waited_for_the_log_and_is_refused_concerns_itself_a
     context = bench.context(Words())
     for event in (refuses, fails, says(b"b")):
         assert context.run(event) is None
-    async with asyncio.timeout(20):
-        while context.state is CoordinatorState.LOADING:
-            await asyncio.sleep(0.005)
+    await until(lambda: context.state is not CoordinatorState.LOADING)
     assert context.state is CoordinatorState.ACTIVE
     assert context.shard.words == [b"b"]
     assert said_wrong(caplog) == ["__x-0: internal error with a deferred event"]

@@ -24,7 +24,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.configs import DescribeConfigsResource
 from tests.in_process import InProcess, batch_of, in_process, values_of
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 
 TOPIC, BROKER = 2, 4
 
@@ -266,11 +266,7 @@ async def test_an_unclean_restart_recovers(memory_path: Path) -> None:
 
 
 async def recovered(broker: InProcess) -> None:
-    for _ in range(200):
-        if not broker.node.replica_manager.is_recovering:
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("never recovered")
+    await until(lambda: not broker.node.replica_manager.is_recovering)
 
 
 class FakeTier:

@@ -14,7 +14,7 @@ from kafka_ds.protocol.messages import DeleteRecordsRequest, ListOffsetsRequest
 from kafka_ds.protocol.messages.offsets import EARLIEST, ListOffsetsPartition, ListOffsetsTopic
 from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from tests.in_process import InProcess, batch_of, in_process, records_of
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 
 
 async def delete(
@@ -153,8 +153,7 @@ async def test_a_crash_does_not_take_it_back(memory_path: Path) -> None:
         shutil.copytree(memory_path / "one", memory_path / "two")
     (memory_path / "two" / "log" / ".lock").unlink(missing_ok=True)
     async with in_process(memory_path / "two") as broker:
-        while broker.node.replica_manager.is_recovering:
-            await asyncio.sleep(0.01)
+        await until(lambda: not broker.node.replica_manager.is_recovering)
         assert await earliest(broker, "t") == 2
         assert (await broker.fetch("t", 0)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 

@@ -19,7 +19,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessResponse
 from tests.fakes.store import ALWAYS, FolderStore
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.membership.standing import Standing
 
 
@@ -220,8 +220,7 @@ async def test_a_controller_whose_commits_fail_lets_its_lease_stand_still(
         if what == "fails":
             with pytest.raises(KafkaError):
                 await first.broker.create("t")
-        while not (driver.is_at_store if what == "hangs" else log.failures > failures):
-            await asyncio.sleep(0.001)
+        await until(lambda: driver.is_at_store if what == "hangs" else log.failures > failures)
 
     async def sequences(*, is_tried: bool) -> list[int]:
         """Those of its lease in the next 20 s."""

@@ -11,7 +11,7 @@ import pytest
 from broker.membership.channel import ControllerChannel
 from broker.metadata.events import Endpoint
 from broker.metadata.image import BrokerRegistration
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 
 
 class Around:
@@ -64,8 +64,7 @@ async def test_a_controller_that_does_not_run_is_waited_for_until_another_one_co
     monkeypatch.setattr("broker.membership.channel.LAST_WORD_SECONDS", seconds)
     around = Around()
     asking = asyncio.ensure_future(around.channel.ask(object(), timeout_ms=3_600_000))
-    while not around.asked:
-        await asyncio.sleep(0)
+    await until(lambda: around.asked)
     around.deposed()
     if answers:
         # What it decided before is told all the same.

@@ -23,6 +23,7 @@ from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.worker.rpc import CopyAnswer, PartitionOutcome, StateRequest, TieredState, Unavailable
 from broker.worker.settings import UNBOUNDED, TierSettings
 from tests.fakes.clock import ManualClock
+from tests.loops import until
 
 
 def quota_of(bytes_per_second: int) -> RemoteQuota:
@@ -239,8 +240,7 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
 
     async def scenario() -> None:
         manager.cluster_events(7)
-        while manager._tasks:
-            await asyncio.sleep(0)
+        await until(lambda: not manager._tasks)
 
     asyncio.run(scenario())
     assert asked == [7, 8, 9]

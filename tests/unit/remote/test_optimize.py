@@ -12,6 +12,7 @@ from broker.remote.metrics import TierMetrics
 from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
 from broker.worker.rpc import GiveUp, Optimize, Optimized
 from broker.worker.settings import TierSettings
+from tests.fakes.clock import ManualClock
 
 TOPIC_ID = bytes(range(16))
 DONE = Optimized(
@@ -25,16 +26,6 @@ DONE = Optimized(
     has_expired=False,
     milliseconds=3,
 )
-
-
-class Clock:
-    """Stands still unless it is told."""
-
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def monotonic_ms(self) -> int:
-        return self.ms
 
 
 class Worker:
@@ -63,7 +54,7 @@ class Desk:
     """A loop with two partitions, one of which was copied."""
 
     def __init__(self, **settings: Any) -> None:
-        self.clock, self.worker, self.metrics = Clock(), Worker(), TierMetrics()
+        self.clock, self.worker, self.metrics = ManualClock(0), Worker(), TierMetrics()
         self.led: dict[Any, Any] = {}
         self.loop = LayoutLoop(
             TierSettings(lake_maintenance_interval_ms=0, **settings),

@@ -16,7 +16,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition
 from tests.fakes.clock import ManualClock
 from tests.in_process import batch_of, fetch_request, in_process, values_of
-from tests.loops import in_loop, pass_time, turns
+from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.handlers.tiered_topics import tiered
 
 
@@ -211,8 +211,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
 
             async def read(self, topic: str, _id: bytes, partition: int, *_: Any, **__: Any) -> Any:
                 begun.append(partition)
-                while len(begun) < 2:
-                    await asyncio.sleep(0)
+                await until(lambda: len(begun) >= 2)
                 if partition == 0:
                     return None
                 chunks = [batch_of([b"cold-1"])]

@@ -293,13 +293,6 @@ async def following(
         server.close()
 
 
-async def until(condition: Any) -> None:
-    """Give the event loop turns until a condition holds."""
-    async with asyncio.timeout(120):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def leading() -> tuple[FakeLeader, Log]:
     """A leader of t-0 in its epoch 1, with one record."""
     leader, log = FakeLeader(), open_log(MemoryDisk())

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from broker.log.directories.manager import FutureLog
 from broker.replica.fetcher.metrics import move_samples
+from tests.loops import until
 from tests.unit.replica.moving_bench import MovingBench
 
 
 async def until_ended(bench: MovingBench) -> None:
-    async with asyncio.timeout(120):
-        while bench.manager.future_log("t", 0) is not None or bench.moves.under_way:
-            await asyncio.sleep(0.0005)
+    await until(lambda: not (bench.manager.future_log("t", 0) is not None or bench.moves.under_way))
 
 
 async def begin_slowly(bench: MovingBench) -> None:
@@ -20,8 +17,7 @@ async def begin_slowly(bench: MovingBench) -> None:
     bench.append(20)
     bench.rate = -1
     bench.moves.alter("t", 0, "/b")
-    while future(bench).log.log_end_offset == 0:
-        await asyncio.sleep(0.0005)
+    await until(lambda: future(bench).log.log_end_offset != 0)
 
 
 async def move(bench: MovingBench, path: str = "/b") -> None:

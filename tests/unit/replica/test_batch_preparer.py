@@ -31,7 +31,7 @@ from kafka_ds.records import validation
 from kafka_ds.records.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from kafka_ds.records.compression import compress
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process, produce_request, values_of
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 
 HOLDS_MUCH = bytes(UNPACKED_AT_ONCE_BYTES_MAX[Codec.LZ4])
 LARGE = b"x" * (RECOMPRESSED_AT_ONCE_BYTES_MAX[Codec.GZIP] + 1)
@@ -218,8 +218,7 @@ async def test_what_waits_is_bounded(
         codes = [(await answer_of(broker.begin(each, 9)))[0] for each in requests]
         assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 2 + [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
         held.set()
-        while broker.node.preparer._queues:
-            await asyncio.sleep(0.01)
+        await until(lambda: not broker.node.preparer._queues)
         assert (await broker.produce("t", batch_of([LARGE]))).base_offset == 2
         assert broker.node.preparer._waiting_bytes == 0
 

@@ -17,7 +17,7 @@ from broker.replica.follower.followed import FollowedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.replica.fake_leader import (
     SETTINGS,
     FakeLeader,
@@ -25,7 +25,6 @@ from tests.unit.replica.fake_leader import (
     has_all,
     leading,
     log_of,
-    until,
 )
 from tests.unit.replica.followed_logs import SMALL, append, content, open_log
 

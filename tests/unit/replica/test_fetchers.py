@@ -20,7 +20,7 @@ from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.protocol.errors import ErrorCode
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.replica.fake_leader import (
     LEADER,
     SETTINGS,
@@ -29,7 +29,6 @@ from tests.unit.replica.fake_leader import (
     has_all,
     leading,
     log_of,
-    until,
 )
 from tests.unit.replica.followed_logs import SMALL, append, content, open_log
 

@@ -14,7 +14,7 @@ from broker.log.values import RemoteLogAuxState
 from broker.replica.lake_recovery import _parts
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.log.truncated_logs import NOW_MS, append, open_log
 from tests.unit.replica.replica_bench import ME, OTHER, Bench, Tier, changed, produce, registered
 
@@ -98,9 +98,7 @@ async def test_a_disk_that_refuses_to_go_on_behind_the_lake_is_asked_again(
         await asyncio.sleep(0.001)
     assert bench.led().leader.is_recovering
     bench.disk.failing = set()
-    async with asyncio.timeout(120):
-        while bench.led().leader.is_recovering:
-            await asyncio.sleep(0.001)
+    await until(lambda: not bench.led().leader.is_recovering)
     produce(bench.led(), acks=1)
     assert bench.led().log.log_end_offset == LAKE_END + 2
     bench.manager.stop()
@@ -130,9 +128,7 @@ async def test_who_waits_for_the_lake_says_so_once(
     bench.config = LogConfig(remote_storage_enable=True)
     await bench.create(registered(OTHER, 5))
     await bench.commit(changed(registered(ME, 6)))
-    async with asyncio.timeout(120):
-        while bench.led().leader.is_recovering:
-            await asyncio.sleep(0.001)
+    await until(lambda: not bench.led().leader.is_recovering)
     assert lake.asked == 6
     assert len([each for each in caplog.messages if "the lake is away" in each]) == 1
     bench.manager.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -15,7 +14,7 @@ from broker.remote.partitions import Led
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.model_runs import examples
 from tests.unit.log.log_model import client_batch
 from tests.unit.replica.moves_bench import (
@@ -373,9 +372,7 @@ class Writer:
         bench.disk.crash_after = crash_after
         try:
             bench.moves.alter("t", 0, "/b")
-            async with asyncio.timeout(120):
-                while not self.is_over():
-                    await asyncio.sleep(0.0005)
+            await until(lambda: self.is_over())
             if not self.is_down():
                 self.write()
         except PowerLoss:

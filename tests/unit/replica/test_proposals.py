@@ -17,7 +17,7 @@ from kafka_ds.protocol.messages.brokers import (
     AlterPartitionResponseTopic,
 )
 from tests.in_process import batch_of, in_process
-from tests.loops import in_loop, pass_time, turns
+from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.replica.follower_desk import EPOCH, Desk, desk
 
 
@@ -62,12 +62,6 @@ class Controller:
                 for topic in request.topics
             ],
         )
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(120):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def asking(leader: Desk) -> tuple[Controller, IsrProposals]:

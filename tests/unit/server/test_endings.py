@@ -36,7 +36,7 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.security.secret import Secret
 from tests.certificates import Authority
-from tests.loops import in_loop, pass_time, turns
+from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.server.net_harness import FakeTransport, Harness, answers, api_versions, feed, frame
 from tests.unit.transport.loops import HOST, LOOPS, TIMEOUT_S
 
@@ -146,8 +146,7 @@ def test_nothing_holds_who_came_by_tls(
         entered = TlsHandshake(connections, security, new, accepted)
         with theirs:
             await asyncio.to_thread(client, theirs_context, theirs)
-        while connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not connections)
         entered.abort()
         entered.close()
         return weakref.ref(entered)

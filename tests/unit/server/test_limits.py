@@ -21,7 +21,7 @@ from broker.server.connection_limits import WAIT_SECONDS_MAX, ConnectionLimits, 
 from broker.server.tls_handshake import TlsHandshake
 from kafka_ds.protocol.frame_assembler import SCRATCH_BYTES
 from kafka_ds.security.token_file import TokenUnreadable, read_token
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.security.quota_entities import entity
 from tests.unit.server.net_harness import Harness, api_versions, feed, ids, settle
 
@@ -231,8 +231,7 @@ async def test_who_comes_too_fast_is_kept_waiting_and_sent_away() -> None:
     assert not harness.server.connections and harness.metrics.connections_rejected == 1
     _, other = harness.connect("10.0.0.2")
     assert other.is_reading and len(harness.server.connections) == 1
-    while not transport.is_closing():
-        await asyncio.sleep(0.01)
+    await until(lambda: transport.is_closing())
     rates.replace({entity(ip=None): {"connection_creation_rate": 0.1}})
     _, late = harness.connect()
     entered, left = socket.socketpair()

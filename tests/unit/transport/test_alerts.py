@@ -20,6 +20,7 @@ from broker.server.connection import Connection
 from broker.server.tls_handshake import TlsHandshake
 from broker.transport.alerts import AlertingContext
 from tests.certificates import Authority
+from tests.loops import until
 from tests.unit.server.net_harness import Harness
 from tests.unit.transport.loops import HOST, LOOPS, TIMEOUT_S
 
@@ -55,8 +56,7 @@ class Authenticator:
 
     async def is_forgotten(self) -> None:
         """What it was told has ended."""
-        while self.harness.server.connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not self.harness.server.connections)
 
     @property
     def failed(self) -> int:

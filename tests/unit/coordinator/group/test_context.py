@@ -31,7 +31,7 @@ from kafka_ds.protocol.messages.group_offsets import (
 from kafka_ds.protocol.messages.groups import JoinGroupRequestProtocol
 from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.coordinator.partition_bench import NOW_MS, PartitionBench
 
 CLIENT = Client("c", "/127.0.0.1", 9)
@@ -141,7 +141,7 @@ async def test_who_waits_too_long_for_the_replicas_is_told(tmp_path: Path) -> No
     bench = Bench(tmp_path, followers=1)
     runner = bench.runner(offsets_commit_timeout_ms=20)
     first = runner.submit(commit(5), CLIENT)
-    bench.clock.passed_ms = 20
+    bench.clock.ms = NOW_MS + 20
     with pytest.raises(KafkaError, match="COORDINATOR_NOT_AVAILABLE"):
         await asyncio.wait_for(first, 5)
     second = runner.submit(commit(6), CLIENT)
@@ -229,11 +229,7 @@ async def test_of_several_batches_all_are_appended_or_none(
 
 
 async def until_loaded(runner: CoordinatorContext[GroupCoordinatorShard]) -> None:
-    for _ in range(1_000):
-        if runner.state is not CoordinatorState.LOADING:
-            return
-        await asyncio.sleep(0.005)
-    raise TimeoutError("the log is not read yet")
+    await until(lambda: runner.state is not CoordinatorState.LOADING)
 
 
 @in_loop
@@ -359,10 +355,10 @@ async def test_time_passes_without_requests(tmp_path: Path) -> None:
     runner = bench.runner()
     answer = await asyncio.wait_for(runner.submit(*join(version=3)), 5)
     assert answer.generation_id == 1
-    bench.clock.passed_ms = 5_000
+    bench.clock.ms = NOW_MS + 5_000
     heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id=answer.member_id)
     assert runner.submit(heartbeat, CLIENT).error_code == 0
-    bench.clock.passed_ms = 15_000
+    bench.clock.ms = NOW_MS + 15_000
     runner.tick()
     assert runner.submit(heartbeat, CLIENT).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     runner.close()
@@ -376,7 +372,7 @@ async def test_the_life_of_a_group_is_told_as_in_kafka(
     bench = Bench(tmp_path)
     runner = bench.runner()
     member_id = (await asyncio.wait_for(runner.submit(*join(version=3)), 5)).member_id
-    bench.clock.passed_ms = 10_000
+    bench.clock.ms = NOW_MS + 10_000
     runner.tick()
     assert [each.getMessage() for each in caplog.records] == [
         "Preparing to rebalance group g in state Empty with old generation 0",
@@ -393,7 +389,7 @@ async def test_many_offsets_expire_in_turns(tmp_path: Path) -> None:
     runner = bench.runner(offsets_retention_minutes=1, offsets_retention_check_interval_ms=10)
     for number in range(6):
         runner.submit(commit(5, f"g{number}", partitions=EXPIRED_RECORDS_MAX // 2 + 1), CLIENT)
-    bench.clock.passed_ms = 60_000
+    bench.clock.ms = NOW_MS + 60_000
     left = []
     while not left or left[-1]:
         runner.tick()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,16 +27,10 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.in_process import batch_of, in_process, produce_request
-from tests.loops import in_loop
+from tests.loops import in_loop, until
 from tests.unit.coordinator.transaction.transaction_desk import apply, begin, in_state
 
 PATIENCE_SECONDS = 20
-
-
-async def eventually(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not is_so():
-            await asyncio.sleep(0.01)
 
 
 def fail_one_flush(partition: HostedPartition) -> None:
@@ -63,7 +56,7 @@ async def test_what_a_full_disk_did_not_flush_counts_once_there_is_room(
         fail_one_flush(partition)
         answer = await broker.produce("t", batch_of([b"a"]))
         assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        await eventually(lambda: partition.high_watermark == 1)
+        await until(lambda: partition.high_watermark == 1)
 
 
 @in_loop
@@ -82,7 +75,7 @@ async def test_a_decision_that_a_full_disk_did_not_flush_is_carried_out(
         )
         assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE, "once it is flushed"
         transactions = broker.node.transactions
-        await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
+        await until(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
         assert broker.node.replica_manager.get("t", 0).log.log_end_offset == 1, "a marker"
 
 
@@ -177,7 +170,7 @@ async def test_an_end_that_cannot_be_written_for_long_is_one_line_in_the_log(
             transactional_id="x", producer_id=producer_id, producer_epoch=0, committed=True
         )
         assert (await broker.ask(end, 3)).error_code == ErrorCode.NONE
-        await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
+        await until(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
         assert next(refusals, None) is None
         assert [each.args[0] for each in caplog.records if "completed yet" in each.msg] == ["x"]
 
@@ -237,7 +230,7 @@ async def test_markers_are_begun_again_after_a_mistake_of_ours(
         answer = (await broker.ask(end, 3)).error_code
         assert answer == (ErrorCode.COORDINATOR_NOT_AVAILABLE if nth == 1 else ErrorCode.NONE)
         transactions = broker.node.transactions
-        await eventually(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
+        await until(lambda: transactions.find("x").state is S.COMPLETE_COMMIT)
         partition = broker.node.replica_manager.get("t", 0)
         assert partition.last_stable_offset() == partition.log.log_end_offset == 1
     wrong = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
@@ -269,4 +262,4 @@ async def test_a_decision_in_a_log_that_opens_late_is_carried_out(
     async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
         assert broker.node.replica_manager.find(state, 0) is None
         partition = broker.node.replica_manager.get("t", 0)
-        await eventually(lambda: partition.log.log_end_offset == 1)
+        await until(lambda: partition.log.log_end_offset == 1)
