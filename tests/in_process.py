@@ -25,14 +25,13 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.data import (
     FetchPartition,
     FetchPartitionData,
-    FetchTopic,
     PartitionProduceData,
     PartitionProduceResponse,
-    TopicProduceData,
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic, CreatableTopicConfig
 from kafka_ds.protocol.types import message_info
 from kafka_ds.records.batch import Codec, Record, build_batch, iterate_headers, read_records
+from tests.requests import build
 
 LISTENER = "PLAINTEXT"
 NOW_MS = 1_700_000_000_000
@@ -257,10 +256,11 @@ def produce_request(
 ) -> ProduceRequest:
     """A request with one batch."""
     data = PartitionProduceData(index=partition, records=batch)
-    return ProduceRequest(
+    return build(
+        ProduceRequest,
         acks=acks,
         timeout_ms=1000,
-        topic_data=[TopicProduceData(name=topic, partition_data=[data], **fields)],
+        topic_data=[{"name": topic, "partition_data": [data], **fields}],
     )
 
 
@@ -284,9 +284,10 @@ def fetch_request(
         partition_max_bytes=partition_max_bytes,
         **(partition_fields or {}),
     )
-    return FetchRequest(
+    return build(
+        FetchRequest,
         max_wait_ms=max_wait_ms,
         min_bytes=min_bytes,
-        topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=[wanted, *more])],
+        topics=[{"topic": topic, "topic_id": topic_id, "partitions": [wanted, *more]}],
         **fields,
     )

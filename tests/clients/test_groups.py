@@ -20,10 +20,8 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetFetchRequestTopic,
 )
-from kafka_ds.protocol.messages.groups import JoinGroupRequestProtocol
 from tests.clients.group_members import (
     MEMBERS,
     LibrdkafkaMember,
@@ -33,6 +31,7 @@ from tests.clients.group_members import (
 from tests.clients.topics import create_topic
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker, wait_until
+from tests.requests import build
 
 PARTITIONS = 4
 SETTINGS = {
@@ -169,14 +168,15 @@ def test_a_member_that_vanishes_is_replaced_when_its_session_is_over(
 ) -> None:
     create_topic(groups.bootstrap, topic, partitions=PARTITIONS)
     with RawClient(groups.bootstrap) as client:
-        request = JoinGroupRequest(
+        request = build(
+            JoinGroupRequest,
             group_id=topic,
             session_timeout_ms=1_000,
             rebalance_timeout_ms=1_000,
             member_id="",
             protocol_type="consumer",
             protocols=[
-                JoinGroupRequestProtocol(name=name, metadata=b"\0\0\0\0\0\0\xff\xff\xff\xff")
+                {"name": name, "metadata": b"\0\0\0\0\0\0\xff\xff\xff\xff"}
                 for name in ("range", "roundrobin")
             ],
         )
@@ -312,10 +312,11 @@ def commit_on(bootstrap: str, topic: str, offset: int) -> int:
             partition = OffsetCommitRequestPartition(
                 partition_index=0, committed_offset=offset, committed_metadata=None
             )
-            request = OffsetCommitRequest(
+            request = build(
+                OffsetCommitRequest,
                 group_id=topic,
                 member_id="",
-                topics=[OffsetCommitRequestTopic(name=topic, partitions=[partition])],
+                topics=[{"name": topic, "partitions": [partition]}],
             )
             try:
                 response = client.ask(request, 8)

@@ -20,25 +20,21 @@ from kafka_ds.protocol.messages import (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
-from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceData
+from kafka_ds.protocol.messages.data import PartitionProduceData
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetFetchRequestTopic,
 )
 from kafka_ds.protocol.messages.replicas import (
     ReassignablePartition,
-    ReassignableTopic,
-    TopicPartitions,
 )
 from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 from kafka_ds.records.batch import Record, build_batch
 from tests.in_process import NOW_MS, Cluster, InProcess
 from tests.integration.transactional_client import RETRIABLE
+from tests.requests import build
 
 GROUP_TYPE, TRANSACTION_TYPE = 0, 1
 TIMEOUT_S = 120
@@ -134,11 +130,12 @@ class Transactions:
     def produce(self, batch: bytes, index: int) -> tuple[ProduceRequest, int]:
         """The request with a batch, and its version."""
         data = PartitionProduceData(index=index, records=batch)
-        request = ProduceRequest(
+        request = build(
+            ProduceRequest,
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=10_000,
-            topic_data=[TopicProduceData(name="t", partition_data=[data])],
+            topic_data=[{"name": "t", "partition_data": [data]}],
         )
         return request, 12 if self._second else 11
 
@@ -171,12 +168,13 @@ class Transactions:
         partition = TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=""
         )
-        request = TxnOffsetCommitRequest(
+        request = build(
+            TxnOffsetCommitRequest,
             transactional_id=self.transactional_id,
             group_id=group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+            topics=[{"name": "t", "partitions": [partition]}],
         )
         version = 5 if self._second else 4
         return code_of(await ask(self._cluster, GROUP_TYPE, group, request, version))
@@ -211,14 +209,16 @@ def leader(cluster: Cluster, topic: str, index: int) -> InProcess | None:
 async def move(cluster: Cluster, topic: str, index: int, *replicas: int) -> None:
     """Reassign a partition to its replicas in another order, and let the first of them lead."""
     partition = ReassignablePartition(partition_index=index, replicas=list(replicas))
-    request = AlterPartitionReassignmentsRequest(
-        topics=[ReassignableTopic(name=topic, partitions=[partition])]
+    request = build(
+        AlterPartitionReassignmentsRequest, topics=[{"name": topic, "partitions": [partition]}]
     )
     answer = await cluster.controller.ask(request, 0)
     assert answer.error_code == ErrorCode.NONE, answer
     wanted = cluster.nodes[replicas[0]]
-    elect = ElectLeadersRequest(
-        topic_partitions=[TopicPartitions(topic=topic, partitions=[index])], election_type=0
+    elect = build(
+        ElectLeadersRequest,
+        topic_partitions=[{"topic": topic, "partitions": [index]}],
+        election_type=0,
     )
     async with asyncio.timeout(TIMEOUT_S):
         while leader(cluster, topic, index) is not wanted:
@@ -231,20 +231,22 @@ async def commit_offset(cluster: Cluster, group: str, offset: int) -> ErrorCode:
     partition = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=""
     )
-    request = OffsetCommitRequest(
+    request = build(
+        OffsetCommitRequest,
         group_id=group,
         generation_id_or_member_epoch=-1,
         member_id="",
-        topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+        topics=[{"name": "t", "partitions": [partition]}],
     )
     return code_of(await ask(cluster, GROUP_TYPE, group, request, 8))
 
 
 async def committed_offset(cluster: Cluster, group: str) -> int:
     """The committed offset of t-0, after open transactions that may change it (KIP-447)."""
-    request = OffsetFetchRequest(
+    request = build(
+        OffsetFetchRequest,
         group_id=group,
-        topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])],
+        topics=[{"name": "t", "partition_indexes": [0]}],
         require_stable=True,
     )
     async with asyncio.timeout(TIMEOUT_S):

@@ -8,10 +8,10 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kafka_ds.protocol.messages import MetadataRequest
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.records.batch import iterate_headers, read_records
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerCluster
+from tests.requests import build
 
 TOPIC = "orders"
 
@@ -65,7 +65,7 @@ class Watcher:
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(120)
 
     def _partitions(self, node_id: int) -> list[Any]:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+        request = build(MetadataRequest, topics=[{"name": TOPIC}])
         with RawClient(self._brokers[node_id].bootstrap) as client:
             found: list[Any] = client.ask(request, 12).topics[0].partitions
         return found

@@ -6,13 +6,11 @@ from broker.log.log import Log
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterPartitionReassignmentsRequest, CreateTopicsRequest
-from kafka_ds.protocol.messages.replicas import ReassignablePartition, ReassignableTopic
 from kafka_ds.protocol.messages.topics import (
-    CreatableReplicaAssignment,
     CreatableTopic,
-    CreatableTopicConfig,
 )
 from tests.in_process import Cluster, batch_of
+from tests.requests import build
 from tests.unit.replica.followed_logs import content
 
 QUICK = {
@@ -25,13 +23,14 @@ QUICK = {
 
 async def create(cluster: Cluster, *replicas: int, name: str = "t", **configs: object) -> None:
     """Create a topic with one partition on these brokers; the first one leads."""
-    topic = CreatableTopic(
+    topic = build(
+        CreatableTopic,
         name=name,
         num_partitions=-1,
         replication_factor=-1,
-        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))],
+        assignments=[{"partition_index": 0, "broker_ids": list(replicas)}],
         configs=[
-            CreatableTopicConfig(name=config.replace("_", "."), value=str(value))
+            {"name": config.replace("_", "."), "value": str(value)}
             for config, value in configs.items()
         ],
     )
@@ -73,13 +72,14 @@ def has_followed(cluster: Cluster, node_id: int, log: Log) -> bool:
 
 
 async def reassign(cluster: Cluster, *replicas: int) -> None:
-    request = AlterPartitionReassignmentsRequest(
+    request = build(
+        AlterPartitionReassignmentsRequest,
         timeout_ms=10_000,
         topics=[
-            ReassignableTopic(
-                name="t",
-                partitions=[ReassignablePartition(partition_index=0, replicas=list(replicas))],
-            )
+            {
+                "name": "t",
+                "partitions": [{"partition_index": 0, "replicas": list(replicas)}],
+            }
         ],
     )
     answer = await cluster.controller.ask(request, 0)

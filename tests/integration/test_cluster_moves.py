@@ -16,8 +16,6 @@ from kafka_ds.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
 )
 from kafka_ds.protocol.messages.quorum import (
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
     FeatureUpdateKey,
 )
 from kafka_ds.protocol.messages.replicas import (
@@ -27,6 +25,7 @@ from kafka_ds.protocol.messages.replicas import (
 from tests.in_process import Cluster, InProcess, batch_of, in_process_cluster, values_of
 from tests.integration.cluster_admin import create, elect, partition
 from tests.loops import in_loop
+from tests.requests import build
 
 
 def in_sync(cluster: Cluster, index: int = 0) -> set[int]:
@@ -116,13 +115,14 @@ async def test_a_move_that_cannot_end_is_told_and_cancelled(tmp_path: Path) -> N
 async def test_everybody_tells_who_decides_who_follows_and_who_is_fenced(tmp_path: Path) -> None:
     async with in_process_cluster(tmp_path, 3) as cluster:
         controller = cluster.controller.node.config.node_id
-        request = DescribeQuorumRequest(
+        request = build(
+            DescribeQuorumRequest,
             topics=[
-                DescribeQuorumRequestTopicData(
-                    topic_name="__cluster_metadata",
-                    partitions=[DescribeQuorumRequestPartitionData(partition_index=0)],
-                )
-            ]
+                {
+                    "topic_name": "__cluster_metadata",
+                    "partitions": [{"partition_index": 0}],
+                }
+            ],
         )
         others = sorted(set(cluster.nodes) - {controller})
         for broker in cluster.nodes.values():

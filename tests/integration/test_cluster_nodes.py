@@ -27,7 +27,6 @@ from kafka_ds.protocol.messages import (
     ReadMetadataRequest,
     UnregisterBrokerRequest,
 )
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.topic.names import CLUSTER_MARK
 from tests.in_process import (
     Cluster,
@@ -38,6 +37,7 @@ from tests.in_process import (
     new_node,
 )
 from tests.loops import in_loop
+from tests.requests import build
 
 
 def leaders(broker: InProcess, topic: str) -> dict[int, int]:
@@ -94,7 +94,7 @@ async def test_a_topic_is_made_through_any_broker_and_led_by_all(tmp_path: Path)
 async def test_a_topic_that_a_client_asks_for_is_made_by_the_controller(tmp_path: Path) -> None:
     async with in_process_cluster(tmp_path, 2) as cluster:
         (other,) = cluster.others
-        request = MetadataRequest(topics=[MetadataRequestTopic(name="asked")])
+        request = build(MetadataRequest, topics=[{"name": "asked"}])
         answer = await other.ask(request, 12)
         assert answer.topics[0].error_code == ErrorCode.NONE
         assert answer.topics[0].partitions[0].leader_id in (1, 2)

@@ -21,12 +21,11 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
 )
 from kafka_ds.protocol.messages.groups import JoinGroupRequestProtocol
 from kafka_ds.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic
 from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
-from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.protocol.messages.transactions import WritableTxnMarker
 from kafka_ds.records.batch import iterate_headers, read_records
 from tests.in_process import Cluster, InProcess, in_process_cluster
 from tests.integration.coordinated import (
@@ -40,6 +39,7 @@ from tests.integration.coordinated import (
     move,
 )
 from tests.loops import in_loop
+from tests.requests import build
 
 NONE = ErrorCode.NONE
 SETTINGS = {
@@ -260,13 +260,14 @@ async def write_marker(
     transaction_version: int = 0,
 ) -> ErrorCode:
     """A marker for t-2 from a coordinator of this epoch."""
-    marker = WritableTxnMarker(
+    marker = build(
+        WritableTxnMarker,
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
         transaction_result=False,
         coordinator_epoch=coordinator_epoch,
         transaction_version=transaction_version,
-        topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[2])],
+        topics=[{"name": "t", "partition_indexes": [2]}],
     )
     answer = await broker.ask(WriteTxnMarkersRequest(markers=[marker]), 2)
     return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
@@ -451,11 +452,12 @@ async def test_a_commit_is_in_the_log_or_refused_when_its_coordinator_goes(tmp_p
         async def commit(offset: int) -> None:
             nonlocal promised
             partition.committed_offset = offset
-            request = OffsetCommitRequest(
+            request = build(
+                OffsetCommitRequest,
                 group_id="g",
                 generation_id_or_member_epoch=-1,
                 member_id="",
-                topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+                topics=[{"name": "t", "partitions": [partition]}],
             )
             broker = leader(cluster, OFFSETS, 0)
             if broker is None:

@@ -9,10 +9,10 @@ import pytest
 
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteTopicsRequest, MetadataRequest
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker
+from tests.requests import build
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def make_topic(client: RawClient, topic: str) -> bytes:
-    response = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name=topic)]), 12)
+    response = client.ask(build(MetadataRequest, topics=[{"name": topic}]), 12)
     assert response.topics[0].error_code == ErrorCode.NONE
     topic_id: bytes = response.topics[0].topic_id
     return topic_id

@@ -11,24 +11,24 @@ from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreateTopicsRequest
 from kafka_ds.protocol.messages.topics import (
-    CreatableReplicaAssignment,
     CreatableTopic,
-    CreatableTopicConfig,
 )
 from tests.in_process import Cluster, batch_of, fetch_request, in_process_cluster, values_of
 from tests.loops import in_loop
+from tests.requests import build
 
 QUICK = {"replica_fetch_backoff_ms": 20, "replica_fetch_wait_max_ms": 100}
 
 
 async def create(cluster: Cluster, *replicas: int, min_isr: int = 1) -> None:
     """Create topic "t" with one partition on these brokers; the first one leads."""
-    topic = CreatableTopic(
+    topic = build(
+        CreatableTopic,
         name="t",
         num_partitions=-1,
         replication_factor=-1,
-        assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=list(replicas))],
-        configs=[CreatableTopicConfig(name="min.insync.replicas", value=str(min_isr))],
+        assignments=[{"partition_index": 0, "broker_ids": list(replicas)}],
+        configs=[{"name": "min.insync.replicas", "value": str(min_isr)}],
     )
     answer = await cluster.controller.ask(CreateTopicsRequest(topics=[topic]), 7)
     assert answer.topics[0].error_code == ErrorCode.NONE, answer

@@ -32,15 +32,14 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.data import (
     FetchPartition,
-    FetchTopic,
     PartitionProduceData,
-    TopicProduceData,
 )
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.protocol.types import message_info
 from kafka_ds.records.batch import Record, build_batch
 from tests.processes import BrokerProcess, running_broker
+from tests.requests import build
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS_PER_BATCH = 10
@@ -118,10 +117,11 @@ def produce(client: Client, topic: str, count: int) -> int:
             for i in range(RECORDS_PER_BATCH)
         )
         data = PartitionProduceData(index=0, records=records)
-        request = ProduceRequest(
+        request = build(
+            ProduceRequest,
             acks=-1,
             timeout_ms=5000,
-            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+            topic_data=[{"name": topic, "partition_data": [data]}],
         )
         response = client.call(request, 9).responses[0].partition_responses[0]
         assert response.error_code == ErrorCode.NONE, response
@@ -131,8 +131,8 @@ def produce(client: Client, topic: str, count: int) -> int:
 
 def end_offset(client: Client, topic: str) -> int:
     wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
-    request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+    request = build(
+        ListOffsetsRequest, replica_id=-1, topics=[{"name": topic, "partitions": [wanted]}]
     )
     offset: int = client.call(request, 4).topics[0].partitions[0].offset
     return offset
@@ -140,11 +140,12 @@ def end_offset(client: Client, topic: str) -> int:
 
 def fetch_request(topic: str, offset: int, max_wait_ms: int) -> FetchRequest:
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    return FetchRequest(
+    return build(
+        FetchRequest,
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=1 << 20,
-        topics=[FetchTopic(topic=topic, partitions=[wanted])],
+        topics=[{"topic": topic, "partitions": [wanted]}],
     )
 
 

@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import InitProducerIdRequest, MetadataRequest
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.records.batch import Codec
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerProcess, running_broker
+from tests.requests import build
 
 SETTINGS = {"remote.log.storage.system.enable": "false"}
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -123,7 +123,7 @@ def test_a_record_that_is_too_large_is_refused_and_the_next_is_not(broker: Broke
 
 
 def make_topic(client: RawClient, topic: str) -> None:
-    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+    request = build(MetadataRequest, topics=[{"name": topic}])
     response = client.ask(request, 9)
     assert response.topics[0].error_code == ErrorCode.NONE
 

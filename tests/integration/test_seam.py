@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from kafka_ds.errors import DataLoss
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterPartitionReassignmentsRequest, DeleteRecordsRequest
-from kafka_ds.protocol.messages.replicas import ReassignablePartition, ReassignableTopic
+from kafka_ds.protocol.messages.replicas import ReassignablePartition
 from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
 from kafka_ds.source.batch import KafkaBatchReader
 from kafka_ds.source.filters.predicate import Predicate
@@ -39,6 +39,7 @@ from tests.integration.cluster_admin import create, elect, partition
 from tests.integration.tiered_replicas import TIERED
 from tests.loops import in_loop
 from tests.model_runs import SEEDS, examples
+from tests.requests import build
 from tests.unit.source.made_plans import schema
 
 PARTITIONS = 2
@@ -145,8 +146,8 @@ class World:
         )
         turned = [n for n in (1, 2) if n != state.leader] + [state.leader]
         wanted = ReassignablePartition(partition_index=index, replicas=turned)
-        request = AlterPartitionReassignmentsRequest(
-            topics=[ReassignableTopic(name="t", partitions=[wanted])]
+        request = build(
+            AlterPartitionReassignmentsRequest, topics=[{"name": "t", "partitions": [wanted]}]
         )
         answer = await cluster.controller.ask(request, 1)
         assert answer.error_code == ErrorCode.NONE

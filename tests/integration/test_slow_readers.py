@@ -10,11 +10,11 @@ import pytest
 
 from kafka_ds.protocol.frame import decode_response, encode_request
 from kafka_ds.protocol.messages import FetchResponse, MetadataRequest
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from tests.in_process import batch_of, fetch_request, produce_request
 from tests.integration.raw_client import RawClient
 from tests.integration.secured_broker import HOST, TIMEOUT_S, Broker
 from tests.processes import wait_until
+from tests.requests import build
 
 VALUE = bytes(900_000)
 BATCHES = 12
@@ -26,7 +26,7 @@ ELSEWHERE_BYTES_MAX = 6 << 20
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with Broker(tmp_path_factory.mktemp("slow")) as running:
         with RawClient(running.bootstrap("PLAINTEXT")) as client:
-            client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 12)
+            client.ask(build(MetadataRequest, topics=[{"name": "t"}]), 12)
             for _ in range(BATCHES):
                 written = client.ask(produce_request("t", batch_of([VALUE])), 9)
                 assert not written.responses[0].partition_responses[0].error_code

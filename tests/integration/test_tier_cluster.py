@@ -19,8 +19,7 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest, MetadataRequest
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
-from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.protocol.messages.data import FetchPartition
 from kafka_ds.topic.names import CLUSTER_METADATA
 from tests.in_process import records_of
 from tests.integration.raw_client import RawClient
@@ -33,6 +32,7 @@ from tests.integration.tier_broker import (
     tiered_end,
 )
 from tests.processes import BrokerCluster, BrokerProcess, cluster, wait_until
+from tests.requests import build
 
 TOPIC = "orders"
 PARTITIONS = 2
@@ -52,7 +52,7 @@ STEPS = ("before_commit", "after_commit")
 
 def metadata(broker: BrokerProcess, topic: str = TOPIC) -> dict[int, Any]:
     with RawClient(broker.bootstrap) as client:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+        request = build(MetadataRequest, topics=[{"name": topic}])
         found = client.ask(request, 12).topics[0].partitions
     return {each.partition_index: each for each in found}
 
@@ -82,11 +82,12 @@ def read_at(broker: BrokerProcess, partition: int, end: int, topic: str = TOPIC)
             wanted = FetchPartition(
                 partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
             )
-            request = FetchRequest(
+            request = build(
+                FetchRequest,
                 max_wait_ms=500,
                 min_bytes=1,
                 isolation_level=1,
-                topics=[FetchTopic(topic=topic, partitions=[wanted])],
+                topics=[{"topic": topic, "partitions": [wanted]}],
             )
             (data,) = client.ask(request, 12).responses[0].partitions
             assert data.error_code == ErrorCode.NONE, ErrorCode(data.error_code)

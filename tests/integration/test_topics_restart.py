@@ -12,6 +12,7 @@ from kafka_ds.protocol.messages import MetadataRequest
 from tests.in_process import batch_of, fetch_request, produce_request, values_of
 from tests.integration.raw_client import RawClient
 from tests.processes import BrokerDied, BrokerProcess, running_broker, wait_until
+from tests.requests import build
 
 SETTINGS = {"remote.log.storage.system.enable": "false"}
 
@@ -178,11 +179,11 @@ def test_a_lost_disk_loses_only_what_was_not_in_the_lake(tmp_path: Path) -> None
 
 def offset_of(client: RawClient, timestamp: int) -> int:
     from kafka_ds.protocol.messages import ListOffsetsRequest
-    from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+    from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
 
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-    request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name="a", partitions=[wanted])]
+    request = build(
+        ListOffsetsRequest, replica_id=-1, topics=[{"name": "a", "partitions": [wanted]}]
     )
     found = client.ask(request, 11).topics[0].partitions[0]
     assert found.error_code in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -14,12 +14,13 @@ from kafka_ds.protocol.messages import (
     WriteTxnMarkersRequest,
 )
 from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
-from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
+from kafka_ds.protocol.messages.transactions import WritableTxnMarker
 from tests.clients.topics import create_topic
 from tests.clients.transactional_reads import read_committed, read_uncommitted
 from tests.integration.raw_client import RawClient
 from tests.integration.transactional_client import TransactionalClient
 from tests.processes import BrokerProcess, running_broker
+from tests.requests import build
 
 NONE = ErrorCode.NONE
 
@@ -136,11 +137,12 @@ def test_an_operator_ends_a_transaction_that_hangs(
 def _marker(
     topic: str, client: TransactionalClient, coordinator_epoch: int, epoch: int
 ) -> WriteTxnMarkersRequest:
-    marker = WritableTxnMarker(
+    marker = build(
+        WritableTxnMarker,
         producer_id=client.producer_id,
         producer_epoch=epoch,
         transaction_result=False,
-        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
+        topics=[{"name": topic, "partition_indexes": [0]}],
         coordinator_epoch=coordinator_epoch,
     )
     return WriteTxnMarkersRequest(markers=[marker])

@@ -10,12 +10,13 @@ import pytest
 
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest
-from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
+from kafka_ds.protocol.messages.data import FetchPartition
 from kafka_ds.records.batch import iterate_headers
 from tests.integration.raw_client import RawClient
 from tests.integration.tier_broker import broker_process, consume, create_topic, table
 from tests.integration.transactional_client import TransactionalClient
 from tests.processes import BrokerProcess, wait_until
+from tests.requests import build
 
 TOPIC = "payments"
 BATCH = 100
@@ -114,10 +115,11 @@ def cold_markers(bootstrap: str, end: int) -> list[int]:
     with RawClient(bootstrap) as client:
         while position < end:
             wanted = FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1 << 20)
-            request = FetchRequest(
+            request = build(
+                FetchRequest,
                 max_wait_ms=1000,
                 min_bytes=1,
-                topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+                topics=[{"topic": TOPIC, "partitions": [wanted]}],
             )
             data = client.ask(request, 12).responses[0].partitions[0]
             assert data.error_code == ErrorCode.NONE

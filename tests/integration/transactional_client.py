@@ -18,15 +18,14 @@ from kafka_ds.protocol.messages import (
     ProduceRequest,
     TxnOffsetCommitRequest,
 )
-from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceData
+from kafka_ds.protocol.messages.data import PartitionProduceData
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestTopic
 from kafka_ds.protocol.messages.transactions import (
-    AddPartitionsToTxnTopic,
     TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 from kafka_ds.records.batch import Record, build_batch
 from tests.integration.raw_client import RawClient
+from tests.requests import build
 
 TIMEOUT_S = 120
 RETRIABLE = frozenset(
@@ -90,13 +89,12 @@ class TransactionalClient:
         return answer
 
     def add(self, *partitions: int) -> ErrorCode:
-        request = AddPartitionsToTxnRequest(
+        request = build(
+            AddPartitionsToTxnRequest,
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=self._topic, partitions=list(partitions))
-            ],
+            v3_and_below_topics=[{"name": self._topic, "partitions": list(partitions)}],
         )
         answer = self._client.ask(request, 3)
         results = answer.results_by_topic_v3_and_below[0].results_by_partition
@@ -114,11 +112,12 @@ class TransactionalClient:
             is_transactional=True,
         )
         data = PartitionProduceData(index=partition, records=batch)
-        request = ProduceRequest(
+        request = build(
+            ProduceRequest,
             transactional_id=self._id,
             acks=-1,
             timeout_ms=5_000,
-            topic_data=[TopicProduceData(name=self._topic, partition_data=[data])],
+            topic_data=[{"name": self._topic, "partition_data": [data]}],
         )
         answer = self._client.ask(request, 12 if self._second else 11)
         code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
@@ -141,12 +140,13 @@ class TransactionalClient:
         partition = TxnOffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=None
         )
-        request = TxnOffsetCommitRequest(
+        request = build(
+            TxnOffsetCommitRequest,
             transactional_id=self._id,
             group_id=group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=self._topic, partitions=[partition])],
+            topics=[{"name": self._topic, "partitions": [partition]}],
         )
         return _until_settled(
             lambda: (

@@ -15,11 +15,11 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
 from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
-    OwnedTopicPartitions,
     encode_subscription,
 )
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from tests.peer.group_talks import Talk, commit, delete_offsets, heartbeat, join, leave, sync
+from tests.requests import build
 
 
 def beat(group: str, member: str, epoch: int, **more: Any) -> Any:
@@ -157,9 +157,10 @@ def old_members(talk: Talk) -> None:
     talk.ask("a", beat("c3", "a", 0), 1)
 
     def said(*owned: int, generation: int = -1) -> Any:
-        subscription = ConsumerProtocolSubscription(
+        subscription = build(
+            ConsumerProtocolSubscription,
             topics=["t"],
-            owned_partitions=[OwnedTopicPartitions(topic="t", partitions=list(owned))],
+            owned_partitions=[{"topic": "t", "partitions": list(owned)}],
             generation_id=generation,
         )
         return {"protocols": (("range", encode_subscription(subscription, 3)),)}

@@ -28,24 +28,15 @@ from kafka_ds.protocol.messages import (
     OffsetFetchRequest,
     SyncGroupRequest,
 )
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
-)
-from kafka_ds.protocol.messages.groups import (
-    JoinGroupRequestProtocol,
-    MemberIdentity,
-    SyncGroupRequestAssignment,
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.protocol.types import NO_UUID
 from tests.integration.raw_client import RawClient
+from tests.requests import build
 
 # What both brokers are set to, beside what they have in common.
 SETTINGS = {
@@ -65,23 +56,25 @@ MEMBER_ID = re.compile(r"([a-z]+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 def join(group: str, member_id: str = "", instance: str | None = None, **more: Any) -> Any:
     given = more.pop("protocols", RANGE)
     defaults = {"protocol_type": "consumer", "session_timeout_ms": 30_000}
-    return JoinGroupRequest(
+    return build(
+        JoinGroupRequest,
         group_id=group,
         rebalance_timeout_ms=60_000,
         member_id=member_id,
         group_instance_id=instance,
-        protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in given],
+        protocols=[{"name": name, "metadata": data} for name, data in given],
         **{**defaults, **more},
     )
 
 
 def sync(group: str, member_id: str, generation: int, *assigned: str, **more: Any) -> Any:
     """With an assignment for each member that is named."""
-    return SyncGroupRequest(
+    return build(
+        SyncGroupRequest,
         group_id=group,
         generation_id=generation,
         member_id=member_id,
-        assignments=[SyncGroupRequestAssignment(member_id=m, assignment=b"part") for m in assigned],
+        assignments=[{"member_id": m, "assignment": b"part"} for m in assigned],
         **{"protocol_type": "consumer", "protocol_name": "range", **more},
     )
 
@@ -96,10 +89,11 @@ def heartbeat(group: str, member_id: str, generation: int, instance: str | None 
 
 
 def leave(group: str, *members: tuple[str, str | None]) -> Any:
-    return LeaveGroupRequest(
+    return build(
+        LeaveGroupRequest,
         group_id=group,
         member_id=members[0][0] if members else "",
-        members=[MemberIdentity(member_id=m, group_instance_id=i) for m, i in members],
+        members=[{"member_id": m, "group_instance_id": i} for m, i in members],
     )
 
 
@@ -111,11 +105,12 @@ def commit(group: str, offset: int, member_id: str = "", generation: int = -1, *
         committed_leader_epoch=0,
         committed_metadata=more.pop("metadata", None),
     )
-    return OffsetCommitRequest(
+    return build(
+        OffsetCommitRequest,
         group_id=group,
         generation_id_or_member_epoch=generation,
         member_id=member_id,
-        topics=[OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=[partition])],
+        topics=[{"name": topic, "topic_id": topic_id, "partitions": [partition]}],
         **more,
     )
 
@@ -136,12 +131,13 @@ def fetch_many(groups: dict[str, dict[Any, list[int]] | None], **more: Any) -> A
             return OffsetFetchRequestTopics(topic_id=name, partition_indexes=partitions)
         return OffsetFetchRequestTopics(name=name, partition_indexes=partitions)
 
-    return OffsetFetchRequest(
+    return build(
+        OffsetFetchRequest,
         groups=[
-            OffsetFetchRequestGroup(
-                group_id=group,
-                topics=None if topics is None else [topic(*item) for item in topics.items()],
-            )
+            {
+                "group_id": group,
+                "topics": None if topics is None else [topic(*item) for item in topics.items()],
+            }
             for group, topics in groups.items()
         ],
         **more,
@@ -149,13 +145,14 @@ def fetch_many(groups: dict[str, dict[Any, list[int]] | None], **more: Any) -> A
 
 
 def delete_offsets(group: str, topics: dict[str, list[int]]) -> Any:
-    return OffsetDeleteRequest(
+    return build(
+        OffsetDeleteRequest,
         group_id=group,
         topics=[
-            OffsetDeleteRequestTopic(
-                name=name,
-                partitions=[OffsetDeleteRequestPartition(partition_index=i) for i in partitions],
-            )
+            {
+                "name": name,
+                "partitions": [{"partition_index": i} for i in partitions],
+            }
             for name, partitions in topics.items()
         ],
     )
@@ -184,7 +181,7 @@ class Talk:
             for name in TOPICS
         ]
         client.ask(CreateTopicsRequest(timeout_ms=5_000, topics=wanted), 5)
-        asked = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in TOPICS])
+        asked = build(MetadataRequest, topics=[{"name": name} for name in TOPICS])
         while any(topic.error_code for topic in client.ask(asked, 12).topics):
             time.sleep(0.1)
         self.topic_ids = {t.name: t.topic_id for t in client.ask(asked, 12).topics}

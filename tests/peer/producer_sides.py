@@ -13,8 +13,8 @@ from kafka_ds.protocol.messages import (
     FindCoordinatorRequest,
     ListOffsetsRequest,
 )
-from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.data import FetchPartition
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
 from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.records.batch import (
     HEADER_BYTES,
@@ -30,6 +30,7 @@ from tests.peer.pair_cases import Case
 from tests.peer.pair_sides import TRANSIENT, Side
 from tests.peer.pair_values import PRODUCERS_FROM
 from tests.processes import wait_until
+from tests.requests import build
 
 NAMED_FROM = PRODUCERS_FROM + 1_000
 NOT_ENOUGH_REPLICAS = 19
@@ -76,8 +77,8 @@ class ProducerSide(Side):
 
     def _leads(self, topic: str, partitions: int) -> bool:
         asked = [ListOffsetsPartition(partition_index=i, timestamp=-1) for i in range(partitions)]
-        request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=asked)]
+        request = build(
+            ListOffsetsRequest, replica_id=-1, topics=[{"name": topic, "partitions": asked}]
         )
         (found,) = self.client.ask(request, 5).topics
         is_known = any(t.name == topic and not t.error_code for t in self.topics())
@@ -133,12 +134,13 @@ class ProducerSide(Side):
         wanted = FetchPartition(
             partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
         )
-        request = FetchRequest(
+        request = build(
+            FetchRequest,
             max_wait_ms=0,
             min_bytes=0,
             max_bytes=1 << 20,
             isolation_level=isolation_level,
-            topics=[FetchTopic(topic=topic, partitions=[wanted])],
+            topics=[{"topic": topic, "partitions": [wanted]}],
         )
         (found,) = self.client.ask(request, 12).responses[0].partitions
         assert not found.error_code, found

@@ -39,20 +39,19 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
+from kafka_ds.protocol.messages.offsets import ListOffsetsPartition
 from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
 from kafka_ds.protocol.messages.transactions import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
     TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
     WritableTxnMarker,
-    WritableTxnMarkerTopic,
 )
 from kafka_ds.records.batch import Record, build_batch
 from tests.peer.group_talks import commit, delete_offsets
 from tests.peer.pair_cases import Case
 from tests.peer.pair_values import WRITTEN_MS, symbol
+from tests.requests import build
 
 TIMEOUT_MS = 600_000
 PARTITIONS = 2
@@ -312,12 +311,13 @@ class TransactionWalk:
             )
             for index in draw.choice(([0], [1], [0, 1], [0, 7]))
         ]
-        request = TxnOffsetCommitRequest(
+        request = build(
+            TxnOffsetCommitRequest,
             transactional_id=name,
             group_id=self._group,
             producer_id=who.id,
             producer_epoch=who.epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=self.topic, partitions=partitions)],
+            topics=[{"name": self.topic, "partitions": partitions}],
         )
         if self._has_group and self._is_rare(0.15):
             request.member_id, request.generation_id = draw.choice((("m", 1), ("m", -1), ("", 1)))
@@ -341,17 +341,14 @@ class TransactionWalk:
         """A marker by hand."""
         name, who = self._who()
         now = self._now.get(name, who)
-        marker = WritableTxnMarker(
+        marker = build(
+            WritableTxnMarker,
             producer_id=who.id,
             producer_epoch=min(who.epoch, now.epoch),
             transaction_result=self._is_rare(0.3),
             coordinator_epoch=self._random.choice((0, 0, -1)),
             transaction_version=self._random.choice((0, 1, 2)),
-            topics=[
-                WritableTxnMarkerTopic(
-                    name=self.topic, partition_indexes=[self._random.choice((0, 1, 7))]
-                )
-            ],
+            topics=[{"name": self.topic, "partition_indexes": [self._random.choice((0, 1, 7))]}],
         )
         return WriteTxnMarkersRequest(markers=[marker])
 
@@ -381,10 +378,11 @@ class TransactionWalk:
             ListOffsetsPartition(partition_index=index, timestamp=self._random.choice((-1, -3)))
             for index in range(PARTITIONS)
         ]
-        return ListOffsetsRequest(
+        return build(
+            ListOffsetsRequest,
             replica_id=-1,
             isolation_level=self._random.choice((0, 1)),
-            topics=[ListOffsetsTopic(name=self.topic, partitions=partitions)],
+            topics=[{"name": self.topic, "partitions": partitions}],
         )
 
     # -- the group ---------------------------------------------------------------------------------------

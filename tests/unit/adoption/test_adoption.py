@@ -35,7 +35,6 @@ from kafka_ds.protocol.messages.persisted_metadata import (
     ClientQuotaRecord,
     ConfigRecord,
     EndTransactionRecord,
-    MetadataQuotaEntity,
     PartitionChangeRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
@@ -44,6 +43,7 @@ from kafka_ds.protocol.messages.persisted_metadata import (
 from kafka_ds.records.batch import Record, build_batch
 from tests.in_process import InProcess, in_process, values_of
 from tests.loops import in_loop
+from tests.requests import build
 from tests.unit.adoption.kafka_folders import (
     CLUSTER_ID,
     NOW_MS,
@@ -98,8 +98,9 @@ def kraft_folder(folder: Path) -> KafkaFolder:
                 operation=3,
                 permission_type=3,
             ),
-            ClientQuotaRecord(
-                entity=[MetadataQuotaEntity(entity_type="user", entity_name="ann")],
+            build(
+                ClientQuotaRecord,
+                entity=[{"entity_type": "user", "entity_name": "ann"}],
                 key="producer_byte_rate",
                 value=1e6,
                 remove=False,

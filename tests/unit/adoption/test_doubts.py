@@ -17,10 +17,10 @@ from broker.metadata.security_image import in_order
 from kafka_ds.protocol.messages.persisted_metadata import (
     ClientQuotaRecord,
     ConfigRecord,
-    MetadataQuotaEntity,
     PartitionChangeRecord,
 )
 from kafka_ds.records.batch import Record, build_batch, read_header
+from tests.requests import build
 from tests.unit.adoption.kafka_folders import (
     CLUSTER_ID,
     NOW_MS,
@@ -229,10 +229,9 @@ def test_a_quota_is_the_same_in_whatever_order_its_parts_are(tmp_path: Path) -> 
     parts = {"user": "ann", "client-id": "app"}
 
     def record(*types: str, key: str = "producer_byte_rate", remove: bool = False) -> Any:
-        return ClientQuotaRecord(
-            entity=[
-                MetadataQuotaEntity(entity_type=each, entity_name=parts[each]) for each in types
-            ],
+        return build(
+            ClientQuotaRecord,
+            entity=[{"entity_type": each, "entity_name": parts[each]} for each in types],
             key=key,
             value=1e6,
             remove=remove,

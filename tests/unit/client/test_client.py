@@ -39,9 +39,7 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.data import FetchableTopicResponse, FetchPartitionData
 from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
     OffsetForLeaderEpochEndOffset,
-    OffsetForLeaderTopicResult,
 )
 from kafka_ds.records.batch import (
     ControlType,
@@ -51,6 +49,7 @@ from kafka_ds.records.batch import (
     read_header,
 )
 from tests.processes import wait_until
+from tests.requests import build
 from tests.unit.source.source_broker import CLOSE, SILENCE, TOPIC_ID, ScriptedBroker, scripted
 
 P = ("t", 0)
@@ -71,7 +70,7 @@ def listed(offset: int = 5, code: int = 0) -> ListOffsetsResponse:
     partition = ListOffsetsPartitionResponse(
         partition_index=0, offset=offset, leader_epoch=0, error_code=code
     )
-    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[partition])])
+    return build(ListOffsetsResponse, topics=[{"name": "t", "partitions": [partition]}])
 
 
 def fetched(records: bytes = b"", code: int = 0) -> FetchResponse:
@@ -446,9 +445,7 @@ def test_a_chunk_is_not_lost_with_the_connection_for_the_next(
 @pytest.mark.parametrize(("end_offset", "diverged"), [(10, False), (12, False), (9, True)])
 def test_a_new_leader_must_hold_what_was_planned(end_offset: int, diverged: bool) -> None:
     end = OffsetForLeaderEpochEndOffset(partition=0, leader_epoch=3, end_offset=end_offset)
-    epochs = OffsetForLeaderEpochResponse(
-        topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])]
-    )
+    epochs = build(OffsetForLeaderEpochResponse, topics=[{"topic": "t", "partitions": [end]}])
 
     def script(request: Any) -> Any:
         if isinstance(request, MetadataRequest):

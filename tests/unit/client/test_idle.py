@@ -12,8 +12,9 @@ from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientSettings, parse_settings
 from kafka_ds.protocol.messages import ApiVersionsRequest, ProduceRequest, ProduceResponse
-from kafka_ds.protocol.messages.data import PartitionProduceResponse, TopicProduceResponse
+from kafka_ds.protocol.messages.data import PartitionProduceResponse
 from kafka_ds.records.batch import Record, build_batch
+from tests.requests import build
 from tests.unit.source.source_broker import ScriptedBroker, scripted
 
 MINUTE_S = 60.0
@@ -62,9 +63,7 @@ def test_nor_is_a_producers(monkeypatch: pytest.MonkeyPatch) -> None:
         if not isinstance(request, ProduceRequest):
             return None
         taken = PartitionProduceResponse(index=0, error_code=0, base_offset=0)
-        return ProduceResponse(
-            responses=[TopicProduceResponse(name="t", partition_responses=[taken])]
-        )
+        return build(ProduceResponse, responses=[{"name": "t", "partition_responses": [taken]}])
 
     with scripted(script) as broker:
         given = parse_producer_settings(settings(broker))

@@ -17,18 +17,13 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import BrokerUnreachable, NotDelivered
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import MetadataResponse, ProduceRequest, ProduceResponse
-from kafka_ds.protocol.messages.cluster import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 from kafka_ds.protocol.messages.data import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
-    TopicProduceResponse,
 )
 from kafka_ds.records.batch import Codec, Record, build_batch, read_header, read_records
+from tests.requests import build
 from tests.unit.source.source_broker import CLOSE, TOPIC_ID, ScriptedBroker, scripted
 
 # What a broker does with the next request: a code, or CLOSE.
@@ -80,9 +75,7 @@ def answer(
     partition = PartitionProduceResponse(
         index=0, error_code=code, base_offset=base_offset, record_errors=listed
     )
-    return ProduceResponse(
-        responses=[TopicProduceResponse(name="t", partition_responses=[partition])]
-    )
+    return build(ProduceResponse, responses=[{"name": "t", "partition_responses": [partition]}])
 
 
 def appended_but_unanswered(log: Log, request: ProduceRequest) -> Fate:
@@ -277,31 +270,30 @@ class MovedTopic:
                     index=given.index, error_code=code, base_offset=base_offset
                 )
             )
-        return ProduceResponse(
-            responses=[TopicProduceResponse(name="t", partition_responses=found)]
-        )
+        return build(ProduceResponse, responses=[{"name": "t", "partition_responses": found}])
 
     def _metadata(self) -> MetadataResponse:
-        return MetadataResponse(
+        return build(
+            MetadataResponse,
             brokers=[
-                MetadataResponseBroker(node_id=n, host="127.0.0.1", port=broker.port)
+                {"node_id": n, "host": "127.0.0.1", "port": broker.port}
                 for n, broker in enumerate(self.brokers, 1)
             ],
             topics=[
-                MetadataResponseTopic(
-                    name="t",
-                    topic_id=TOPIC_ID,
-                    partitions=[
-                        MetadataResponsePartition(
-                            partition_index=n,
-                            leader_id=self.leader,
-                            leader_epoch=0,
-                            replica_nodes=[1, 2],
-                            isr_nodes=[1, 2],
-                        )
+                {
+                    "name": "t",
+                    "topic_id": TOPIC_ID,
+                    "partitions": [
+                        {
+                            "partition_index": n,
+                            "leader_id": self.leader,
+                            "leader_epoch": 0,
+                            "replica_nodes": [1, 2],
+                            "isr_nodes": [1, 2],
+                        }
                         for n in (0, 1)
                     ],
-                )
+                }
             ],
         )
 

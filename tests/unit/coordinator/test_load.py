@@ -21,10 +21,10 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
 )
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process
 from tests.loops import in_loop
+from tests.requests import build
 
 SETTINGS = {
     "offsets_topic_num_partitions": 2,
@@ -59,11 +59,12 @@ async def commit(broker: InProcess, offset: int) -> Any:
     partition = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=offset, committed_metadata=""
     )
-    request = OffsetCommitRequest(
+    request = build(
+        OffsetCommitRequest,
         group_id="g",
         generation_id_or_member_epoch=-1,
         member_id="",
-        topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
+        topics=[{"name": "t", "partitions": [partition]}],
     )
     return (await broker.ask(request, 9)).topics[0].partitions[0]
 

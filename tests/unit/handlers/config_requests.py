@@ -8,13 +8,11 @@ from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsRequest,
 )
 from kafka_ds.protocol.messages.configs import (
-    AlterableConfig,
-    AlterConfigsResource,
     DescribeConfigsResource,
-    IncrementalAlterableConfig,
     IncrementalAlterConfigsResource,
 )
 from tests.in_process import InProcess
+from tests.requests import build
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -24,11 +22,12 @@ Change = tuple[str, int, str | None]
 
 
 def resource(kind: int, name: str, *changes: Change) -> IncrementalAlterConfigsResource:
-    return IncrementalAlterConfigsResource(
+    return build(
+        IncrementalAlterConfigsResource,
         resource_type=kind,
         resource_name=name,
         configs=[
-            IncrementalAlterableConfig(name=key, config_operation=operation, value=value)
+            {"name": key, "config_operation": operation, "value": value}
             for key, operation, value in changes
         ],
     )
@@ -46,16 +45,17 @@ async def change(
 
 
 async def replace(broker: InProcess, name: str, version: int = 2, **configs: str) -> Any:
-    request = AlterConfigsRequest(
+    request = build(
+        AlterConfigsRequest,
         resources=[
-            AlterConfigsResource(
-                resource_type=TOPIC,
-                resource_name=name,
-                configs=[
-                    AlterableConfig(name=key.replace("_", "."), value=value)
+            {
+                "resource_type": TOPIC,
+                "resource_name": name,
+                "configs": [
+                    {"name": key.replace("_", "."), "value": value}
                     for key, value in configs.items()
                 ],
-            )
+            }
         ],
         validate_only=False,
     )

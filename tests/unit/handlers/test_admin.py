@@ -19,10 +19,7 @@ from kafka_ds.protocol.messages import (
     UpdateFeaturesRequest,
 )
 from kafka_ds.protocol.messages.quorum import (
-    Cursor,
     DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-    DescribeTopicPartitionsTopicRequest,
     FeatureUpdateKey,
 )
 from kafka_ds.protocol.messages.replicas import (
@@ -33,6 +30,7 @@ from kafka_ds.protocol.messages.replicas import (
 )
 from tests.in_process import InProcess, batch_of, in_process
 from tests.loops import in_loop
+from tests.requests import build
 
 
 @pytest.mark.parametrize("version", range(1, 6))
@@ -113,12 +111,9 @@ async def test_nothing_moves(memory_path: Path, version: int) -> None:
 async def test_a_quorum_of_one(memory_path: Path, version: int) -> None:
     async with in_process(memory_path) as broker:
         partitions = [DescribeQuorumRequestPartitionData(partition_index=i) for i in (0, 1)]
-        request = DescribeQuorumRequest(
-            topics=[
-                DescribeQuorumRequestTopicData(
-                    topic_name="__cluster_metadata", partitions=partitions
-                )
-            ]
+        request = build(
+            DescribeQuorumRequest,
+            topics=[{"topic_name": "__cluster_metadata", "partitions": partitions}],
         )
         before = (await broker.ask(request, version)).topics[0].partitions[0]
         await broker.create("t")
@@ -191,8 +186,9 @@ async def pages(broker: InProcess, names: list[str], limit: int) -> list[list[tu
     found: list[list[tuple[str, int]]] = []
     cursor = None
     while cursor is not None or not found:
-        request = DescribeTopicPartitionsRequest(
-            topics=[DescribeTopicPartitionsTopicRequest(name=name) for name in names],
+        request = build(
+            DescribeTopicPartitionsRequest,
+            topics=[{"name": name} for name in names],
             response_partition_limit=limit,
             cursor=cursor,
         )
@@ -216,8 +212,8 @@ async def test_topics_come_in_pages(memory_path: Path) -> None:
             assert all(len(page) == limit for page in split[:-1])
             assert len(split) == -(-len(everything) // limit)
         assert await pages(broker, ["c", "a"], 2) == [[("a", 0), ("a", 1)], [("c", 0)]]
-        request = DescribeTopicPartitionsRequest(
-            topics=[DescribeTopicPartitionsTopicRequest(name=n) for n in ("b", "none", "a/b")]
+        request = build(
+            DescribeTopicPartitionsRequest, topics=[{"name": n} for n in ("b", "none", "a/b")]
         )
         refused, b, none = (await broker.ask(request, 0)).topics
         assert (b.name, b.topic_id, b.error_code) == ("b", topic_id, 0)
@@ -240,8 +236,10 @@ async def test_a_cursor_whose_place_is_gone(
         await broker.create("c", 1)
         await broker.create("a", 1)
         await broker.create("aa", 1)
-        request = DescribeTopicPartitionsRequest(
-            topics=[], cursor=Cursor(topic_name=cursor[0], partition_index=cursor[1])
+        request = build(
+            DescribeTopicPartitionsRequest,
+            topics=[],
+            cursor={"topic_name": cursor[0], "partition_index": cursor[1]},
         )
         response = await broker.ask(request, 0)
         assert sum(len(topic.partitions) for topic in response.topics) == count

@@ -12,10 +12,10 @@ from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteTopicsRequest, FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartition
-from kafka_ds.protocol.messages.topics import DeleteTopicState
 from kafka_ds.records.batch import ControlType, end_transaction_marker
 from tests.in_process import NOW_MS, InProcess, batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns
+from tests.requests import build
 
 
 def append_own(broker: InProcess, batch: bytes) -> None:
@@ -156,7 +156,7 @@ async def test_deleting_the_topic_wakes_who_waits(memory_path: Path) -> None:
         named = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
         request = fetch_request("", 0, max_wait_ms=5000, topic_id=topic_id)
         identified = await park(broker, request, version=13)
-        delete = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=topic_id)], timeout_ms=1000)
+        delete = build(DeleteTopicsRequest, topics=[{"topic_id": topic_id}], timeout_ms=1000)
         await broker.ask(delete, 6)
         for task, code in (
             (named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -21,6 +21,7 @@ from tests.in_process import (
     values_of,
 )
 from tests.loops import in_loop
+from tests.requests import build
 from tests.unit.handlers.tiered_topics import FakeTier, tiered
 
 
@@ -66,11 +67,12 @@ async def test_budgets(memory_path: Path) -> None:
                 FetchPartition(partition=i, fetch_offset=0, partition_max_bytes=partition_max_bytes)
                 for i in range(3)
             ]
-            request = FetchRequest(
+            request = build(
+                FetchRequest,
                 max_wait_ms=0,
                 min_bytes=0,
                 max_bytes=max_bytes,
-                topics=[FetchTopic(topic="t", partitions=wanted)],
+                topics=[{"topic": "t", "partitions": wanted}],
             )
             response = await broker.ask(request, 12)
             return [len(values_of(p.records)) for p in response.responses[0].partitions]

@@ -21,13 +21,12 @@ from kafka_ds.protocol.messages.data import (
     FetchPartition,
     FetchPartitionData,
     FetchReplicaState,
-    FetchTopic,
-    ForgottenTopic,
 )
 from kafka_ds.records.batch import ControlType, end_transaction_marker, iterate_headers
 from tests.in_process import batch_of
 from tests.loops import in_loop, turns
 from tests.model_runs import examples
+from tests.requests import build
 from tests.unit.handlers.idle_bench import KEYS, TOPICS, Key, Side, encoded, outcome
 from tests.unit.replica.follower_desk import EPOCH
 
@@ -79,17 +78,16 @@ class Reader:
             self.untold.clear()
             self.forgotten.clear()
         state = FetchReplicaState(replica_id=self.replica_id, replica_epoch=self.broker_epoch)
-        return FetchRequest(
+        return build(
+            FetchRequest,
             replica_id=self.replica_id,
-            replica_state=state if self.is_follower else FetchReplicaState(),
+            replica_state=state if self.is_follower else {},
             isolation_level=self.isolation_level,
             session_id=self.session_id,
             session_epoch=self.epoch,
-            topics=[
-                FetchTopic(**self.name(key[0]), partitions=[self.wanted[key]]) for key in named
-            ],
+            topics=[{**self.name(key[0]), "partitions": [self.wanted[key]]} for key in named],
             forgotten_topics_data=[
-                ForgottenTopic(**self.name(topic), partitions=[index]) for topic, index in gone
+                {**self.name(topic), "partitions": [index]} for topic, index in gone
             ],
             **fields,
         )

@@ -15,10 +15,10 @@ from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsTopic,
     OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
 )
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process
 from tests.loops import in_loop
+from tests.requests import build
 
 Answer = tuple[int, int, int, int]
 
@@ -32,10 +32,11 @@ async def offset(
     wanted = ListOffsetsPartition(
         partition_index=options.pop("partition", 0), timestamp=timestamp, **options
     )
-    request = ListOffsetsRequest(
+    request = build(
+        ListOffsetsRequest,
         replica_id=replica,
         isolation_level=isolation,
-        topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
+        topics=[{"name": topic, "partitions": [wanted]}],
     )
     response = await broker.ask(request, version)
     (found,) = response.topics[0].partitions
@@ -116,8 +117,8 @@ async def test_what_cannot_be_answered(memory_path: Path) -> None:
             ErrorCode.UNKNOWN_LEADER_EPOCH
         )
         twice = [ListOffsetsPartition(partition_index=0, timestamp=-1)] * 2
-        request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=twice)]
+        request = build(
+            ListOffsetsRequest, replica_id=-1, topics=[{"name": "t", "partitions": twice}]
         )
         response = await broker.ask(request, 11)
         codes = [each.error_code for each in response.topics[0].partitions]
@@ -341,9 +342,7 @@ async def end_of(
     broker: InProcess, epoch: int, *, version: int = 4, current: int = -1, topic: str = "t"
 ) -> tuple[int, int, int]:
     wanted = OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
-    request = OffsetForLeaderEpochRequest(
-        topics=[OffsetForLeaderTopic(topic=topic, partitions=[wanted])]
-    )
+    request = build(OffsetForLeaderEpochRequest, topics=[{"topic": topic, "partitions": [wanted]}])
     response = await broker.ask(request, version)
     (found,) = response.topics[0].partitions
     assert found.partition == 0

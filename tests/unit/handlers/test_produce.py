@@ -12,10 +12,11 @@ from broker.server.dispatch import Unanswerable
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import encode_request
 from kafka_ds.protocol.messages import ProduceRequest
-from kafka_ds.protocol.messages.data import PartitionProduceData, TopicProduceData
+from kafka_ds.protocol.messages.data import PartitionProduceData
 from kafka_ds.records.batch import Codec, Record, TimestampType, build_batch
 from tests.in_process import LISTENER, batch_of, in_process, produce_request, values_of
 from tests.loops import in_loop
+from tests.requests import build
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -113,12 +114,13 @@ async def test_partitions_succeed_and_fail_alone(memory_path: Path) -> None:
             PartitionProduceData(index=1, records=bytes(bad)),
             PartitionProduceData(index=2, records=good),
         ]
-        request = ProduceRequest(
+        request = build(
+            ProduceRequest,
             acks=-1,
             timeout_ms=1000,
             topic_data=[
-                TopicProduceData(name="t", partition_data=data),
-                TopicProduceData(name="u", partition_data=data[:1]),
+                {"name": "t", "partition_data": data},
+                {"name": "u", "partition_data": data[:1]},
             ],
         )
         response = await broker.ask(request, 9)

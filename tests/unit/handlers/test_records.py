@@ -11,18 +11,19 @@ import pytest
 from broker.log.directories import directory
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteRecordsRequest, ListOffsetsRequest
-from kafka_ds.protocol.messages.offsets import EARLIEST, ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.protocol.messages.topics import DeleteRecordsPartition, DeleteRecordsTopic
+from kafka_ds.protocol.messages.offsets import EARLIEST, ListOffsetsPartition
+from kafka_ds.protocol.messages.topics import DeleteRecordsPartition
 from tests.in_process import InProcess, batch_of, in_process, records_of
 from tests.loops import in_loop, until
+from tests.requests import build
 
 
 async def delete(
     broker: InProcess, topic: str, offset: int, partition: int = 0, version: int = 2
 ) -> Any:
     wanted = DeleteRecordsPartition(partition_index=partition, offset=offset)
-    request = DeleteRecordsRequest(
-        topics=[DeleteRecordsTopic(name=topic, partitions=[wanted])], timeout_ms=1000
+    request = build(
+        DeleteRecordsRequest, topics=[{"name": topic, "partitions": [wanted]}], timeout_ms=1000
     )
     (answer,) = (await broker.ask(request, version)).topics
     assert answer.name == topic
@@ -31,8 +32,8 @@ async def delete(
 
 async def earliest(broker: InProcess, topic: str) -> int:
     wanted = ListOffsetsPartition(partition_index=0, timestamp=EARLIEST)
-    request = ListOffsetsRequest(
-        replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[wanted])]
+    request = build(
+        ListOffsetsRequest, replica_id=-1, topics=[{"name": topic, "partitions": [wanted]}]
     )
     offset: int = (await broker.ask(request, 7)).topics[0].partitions[0].offset
     return offset
@@ -124,8 +125,8 @@ async def test_a_full_directory_refuses_for_its_own_partitions_alone(
             write(disk, path, *words, **more)
 
         both = [DeleteRecordsPartition(partition_index=index, offset=1) for index in range(2)]
-        request = DeleteRecordsRequest(
-            topics=[DeleteRecordsTopic(name="t", partitions=both)], timeout_ms=1000
+        request = build(
+            DeleteRecordsRequest, topics=[{"name": "t", "partitions": both}], timeout_ms=1000
         )
         with monkeypatch.context() as patched:
             patched.setattr(directory, "replace", fails)

@@ -31,16 +31,15 @@ from kafka_ds.protocol.messages.security import (
     AclCreation,
     AlterQuotaEntryData,
     ComponentData,
-    DeleteAclsFilter,
     QuotaEntityData,
     QuotaOpData,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
-    UserName,
 )
 from kafka_ds.topic.names import CREDENTIALS
 from tests.in_process import InProcess, in_process
 from tests.loops import in_loop
+from tests.requests import build
 
 OPEN = {"authorizer_class_name": STANDARD_AUTHORIZER, "super_users": "User:ANONYMOUS"}
 TOPIC, GROUP, CLUSTER = 2, 3, 4
@@ -84,7 +83,7 @@ async def test_without_an_authorizer_there_are_no_acls(tmp_path: Path) -> None:
         assert codes(made.results) == [ErrorCode.SECURITY_DISABLED] * 2
         told = await broker.ask(DescribeAclsRequest(**named()), 3)
         assert (told.error_code, told.resources) == (ErrorCode.SECURITY_DISABLED, [])
-        gone = await broker.ask(DeleteAclsRequest(filters=[DeleteAclsFilter(**named())]), 3)
+        gone = await broker.ask(build(DeleteAclsRequest, filters=[{**named()}]), 3)
         assert codes(gone.filter_results) == [ErrorCode.SECURITY_DISABLED]
 
 
@@ -119,9 +118,7 @@ async def test_acls_are_made_found_and_deleted_and_survive_a_restart(tmp_path: P
             named(pattern=0),
             named("te", PREFIXED),
         ]
-        gone = await broker.ask(
-            DeleteAclsRequest(filters=[DeleteAclsFilter(**each) for each in filters]), 2
-        )
+        gone = await broker.ask(build(DeleteAclsRequest, filters=[{**each} for each in filters]), 2)
         assert codes(gone.filter_results) == [0, 0, ErrorCode.INVALID_REQUEST, 0]
         assert [len(each.matching_acls) for each in gone.filter_results] == [1, 0, 0, 1]
         assert await acls(broker) == everything[:1]
@@ -256,7 +253,7 @@ async def scram(broker: InProcess, *upsertions: ScramCredentialUpsertion,
 
 
 async def users(broker: InProcess, *names: str) -> dict[str, Any]:
-    request = DescribeUserScramCredentialsRequest(users=[UserName(name=name) for name in names])
+    request = build(DescribeUserScramCredentialsRequest, users=[{"name": name} for name in names])
     answer = await broker.ask(request, 0)
     return {
         each.user: each.error_code

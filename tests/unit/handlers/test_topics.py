@@ -21,12 +21,12 @@ from kafka_ds.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
-    CreatableTopicResult,
     DeleteTopicState,
 )
 from kafka_ds.protocol.types import NO_UUID
 from tests.in_process import InProcess, batch_of, in_process
 from tests.loops import in_loop
+from tests.requests import build
 
 
 def topic(name: str, **fields: Any) -> CreatableTopic:
@@ -302,7 +302,7 @@ async def test_a_topic_that_is_not_heard_of_yet_is_asked_for_again(
     async def made_elsewhere(*_: object) -> None:
         """Another broker has done it."""
 
-    made = CreateTopicsResponse(topics=[CreatableTopicResult(name="new", error_code=code)])
+    made = build(CreateTopicsResponse, topics=[{"name": "new", "error_code": code}])
     async with in_process(memory_path) as broker:
         with monkeypatch.context() as patched:
             patched.setattr(metadata, "guarded", lambda *_: made)

@@ -11,8 +11,8 @@ from broker.membership.metadata_fetcher import MetadataFetcher
 from broker.metadata.events import Event
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages import ReadMetadataRequest, ReadMetadataResponse
-from kafka_ds.protocol.messages.brokers import MetadataEntry
 from tests.loops import in_loop
+from tests.requests import build
 from tests.unit.controller.metadata_broker import Broker
 
 
@@ -29,12 +29,13 @@ class OnlyNext:
             raise PeerUnreachable("it is dead")
         image = self._broker.image
         entries = self._broker.driver.entries_after(request.after_version, 1 << 20)
-        return ReadMetadataResponse(
+        return build(
+            ReadMetadataResponse,
             error_code=0,
             controller_id=image.controller_id,
             controller_epoch=image.controller_epoch,
             last_version=image.version,
-            entries=[MetadataEntry(version=e.version, events=e.encoded) for e in entries or ()],
+            entries=[{"version": e.version, "events": e.encoded} for e in entries or ()],
         )
 
 

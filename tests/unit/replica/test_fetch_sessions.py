@@ -20,9 +20,8 @@ from kafka_ds.protocol.messages.data import (
     FetchEpochEndOffset,
     FetchPartition,
     FetchPartitionData,
-    FetchTopic,
-    ForgottenTopic,
 )
+from tests.requests import build
 
 T0 = 10_000
 IDS = bytes(range(16))
@@ -44,14 +43,15 @@ def asking(
     session: tuple[int, int] = (0, 0),
     forgotten: dict[str, list[int]] | None = None,
 ) -> FetchRequest:
-    return FetchRequest(
+    return build(
+        FetchRequest,
         max_wait_ms=0,
         min_bytes=1,
         session_id=session[0],
         session_epoch=session[1],
-        topics=[FetchTopic(topic=name, partitions=parts) for name, parts in wanted.items()],
+        topics=[{"topic": name, "partitions": parts} for name, parts in wanted.items()],
         forgotten_topics_data=[
-            ForgottenTopic(topic=name, partitions=gone) for name, gone in (forgotten or {}).items()
+            {"topic": name, "partitions": gone} for name, gone in (forgotten or {}).items()
         ],
     )
 
@@ -203,11 +203,12 @@ def test_names_and_ids_do_not_mix() -> None:
     number = opened(sessions)
     context = begin(sessions, asking({}, session=(number, 1)), by_id=True)
     assert context.error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
-    request = FetchRequest(
+    request = build(
+        FetchRequest,
         max_wait_ms=0,
         min_bytes=1,
         session_epoch=0,
-        topics=[FetchTopic(topic_id=IDS, partitions=[partition(0)])],
+        topics=[{"topic_id": IDS, "partitions": [partition(0)]}],
     )
     number = answer(begin(sessions, request, by_id=True), {}).session_id
     context = begin(sessions, asking({}, session=(number, 1)))

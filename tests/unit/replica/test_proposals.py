@@ -12,12 +12,9 @@ from broker.replica.leader.effects import ProposeIsr
 from broker.replica.leader.isr import Proposal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
-from kafka_ds.protocol.messages.brokers import (
-    AlterPartitionResponsePartition,
-    AlterPartitionResponseTopic,
-)
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop, pass_time, turns, until
+from tests.requests import build
 from tests.unit.replica.follower_desk import EPOCH, Desk, desk
 
 
@@ -38,14 +35,15 @@ class Controller:
             raise says
         if isinstance(says, ErrorCode):
             return AlterPartitionResponse(throttle_time_ms=0, error_code=says, topics=[])
-        return AlterPartitionResponse(
+        return build(
+            AlterPartitionResponse,
             throttle_time_ms=0,
             error_code=0,
             topics=[
-                AlterPartitionResponseTopic(
-                    topic_id=topic.topic_id,
-                    partitions=[
-                        AlterPartitionResponsePartition(
+                {
+                    "topic_id": topic.topic_id,
+                    "partitions": [
+                        {
                             **{
                                 "partition_index": each.partition_index,
                                 "error_code": 0,
@@ -55,10 +53,10 @@ class Controller:
                                 "partition_epoch": each.partition_epoch + 1,
                                 **says,
                             }
-                        )
+                        }
                         for each in topic.partitions
                     ],
-                )
+                }
                 for topic in request.topics
             ],
         )

@@ -49,18 +49,12 @@ from kafka_ds.protocol.messages import (
     OffsetFetchRequest,
     ProduceRequest,
 )
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
-from kafka_ds.protocol.messages.configs import DescribeConfigsResource
 from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
 from kafka_ds.protocol.messages.group_offsets import (
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
-from kafka_ds.protocol.messages.topics import CreatableTopic, DeleteTopicState
-from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
+from kafka_ds.protocol.messages.topics import CreatableTopic
 from kafka_ds.protocol.refusal import refusal_of
 from tests.in_process import (
     batch_of,
@@ -70,6 +64,7 @@ from tests.in_process import (
     produce_request,
 )
 from tests.loops import in_loop
+from tests.requests import build
 from tests.unit.security.acl_names import ALICE, CLUSTER, DENIED, GROUP, SETTINGS, TOPIC, TXN, allow
 from tests.wire.random_messages import random_message
 
@@ -168,8 +163,9 @@ def test_a_principal_travels_in_an_envelope() -> None:
 
 
 def metadata_of(*names: str, create: bool = False) -> MetadataRequest:
-    return MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in names],
+    return build(
+        MetadataRequest,
+        topics=[{"name": name} for name in names],
         allow_auto_topic_creation=create,
         include_topic_authorized_operations=True,
     )
@@ -190,7 +186,7 @@ async def test_topics_are_described_read_and_written_by_whom_acls_let(tmp_path: 
         assert [topic.error_code for topic in named.topics] == [0, DENIED, DENIED]
         bits = 1 << AclOperation.READ | 1 << AclOperation.WRITE | 1 << AclOperation.DESCRIBE
         assert named.topics[0].topic_authorized_operations == bits
-        by_id = MetadataRequest(topics=[MetadataRequestTopic(name=None, topic_id=closed_id)])
+        by_id = build(MetadataRequest, topics=[{"name": None, "topic_id": closed_id}])
         assert (await asks(by_id, 12)).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
         written = await asks(produce_request("open", batch_of([b"a"])), 9)
@@ -209,19 +205,20 @@ async def test_topics_are_described_read_and_written_by_whom_acls_let(tmp_path: 
         assert (await asks(fetch_request("open", 0), 12)).responses[0].partitions[0].error_code == 0
         closed = (await asks(fetch_request("closed", 0), 12)).responses[0].partitions[0]
         assert (closed.error_code, len(closed.records or b"")) == (DENIED, 0)
-        offsets = ListOffsetsRequest(
+        offsets = build(ListOffsetsRequest, 
             replica_id=-1,
             topics=[
-                ListOffsetsTopic(name=name, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+                {"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]}
                 for name in ("closed", "open")
             ],
         )  # fmt: skip
         told = {t.name: t.partitions[0].error_code for t in (await asks(offsets, 7)).topics}
         assert told == {"open": 0, "closed": DENIED}
-        gone = DeleteTopicsRequest(
+        gone = build(
+            DeleteTopicsRequest,
             topics=[
-                DeleteTopicState(name="open", topic_id=bytes(16)),
-                DeleteTopicState(name=None, topic_id=closed_id),
+                {"name": "open", "topic_id": bytes(16)},
+                {"name": None, "topic_id": closed_id},
             ],
             topic_names=[],
             timeout_ms=1000,
@@ -312,10 +309,10 @@ async def test_groups_transactions_and_the_cluster(
         assert found["h"] == ErrorCode.NONE
 
         await allow(broker, TOPIC, "a", AclOperation.READ)
-        commit = OffsetCommitRequest(member_id="", generation_id_or_member_epoch=-1, group_id="h",
+        commit = build(OffsetCommitRequest, member_id="", generation_id_or_member_epoch=-1, group_id="h",
             topics=[
-                OffsetCommitRequestTopic(name=name, partitions=[
-                    OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata=None)])
+                {"name": name, "partitions": [
+                    {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}]}
                 for name in ("a", "b")
             ],
         )  # fmt: skip
@@ -363,9 +360,9 @@ async def test_groups_transactions_and_the_cluster(
         refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert (await asks(named, 4)).error_code == refused
         await allow(broker, TXN, "t", AclOperation.WRITE)
-        adding = AddPartitionsToTxnRequest(
+        adding = build(AddPartitionsToTxnRequest, 
             v3_and_below_transactional_id="t", v3_and_below_producer_id=1, v3_and_below_producer_epoch=0,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("a", "b")],
+            v3_and_below_topics=[{"name": name, "partitions": [0]} for name in ("a", "b")],
         )  # fmt: skip
         results = (await asks(adding, 3)).results_by_topic_v3_and_below
         assert {each.name: each.results_by_partition[0].partition_error_code for each in results} == {
@@ -391,15 +388,12 @@ async def test_groups_transactions_and_the_cluster(
         assert (await asks(metadata_of("new", create=True), 9)).topics[
             0
         ].error_code == ErrorCode.NONE
-        configs = DescribeConfigsRequest(
+        configs = build(
+            DescribeConfigsRequest,
             resources=[
-                DescribeConfigsResource(
-                    resource_type=2, resource_name="a", configuration_keys=None
-                ),
-                DescribeConfigsResource(
-                    resource_type=4, resource_name="1", configuration_keys=None
-                ),
-            ]
+                {"resource_type": 2, "resource_name": "a", "configuration_keys": None},
+                {"resource_type": 4, "resource_name": "1", "configuration_keys": None},
+            ],
         )
         codes = [each.error_code for each in (await asks(configs, 4)).results]
         assert codes == [DENIED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED]

@@ -33,8 +33,8 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.quorum import FeatureUpdateKey
-from kafka_ds.protocol.messages.security import AlterQuotaEntryData, QuotaEntityData, QuotaOpData
-from kafka_ds.protocol.messages.topics import CreatableTopic, DeleteTopicState
+from kafka_ds.protocol.messages.security import AlterQuotaEntryData
+from kafka_ds.protocol.messages.topics import DeleteTopicState
 from tests.in_process import (
     LISTENER,
     InProcess,
@@ -47,6 +47,7 @@ from tests.in_process import (
 )
 from tests.integration.raw_client import RawClient
 from tests.loops import in_loop
+from tests.requests import build
 from tests.unit.security.quota_entities import entity
 
 BYTES, SHARE, MUTATIONS = "producer_byte_rate", "request_percentage", "controller_mutation_rate"
@@ -230,21 +231,22 @@ ALICE = Principal("User", "alice")
 
 
 async def limit(broker: InProcess, who: dict[str, str | None], **values: float) -> None:
-    entry = AlterQuotaEntryData(
+    entry = build(
+        AlterQuotaEntryData,
         entity=[
-            QuotaEntityData(entity_type=kind.replace("_", "-"), entity_name=name)
+            {"entity_type": kind.replace("_", "-"), "entity_name": name}
             for kind, name in who.items()
         ],
-        ops=[QuotaOpData(key=key, value=value, remove=False) for key, value in values.items()],
+        ops=[{"key": key, "value": value, "remove": False} for key, value in values.items()],
     )
     answer = await broker.ask(AlterClientQuotasRequest(entries=[entry], validate_only=False), 1)
     assert answer.entries[0].error_code == ErrorCode.NONE
 
 
 def new(*names: str, partitions: int = 2) -> CreateTopicsRequest:
-    return CreateTopicsRequest(
+    return build(CreateTopicsRequest, 
         topics=[
-            CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[])
+            {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
             for name in names
         ]
     )  # fmt: skip

@@ -17,12 +17,11 @@ from kafka_ds.protocol.messages import (
     InitProducerIdRequest,
     MetadataRequest,
 )
-from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.quorum import Cursor
 from kafka_ds.protocol.messages.topics import CreatableTopic
-from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 from tests.in_process import in_process
 from tests.loops import in_loop
+from tests.requests import build
 from tests.unit.security.acl_names import ALICE, CLUSTER, DENIED, SETTINGS, TOPIC, TXN, allow
 
 ONE_PARTITION = {"transaction_state_log_num_partitions": 1}
@@ -66,10 +65,10 @@ async def test_what_may_not_be_described_is_not_told_beside_what_may(
             while (begun := await asks(producer, 4)).error_code:
                 assert begun.error_code in LOADING
                 await asyncio.sleep(0.01)
-        adding = AddPartitionsToTxnRequest(
+        adding = build(AddPartitionsToTxnRequest, 
             v3_and_below_transactional_id="t", v3_and_below_producer_id=begun.producer_id,
             v3_and_below_producer_epoch=begun.producer_epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=[0]) for name in ("a", "b")],
+            v3_and_below_topics=[{"name": name, "partitions": [0]} for name in ("a", "b")],
         )  # fmt: skip
         added = (await broker.ask(adding, 3)).results_by_topic_v3_and_below
         assert {part.partition_error_code for t in added for part in t.results_by_partition} == {0}
@@ -102,5 +101,5 @@ async def test_what_may_not_be_described_is_not_told_beside_what_may(
         assert [topic.name for topic in every.topics] == ["a", "c"]
         # She was refused nothing.
         assert "alice is Denied" not in caplog.text
-        await asks(MetadataRequest(topics=[MetadataRequestTopic(name="b")]), 12)
+        await asks(build(MetadataRequest, topics=[{"name": "b"}]), 12)
         assert caplog.text.count("alice is Denied Operation = DESCRIBE") == 1

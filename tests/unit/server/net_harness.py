@@ -31,9 +31,8 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.data import (
     PartitionProduceData,
     PartitionProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
 )
+from tests.requests import build
 
 
 class Handlers:
@@ -111,7 +110,7 @@ class Handlers:
 
 def produce_response(base_offset: int) -> ProduceResponse:
     answer = PartitionProduceResponse(index=0, base_offset=base_offset)
-    return ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[answer])])
+    return build(ProduceResponse, responses=[{"name": "t", "partition_responses": [answer]}])
 
 
 class FakeTransport:
@@ -237,8 +236,11 @@ def fetch(correlation_id: int) -> bytes:
 
 def produce(correlation_id: int, records: bytes = b"x", acks: int = 1) -> bytes:
     data = PartitionProduceData(index=0, records=records)
-    request = ProduceRequest(
-        acks=acks, timeout_ms=1, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+    request = build(
+        ProduceRequest,
+        acks=acks,
+        timeout_ms=1,
+        topic_data=[{"name": "t", "partition_data": [data]}],
     )
     return encode_request(request, 3, correlation_id, "p")
 

@@ -19,11 +19,11 @@ from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochEndOffset,
-    OffsetForLeaderTopicResult,
 )
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.scan_plan import Task
 from kafka_ds.source.stream import KafkaStreamReader
+from tests.requests import build
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 
 OTHER_ID = bytes(range(2, 18))
@@ -61,9 +61,7 @@ class LogBroker:
         end = OffsetForLeaderEpochEndOffset(
             partition=0, leader_epoch=epoch, end_offset=self.epoch_ends[epoch]
         )
-        return OffsetForLeaderEpochResponse(
-            topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])]
-        )
+        return build(OffsetForLeaderEpochResponse, topics=[{"topic": "t", "partitions": [end]}])
 
     def options(self, **more: str) -> dict[str, str]:
         servers = f"127.0.0.1:{self.broker.port}"

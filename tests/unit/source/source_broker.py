@@ -21,11 +21,10 @@ from kafka_ds.protocol.messages import (
 )
 from kafka_ds.protocol.messages.cluster import (
     ApiVersion,
-    MetadataResponseBroker,
     MetadataResponsePartition,
-    MetadataResponseTopic,
 )
 from kafka_ds.protocol.types import message_info
+from tests.requests import build
 
 TOPIC_ID = bytes(range(1, 17))
 CLOSE = object()
@@ -105,9 +104,10 @@ class ScriptedBroker:
             isr_nodes=[1],
         )
         found = {"name": "t", "topic_id": TOPIC_ID, "partitions": [partition], **topic}
-        return MetadataResponse(
-            brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)],
-            topics=[MetadataResponseTopic(**found)],
+        return build(
+            MetadataResponse,
+            brokers=[{"node_id": 1, "host": "127.0.0.1", "port": self.port}],
+            topics=[{**found}],
         )
 
 

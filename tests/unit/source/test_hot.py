@@ -28,7 +28,6 @@ from kafka_ds.protocol.messages.offsets import (
     EARLIEST_LOCAL,
     LATEST_TIERED,
     ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
 )
 from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.records.crc import crc32c
@@ -41,6 +40,7 @@ from kafka_ds.source.read import partition_reader as reading
 from kafka_ds.source.read.partition_reader import ReadConfig, read_task
 from kafka_ds.topic.batches import convert
 from kafka_ds.topic.batches.convert import decode_hot
+from tests.requests import build
 from tests.unit.source.source_broker import TOPIC_ID, scripted
 
 # Where a batch of format v2 has its checksum, and its first record.
@@ -345,7 +345,7 @@ def test_what_compaction_takes_from_a_plan_is_no_smaller_answer(
             partition_index=0,
             offset={EARLIEST_LOCAL: local_start, LATEST_TIERED: tiered_end}[asked],
         )
-        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[found])])
+        return build(ListOffsetsResponse, topics=[{"name": "t", "partitions": [found]}])
 
     with scripted(script) as broker:
 

@@ -25,11 +25,6 @@ from kafka_ds.protocol.messages import (
     MetadataRequest,
     MetadataResponse,
 )
-from kafka_ds.protocol.messages.cluster import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 from kafka_ds.protocol.messages.data import (
     FetchableTopicResponse,
     FetchPartition,
@@ -37,7 +32,6 @@ from kafka_ds.protocol.messages.data import (
 )
 from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
 )
 from kafka_ds.records.batch import Record, build_batch, empty_batch, read_header
 from kafka_ds.source.options.options import parse_options
@@ -47,6 +41,7 @@ from kafka_ds.source.plan.scan_plan import LakeFile, LakeView
 from kafka_ds.source.plan.sizes import PRECISION, Stored, limited_by_bytes
 from kafka_ds.source.stream import KafkaStreamReader
 from kafka_ds.source.stream_offset import Position, StreamOffset, limited, waiting
+from tests.requests import build
 from tests.unit.source.source_broker import TOPIC_ID, ScriptedBroker
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
@@ -182,9 +177,7 @@ class SizedBroker:
                     )
                     for p in asked
                 ]
-                return ListOffsetsResponse(
-                    topics=[ListOffsetsTopicResponse(name="t", partitions=answers)]
-                )
+                return build(ListOffsetsResponse, topics=[{"name": "t", "partitions": answers}])
         assert isinstance(request, FetchRequest)
         (wanted,) = request.topics[0].partitions
         data = FetchPartitionData(
@@ -200,26 +193,27 @@ class SizedBroker:
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         (away, port), self.elsewhere = self.elsewhere, NOWHERE
         asked = self.topics if request.topics is None else [each.name for each in request.topics]
-        return MetadataResponse(
+        return build(
+            MetadataResponse,
             brokers=[
-                MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.broker.port),
-                MetadataResponseBroker(node_id=2, host="127.0.0.1", port=port),
+                {"node_id": 1, "host": "127.0.0.1", "port": self.broker.port},
+                {"node_id": 2, "host": "127.0.0.1", "port": port},
             ],
             topics=[
-                MetadataResponseTopic(
-                    name=name,
-                    topic_id=self.topics[name],
-                    partitions=[
-                        MetadataResponsePartition(
-                            partition_index=p,
-                            leader_id=2 if name == away else 1,
-                            leader_epoch=0,
-                            replica_nodes=[1],
-                            isr_nodes=[1],
-                        )
+                {
+                    "name": name,
+                    "topic_id": self.topics[name],
+                    "partitions": [
+                        {
+                            "partition_index": p,
+                            "leader_id": 2 if name == away else 1,
+                            "leader_epoch": 0,
+                            "replica_nodes": [1],
+                            "isr_nodes": [1],
+                        }
                         for p in self.ends
                     ],
-                )
+                }
                 for name in asked
                 if name in self.topics
             ],

@@ -28,14 +28,11 @@ from kafka_ds.protocol.messages import (
     MetadataResponse,
 )
 from kafka_ds.protocol.messages.cluster import (
-    MetadataResponseBroker,
-    MetadataResponsePartition,
     MetadataResponseTopic,
 )
 from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
 )
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.predicate import Predicate
@@ -45,6 +42,7 @@ from kafka_ds.source.plan.pinned import pin
 from kafka_ds.source.plan.scan_plan import HotPiece, Task
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.model_runs import examples
+from tests.requests import build
 from tests.unit.source.source_broker import ScriptedBroker
 
 NAMES = ("t-a", "t-b", "t-c")
@@ -90,14 +88,15 @@ class Topics:
                     then()
                 return answer
             case ListOffsetsRequest():
-                return ListOffsetsResponse(
+                return build(
+                    ListOffsetsResponse,
                     topics=[
-                        ListOffsetsTopicResponse(
-                            name=asked.name,
-                            partitions=[self._offset(asked.name, p) for p in asked.partitions],
-                        )
+                        {
+                            "name": asked.name,
+                            "partitions": [self._offset(asked.name, p) for p in asked.partitions],
+                        }
                         for asked in request.topics
-                    ]
+                    ],
                 )
             case DescribeConfigsRequest():
                 return DescribeConfigsResponse(results=[])
@@ -105,8 +104,9 @@ class Topics:
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         names = self.there if request.topics is None else [t.name or "" for t in request.topics]
-        return MetadataResponse(
-            brokers=[MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.broker.port)],
+        return build(
+            MetadataResponse,
+            brokers=[{"node_id": 1, "host": "127.0.0.1", "port": self.broker.port}],
             topics=[self._topic(name) for name in names],
         )
 
@@ -115,13 +115,18 @@ class Topics:
         if made is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return MetadataResponseTopic(error_code=code, name=name, partitions=[])
-        return MetadataResponseTopic(
+        return build(
+            MetadataResponseTopic,
             name=name,
             topic_id=made.topic_id,
             partitions=[
-                MetadataResponsePartition(
-                    partition_index=n, leader_id=1, leader_epoch=0, replica_nodes=[1], isr_nodes=[1]
-                )
+                {
+                    "partition_index": n,
+                    "leader_id": 1,
+                    "leader_epoch": 0,
+                    "replica_nodes": [1],
+                    "isr_nodes": [1],
+                }
                 for n in range(len(made.logs))
             ],
         )

@@ -4,10 +4,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     TxnOffsetCommitRequest,
 )
-from kafka_ds.protocol.messages.transactions import (
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
+from tests.requests import build
 from tests.unit.coordinator.group.group_desk import GROUP, Desk
 
 ID_1, ID_2 = bytes([1] * 16), bytes([2] * 16)
@@ -24,7 +21,8 @@ def commit_in_transaction(
     topic: str = "t",
     metadata: str | None = None,
 ) -> ErrorCode:
-    request = TxnOffsetCommitRequest(
+    request = build(
+        TxnOffsetCommitRequest,
         transactional_id="tx",
         group_id=group,
         producer_id=producer_id,
@@ -32,14 +30,16 @@ def commit_in_transaction(
         generation_id=generation_id,
         member_id=member_id,
         topics=[
-            TxnOffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    TxnOffsetCommitRequestPartition(
-                        partition_index=0, committed_offset=offset, committed_metadata=metadata
-                    )
+            {
+                "name": topic,
+                "partitions": [
+                    {
+                        "partition_index": 0,
+                        "committed_offset": offset,
+                        "committed_metadata": metadata,
+                    }
                 ],
-            )
+            }
         ],
     )
     try:

@@ -21,18 +21,15 @@ from kafka_ds.protocol.messages import (
     SyncGroupRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import (
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
 from kafka_ds.protocol.messages.groups import (
-    JoinGroupRequestProtocol,
     MemberIdentity,
-    SyncGroupRequestAssignment,
 )
 from kafka_ds.protocol.messages.persisted import decode_key, decode_value
 from kafka_ds.protocol.types import NO_UUID
+from tests.requests import build
 
 BEGAN = Instant(1_700_000_000_000, 1_000)
 SESSION_MS = 10_000
@@ -196,14 +193,15 @@ class Desk:
         rebalance_ms: int = REBALANCE_MS,
         client_id: str = "c",
     ) -> int:
-        request = JoinGroupRequest(
+        request = build(
+            JoinGroupRequest,
             group_id=group,
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=rebalance_ms,
             member_id=member_id,
             group_instance_id=instance_id,
             protocol_type=protocol_type,
-            protocols=[JoinGroupRequestProtocol(name=n, metadata=m) for n, m in protocols],
+            protocols=[{"name": n, "metadata": m} for n, m in protocols],
         )
         return self.ask(request, version=version, client_id=client_id)
 
@@ -218,17 +216,15 @@ class Desk:
         protocol_name: str | None = None,
         group: str = GROUP,
     ) -> int:
-        request = SyncGroupRequest(
+        request = build(
+            SyncGroupRequest,
             group_id=group,
             generation_id=generation_id,
             member_id=member_id,
             group_instance_id=instance_id,
             protocol_type=protocol_type,
             protocol_name=protocol_name,
-            assignments=[
-                SyncGroupRequestAssignment(member_id=m, assignment=a)
-                for m, a in (assignments or {}).items()
-            ],
+            assignments=[{"member_id": m, "assignment": a} for m, a in (assignments or {}).items()],
         )
         return self.ask(request, version=5)
 
@@ -275,25 +271,26 @@ class Desk:
         version: int = 9,
         group: str = GROUP,
     ) -> ErrorCode:
-        request = OffsetCommitRequest(
+        request = build(
+            OffsetCommitRequest,
             group_id=group,
             generation_id_or_member_epoch=generation_id,
             member_id=member_id,
             group_instance_id=instance_id,
             retention_time_ms=retention_ms,
             topics=[
-                OffsetCommitRequestTopic(
-                    name=topic,
-                    topic_id=topic_id,
-                    partitions=[
-                        OffsetCommitRequestPartition(
-                            partition_index=partition,
-                            committed_offset=offset,
-                            committed_leader_epoch=3,
-                            committed_metadata=metadata,
-                        )
+                {
+                    "name": topic,
+                    "topic_id": topic_id,
+                    "partitions": [
+                        {
+                            "partition_index": partition,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": 3,
+                            "committed_metadata": metadata,
+                        }
                     ],
-                )
+                }
             ],
         )
         try:

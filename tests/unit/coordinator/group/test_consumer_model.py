@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.coordinator.group.consumer_group import ConsumerGroupState, Partition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.consumer_protocol import (
-    AssignedTopicPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     OwnedTopicPartitions,
@@ -27,6 +26,7 @@ from kafka_ds.protocol.messages.consumer_protocol import (
     encode_subscription,
 )
 from tests.model_runs import examples
+from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
 from tests.unit.coordinator.group.group_desk import GROUP, WAITING, Desk
 
@@ -178,11 +178,12 @@ class Old:
             dealt[order[number % len(order)]].setdefault(name, []).append(index)
         return {
             member_id: encode_assignment(
-                ConsumerProtocolAssignment(
+                build(
+                    ConsumerProtocolAssignment,
                     assigned_partitions=[
-                        AssignedTopicPartitions(topic=name, partitions=sorted(indexes))
+                        {"topic": name, "partitions": sorted(indexes)}
                         for name, indexes in topics.items()
-                    ]
+                    ],
                 ),
                 3,
             )

@@ -24,14 +24,12 @@ from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetFetchRequestGroup,
 )
-from kafka_ds.protocol.messages.groups import JoinGroupRequestProtocol
 from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
 from tests.loops import in_loop, until
+from tests.requests import build
 from tests.unit.coordinator.partition_bench import NOW_MS, PartitionBench
 
 CLIENT = Client("c", "/127.0.0.1", 9)
@@ -53,23 +51,24 @@ class Bench(PartitionBench):
 
 
 def commit(offset: int, group: str = "g", partitions: int = 1, **more: Any) -> OffsetCommitRequest:
-    return OffsetCommitRequest(
+    return build(
+        OffsetCommitRequest,
         group_id=group,
         generation_id_or_member_epoch=-1,
         member_id="",
         topics=[
-            OffsetCommitRequestTopic(
-                name="t",
-                partitions=[
-                    OffsetCommitRequestPartition(
-                        partition_index=index,
-                        committed_offset=offset,
-                        committed_metadata="",
+            {
+                "name": "t",
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "committed_offset": offset,
+                        "committed_metadata": "",
                         **more,
-                    )
+                    }
                     for index in range(partitions)
                 ],
-            )
+            }
         ],
     )
 
@@ -88,13 +87,14 @@ def offsets_of(answer: Any) -> dict[tuple[str, int], int]:
 
 
 def join(member_id: str = "", version: int = 9, **more: Any) -> tuple[JoinGroupRequest, Client]:
-    request = JoinGroupRequest(
+    request = build(
+        JoinGroupRequest,
         group_id="g",
         session_timeout_ms=10_000,
         rebalance_timeout_ms=20_000,
         member_id=member_id,
         protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        protocols=[{"name": "range", "metadata": b""}],
         **more,
     )
     return request, Client("c", "/127.0.0.1", version)

@@ -26,23 +26,18 @@ from kafka_ds.protocol.messages import (
     SyncGroupRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import (
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
 from kafka_ds.protocol.messages.groups import (
     JoinGroupRequestProtocol,
-    MemberIdentity,
     SyncGroupRequestAssignment,
 )
-from kafka_ds.protocol.messages.topics import DeleteTopicState
 from kafka_ds.protocol.types import NO_UUID
 from tests.in_process import InProcess, in_process
 from tests.loops import in_loop
+from tests.requests import build
 
 SETTINGS = {"offsets_topic_num_partitions": 2, "group_initial_rebalance_delay_ms": 0}
 STRANGE_ID = bytes([9] * 16)
@@ -62,19 +57,22 @@ async def commit(broker: InProcess, offset: int, *, version: int = 9, **more: An
     """The error of each partition; topics and partitions as in `topics={"t": [0]}`."""
     topics = more.pop("topics", {"t": [0]})
     by_id = version >= 10
-    request = OffsetCommitRequest(
+    request = build(
+        OffsetCommitRequest,
         **{"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", **more},
         topics=[
-            OffsetCommitRequestTopic(
-                name="" if by_id else topic,
-                topic_id=topic if by_id else NO_UUID,
-                partitions=[
-                    OffsetCommitRequestPartition(
-                        partition_index=index, committed_offset=offset, committed_metadata="m"
-                    )
+            {
+                "name": "" if by_id else topic,
+                "topic_id": topic if by_id else NO_UUID,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "committed_offset": offset,
+                        "committed_metadata": "m",
+                    }
                     for index in partitions
                 ],
-            )
+            }
             for topic, partitions in topics.items()
         ],
     )
@@ -280,8 +278,8 @@ async def test_leaving(memory_path: Path, version: int) -> None:
         member_id = await stable_member(broker)
 
         async def leave(who: str, group: str = "g") -> tuple[int, list[int]]:
-            request = LeaveGroupRequest(
-                group_id=group, member_id=who, members=[MemberIdentity(member_id=who)]
+            request = build(
+                LeaveGroupRequest, group_id=group, member_id=who, members=[{"member_id": who}]
             )
             response = await broker.ask(request, version)
             return response.error_code, [each.error_code for each in response.members]
@@ -338,11 +336,12 @@ async def test_topics_by_id(memory_path: Path) -> None:
         wanted: Any = {topic_id: [0, 7], STRANGE_ID: [0]}
         codes = await commit(broker, 5, version=10, topics=wanted)
         assert codes == [0, UNKNOWN_TOPIC, ErrorCode.UNKNOWN_TOPIC_ID]
-        one = OffsetFetchRequestGroup(
+        one = build(
+            OffsetFetchRequestGroup,
             group_id="g",
             topics=[
-                OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0, 1]),
-                OffsetFetchRequestTopics(topic_id=STRANGE_ID, partition_indexes=[0]),
+                {"topic_id": topic_id, "partition_indexes": [0, 1]},
+                {"topic_id": STRANGE_ID, "partition_indexes": [0]},
             ],
         )
         every = OffsetFetchRequestGroup(group_id="g", topics=None)
@@ -398,13 +397,14 @@ async def test_deleting_offsets(memory_path: Path) -> None:
         await find_coordinator(broker)
         await broker.create("t", 2)
         await commit(broker, 5, topics={"t": [0, 1]})
-        request = OffsetDeleteRequest(
+        request = build(
+            OffsetDeleteRequest,
             group_id="g",
             topics=[
-                OffsetDeleteRequestTopic(
-                    name=name,
-                    partitions=[OffsetDeleteRequestPartition(partition_index=i) for i in indexes],
-                )
+                {
+                    "name": name,
+                    "partitions": [{"partition_index": i} for i in indexes],
+                }
                 for name, indexes in {"t": [0, 7], "missing": [0]}.items()
             ],
         )
@@ -425,8 +425,8 @@ async def test_offsets_go_with_their_topic(memory_path: Path) -> None:
         await broker.create("t")
         await broker.create("u")
         await commit(broker, 5, topics={"t": [0], "u": [0]})
-        gone = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name="t", topic_id=NO_UUID)], timeout_ms=5_000
+        gone = build(
+            DeleteTopicsRequest, topics=[{"name": "t", "topic_id": NO_UUID}], timeout_ms=5_000
         )
         assert (await broker.ask(gone, 6)).responses[0].error_code == 0
         assert await fetch(broker, None, version=8) == (0, {("u", 0): (5, 0)})

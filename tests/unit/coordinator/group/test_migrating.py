@@ -18,7 +18,7 @@ from kafka_ds.protocol.messages.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from kafka_ds.protocol.messages.groups import MemberIdentity
+from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, settle
 from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk
 
@@ -282,8 +282,8 @@ def test_members_of_both_protocols_leave_each_by_itself(desk: Desk) -> None:
 def test_who_is_removed_by_an_instance_id_is_named_by_it_alone(desk: Desk) -> None:
     """Java's admin client finds no answer for the member otherwise (KIP-345)."""
     NewConsumer(desk, "new", "t", instance_id="i").beat()
-    request = LeaveGroupRequest(
-        group_id=GROUP, members=[MemberIdentity(member_id="", group_instance_id="i")]
+    request = build(
+        LeaveGroupRequest, group_id=GROUP, members=[{"member_id": "", "group_instance_id": "i"}]
     )
     (removed,) = desk.call(request, version=5).members
     assert (removed.member_id, removed.group_instance_id, removed.error_code) == ("", "i", 0)

@@ -9,11 +9,8 @@ from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     OffsetDeleteRequest,
 )
-from kafka_ds.protocol.messages.group_offsets import (
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-)
 from kafka_ds.protocol.types import NO_UUID
+from tests.requests import build
 from tests.unit.coordinator.group.commits import ID_1, ID_2, commit_in_transaction
 from tests.unit.coordinator.group.group_desk import GROUP, SESSION_MS, Desk, subscription
 
@@ -227,13 +224,10 @@ def test_a_tombstone_is_final_for_open_transactions_too() -> None:
 
 
 def delete(desk: Desk, topic: str, partition: int = 0, group: str = GROUP) -> ErrorCode:
-    request = OffsetDeleteRequest(
+    request = build(
+        OffsetDeleteRequest,
         group_id=group,
-        topics=[
-            OffsetDeleteRequestTopic(
-                name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=partition)]
-            )
-        ],
+        topics=[{"name": topic, "partitions": [{"partition_index": partition}]}],
     )
     response = desk.call(request, version=0)
     if response.error_code:

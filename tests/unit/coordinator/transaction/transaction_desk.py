@@ -20,9 +20,9 @@ from kafka_ds.protocol.messages import (
     FindCoordinatorRequest,
     InitProducerIdRequest,
 )
-from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.in_process import InProcess
+from tests.requests import build
 
 S = TransactionState
 X = "x"
@@ -103,11 +103,12 @@ async def begin(broker: InProcess) -> int:
     assert (await broker.ask(find, 5)).coordinators[0].error_code == ErrorCode.NONE
     init = InitProducerIdRequest(transactional_id="x", transaction_timeout_ms=60_000)
     producer_id: int = (await broker.ask(init, 4)).producer_id
-    add = AddPartitionsToTxnRequest(
+    add = build(
+        AddPartitionsToTxnRequest,
         v3_and_below_transactional_id="x",
         v3_and_below_producer_id=producer_id,
         v3_and_below_producer_epoch=0,
-        v3_and_below_topics=[AddPartitionsToTxnTopic(name="t", partitions=[0])],
+        v3_and_below_topics=[{"name": "t", "partitions": [0]}],
     )
     added = await broker.ask(add, 3)
     topic = added.results_by_topic_v3_and_below[0]
