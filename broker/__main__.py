@@ -120,7 +120,7 @@ def _told(work: Callable[[], object]) -> int:
 
 def _loaded(properties: str | None, overrides: Sequence[str]) -> BrokerConfig:
     config = load(properties, overrides)
-    log_lines.set_up_broker(config.log_format, config.node_id)
+    log_lines.set_up_broker(config.log_format, config.node_id, config.log_level)
     return config
 
 

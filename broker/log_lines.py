@@ -6,7 +6,8 @@ Rules of this file:
 - Of lines that were made by the same statement at most LINES_MAX are written in WINDOW_SECONDS; how many were left out
   a line of its own says. A client that does the same wrong thing a thousand times a second must neither fill the disk
   nor hide other lines.
-- Every process of a broker sets its log up here; those that the broker starts learn the format by their environment.
+- Every process of a broker sets its log up here; those that the broker starts learn format and levels by their
+  environment. Levels have Kafka's names; one that was changed while the broker runs is forgotten at its end.
 """
 
 from __future__ import annotations
@@ -23,6 +24,16 @@ LINES_MAX = 50
 WINDOW_SECONDS = 10.0
 FORMAT_VARIABLE = "KAFKA_DS_LOG_FORMAT"
 NODE_VARIABLE = "KAFKA_DS_LOG_NODE"
+LEVELS_VARIABLE = "KAFKA_DS_LOG_LEVELS"
+ROOT = "root"
+LEVELS = {
+    "FATAL": logging.CRITICAL,
+    "ERROR": logging.ERROR,
+    "WARN": logging.WARNING,
+    "INFO": logging.INFO,
+    "DEBUG": logging.DEBUG,
+    "TRACE": logging.DEBUG // 2,
+}
 # Statements that are watched at once; beyond, all begin anew.
 STATEMENTS_MAX = 1_000
 
@@ -30,17 +41,49 @@ STATEMENTS_MAX = 1_000
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def set_up_broker(how: str, node_id: int) -> None:
+def set_up_broker(how: str, node_id: int, level: str) -> None:
     """The log of this process and of those that it will start; each line names the node."""
     os.environ[FORMAT_VARIABLE] = how
     os.environ[NODE_VARIABLE] = str(node_id)
+    os.environ.pop(LEVELS_VARIABLE, None)
     set_up(how, node=str(node_id))
+    set_level(ROOT, level)
 
 
 def set_up_child(process: str) -> None:
     """The log of a process that a broker has started; `process` is what its lines call it."""
     node = os.environ.get(NODE_VARIABLE, "")
     set_up(os.environ.get(FORMAT_VARIABLE, TEXT), process=process, node=node)
+    for logger, level in _levels_told().items():
+        set_level(logger, level)
+
+
+def set_level(logger: str, level: str | None) -> None:
+    """Let a logger tell that much, here and in processes that are started from now on; None: as much as its parent."""
+    logging.getLogger(None if logger == ROOT else logger).setLevel(
+        logging.NOTSET if level is None else LEVELS[level]
+    )
+    told = _levels_told()
+    told.pop(logger, None)
+    os.environ[LEVELS_VARIABLE] = json.dumps(told if level is None else {**told, logger: level})
+
+
+def _levels_told() -> dict[str, str]:
+    found: dict[str, str] = json.loads(os.environ.get(LEVELS_VARIABLE, "{}"))
+    return found
+
+
+def levels() -> dict[str, str]:
+    """The level in force of each logger of this project, and of the one above all."""
+    made = logging.root.manager.loggerDict
+    ours = [
+        name
+        for name, logger in made.items()
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] in ("broker", "kafka_ds")
+    ]
+    found = {name: logging.getLogger(name).getEffectiveLevel() for name in sorted(ours)}
+    names = {number: name for name, number in LEVELS.items()}
+    return {name: names[number] for name, number in {ROOT: logging.root.level, **found}.items()}
 
 
 def set_up(how: str, *, process: str = "", node: str = "", stream: TextIO | None = None) -> None:

@@ -121,10 +121,14 @@ def serves(
     advertised: str | None = None,
     pipelined: bool = False,
     forwarded: bool = False,
+    enveloped: bool = False,
     internal: bool = False,
     registry: Registry = REGISTRY,
 ) -> Callable[[HandlerT], HandlerT]:
-    """Registers the decorated function as the handler of `request` in `versions` ("4-18" or "3")."""
+    """Registers the decorated function as the handler of `request` in `versions` ("4-18" or "3").
+
+    `forwarded`: the controller answers it; `enveloped`: the handler itself sends on what is the controller's.
+    """
     lowest, highest = version_range(versions)
 
     def register(handler: HandlerT) -> HandlerT:
@@ -135,9 +139,9 @@ def serves(
                 lowest=lowest,
                 highest=highest,
                 advertised=version_range(advertised) if advertised else (lowest, highest),
-                handler=_at_the_controller(handler) if forwarded else handler,
+                handler=at_the_controller(handler) if forwarded else handler,
                 pipelined=pipelined,
-                forwarded=forwarded,
+                forwarded=forwarded or enveloped,
                 internal=internal,
             )
         )
@@ -146,7 +150,7 @@ def serves(
     return register
 
 
-def _at_the_controller(handler: Handler) -> Handler:
+def at_the_controller(handler: Handler) -> Handler:
     """The handler where this broker is the active controller, else the way there."""
 
     @wraps(handler)

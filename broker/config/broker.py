@@ -102,6 +102,13 @@ class BrokerConfig(ListenerConfig):
         choices=("text", "json"),
         ours=True,
     )
+    log_level: str = string(
+        "INFO",
+        "How much the broker's own log tells: ERROR, WARN, INFO, or DEBUG with a line for each request. While the "
+        "broker runs, `kafka-configs --entity-type broker-loggers` changes it, for single loggers, too.",
+        choices=("ERROR", "WARN", "INFO", "DEBUG"),
+        ours=True,
+    )
     connections_max_idle_ms: int = i64(
         600_000, "How long a connection may be idle before it is closed; -1 means for ever."
     )

@@ -35,6 +35,7 @@ class ConfigError(Exception):
 class ConfigType(IntEnum):
     """The type of a value; the numbers are those of DescribeConfigs (KIP-569)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

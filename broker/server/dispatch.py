@@ -107,6 +107,9 @@ class Dispatcher:
         if not served.lowest <= version <= served.highest:
             _count(counters, version, frame, arrived_s)
             return self._refuse_version(served, counters, header, frame, position)
+        if log.isEnabledFor(logging.DEBUG):
+            client = (client_host, listener, principal.name, header.client_id)
+            log.debug("%s %d from %s by %s: %s, client id %s", served.name, version, *client)
         request = _decoded(served, frame, version, position)
         if header.api_key == _FETCH and _is_follower(request):
             counters = self._metrics.followers

@@ -2,6 +2,7 @@
 
 - Topics by name, brokers by their id; a broker with an empty name means the settings that were changed for all brokers
   at once, and nothing else.
+- The loggers of this broker by its id, with the level of each (KIP-412).
 - Groups by their id, whether or not there is such a group (KIP-848).
 - Null keys ask for all settings, a list for those with these names; unknown names are skipped, as in Kafka.
 - Sources and synonyms (v1+), the strongest first; types and documentation (v3+) on request.
@@ -9,7 +10,7 @@
 - Unknown topic: UNKNOWN_TOPIC_OR_PARTITION; another broker, another kind of resource: INVALID_REQUEST.
 
 Versions: 2 is 1; 3 types and documentation (KIP-569); 4 flexible.
-Left out: broker loggers and client metrics as resources.
+Left out: client metrics as resources.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from broker.config.describe import (
     describe_group,
     describe_topic,
 )
+from broker.handlers.configs.loggers import describe_loggers
 from broker.metadata.topic_names import in_force, why_illegal
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka_ds.protocol.messages.configs import (
+    BROKER_LOGGER_RESOURCE,
     BROKER_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
@@ -90,6 +93,8 @@ def _describe(resource: DescribeConfigsResource, context: RequestContext) -> Seq
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return describe_group(node.config, node.metadata.group_configs.get(name, {}))
+    if resource.resource_type == BROKER_LOGGER_RESOURCE:
+        return describe_loggers(node.config.node_id, name)
     message = f"Unsupported resource type: {resource.resource_type}"
     raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
@@ -125,5 +130,5 @@ def _result(described: Described, request: DescribeConfigsRequest) -> DescribeCo
         is_sensitive=described.is_sensitive,
         synonyms=synonyms,
         config_type=described.kind,
-        documentation=described.documentation if request.include_documentation else None,
+        documentation=(described.documentation or None) if request.include_documentation else None,
     )

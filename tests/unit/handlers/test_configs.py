@@ -128,7 +128,7 @@ async def test_alter_configs_replaces_everything(memory_path: Path, version: int
             TOPIC, "t", [("leader.replication.throttled.replicas", SET, "0:1,all")],
             ErrorCode.INVALID_CONFIG, "leader.replication.throttled.replicas=0:1,all",
         ),
-        (8, "1", [("root", SET, "DEBUG")], ErrorCode.INVALID_REQUEST, "8"),
+        (16, "1", [("metrics", SET, "a")], ErrorCode.INVALID_REQUEST, "16"),
     ],
 )  # fmt: skip
 @in_loop
