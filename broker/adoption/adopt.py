@@ -28,9 +28,10 @@ from broker.log.checkpoint import encode_partition_metadata
 from broker.log.directories.directory import LogDirectory
 from broker.log.files import replace as replace_file
 from broker.metadata.image import MetadataImage
-from broker.metadata.log import MetadataLog, Superseded, Undecided
+from broker.metadata.log import MetadataLog
 from broker.seams import Disk
 from broker.system import new_uuid
+from kafka_ds.delta.commit import Conflict, FateUnknown, NotCommitted
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
@@ -141,10 +142,12 @@ def _commit(metadata_log: MetadataLog, image: MetadataImage, planned: AdoptionPl
     commit = metadata_log.begin(planned.events, image)
     for _ in range(COMMITS_MAX):
         try:
-            if metadata_log.commit(commit) is not None:
-                return
-        except (Superseded, Undecided) as error:
+            metadata_log.commit(commit)
+        except (Conflict, NotCommitted) as error:
             raise ConfigError(f"lake.uri: {error}") from None
+        except (FateUnknown, OSError):
+            continue
+        return
     raise ConfigError("lake.uri: the store does not say whether it was written: run it again")
 
 

@@ -29,14 +29,8 @@ from typing import Any, NamedTuple, TypeVar
 from broker.controller.controller import Controller, ControllerDecision, NewTopic, TopicResult
 from broker.metadata.events import ControllerChange, Event, Snapshot, encode_events
 from broker.metadata.image import MetadataImage, MetadataPosition
-from broker.metadata.log import (
-    Commit,
-    MetadataLog,
-    Superseded,
-    Undecided,
-    VersionsMissing,
-    replay_commit,
-)
+from broker.metadata.log import Commit, MetadataLog, VersionsMissing, replay_commit
+from kafka_ds.delta.commit import Conflict, FateUnknown, NotCommitted
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 _LOGGER = logging.getLogger(__name__)
@@ -166,7 +160,7 @@ class ClusterDriver:
             try:
                 # Who waited for its fate here could not follow whoever has become the controller meanwhile.
                 version, encoded = await self._commit(claiming.events, asks_again=False)
-            except (Superseded, Undecided) as error:
+            except (Conflict, NotCommitted) as error:
                 _LOGGER.info("%s: not the controller: %s", self.folder, error)
                 await self._read_log()
                 return False
@@ -197,7 +191,7 @@ class ClusterDriver:
             if not found or not self._is_active:
                 return self._is_active
             version = found[-1][0]
-            self._take_back([], Superseded(f"version {version} holds another's decisions"))
+            self._take_back([], Conflict(f"version {version} holds another's decisions"))
             await self._take_all(found)
         return False
 
@@ -252,7 +246,7 @@ class ClusterDriver:
         async with self._turn:
             self._deposed.heard()
             if self._is_active and any(version > self.image.version for version, _ in entries):
-                self._take_back([], Superseded("another broker has become the controller"))
+                self._take_back([], Conflict("another broker has become the controller"))
             await self._take_all(entries)
 
     async def catch_up(self) -> None:
@@ -297,7 +291,7 @@ class ClusterDriver:
             raise OSError(str(error)) from error
         except VersionsMissing as error:
             # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
-            self._take_back([], Superseded(str(error)))
+            self._take_back([], Conflict(str(error)))
             why = OSError(f"{error}; this broker has to be started anew")
             if not self._is_left_behind:
                 self._is_left_behind = True
@@ -391,12 +385,12 @@ class ClusterDriver:
                 group, self._queue = next_group(self._queue)
                 try:
                     await self._commit_group(group)
-                except (Superseded, Undecided) as error:
+                except (Conflict, NotCommitted) as error:
                     self._take_back(group, error)
                 except Deposed as error:
                     later, self._queue = self._queue, []
                     self._take_back(group, error)
-                    self._take_back(later, Superseded(str(error)))
+                    self._take_back(later, Conflict(str(error)))
         except BaseException as error:
             self._take_back(group, error)
             if not isinstance(error, Exception):
@@ -411,7 +405,7 @@ class ClusterDriver:
         if events:
             async with self._turn:
                 if not self._is_active and not self._is_stopped:
-                    raise Superseded("this broker decides no more")
+                    raise Conflict("this broker decides no more")
                 version, encoded = await self._commit(events)
                 self._controller.committed(version, events)
                 await self._take(version, events, encoded)
@@ -426,7 +420,7 @@ class ClusterDriver:
     ) -> tuple[int, bytes | None]:
         """Write the decisions to the log; returns the version, and the bytes for brokers that follow.
 
-        Raises Superseded, Undecided, Deposed, and OSError where its fate is unknown and nobody `asks_again`.
+        Raises Conflict, NotCommitted, Deposed, and OSError where its fate is unknown and nobody `asks_again`.
 
         A commit of many events takes long to be encoded, in whatever form: that is the thread's work, too. It goes
         there once: each time it waits for the interpreter, which a busy event loop holds for milliseconds.
@@ -435,22 +429,20 @@ class ClusterDriver:
         has_followers, decided_on = len(self.image.brokers) > 1, self.image.version
         commit: Commit | None = None
 
-        def put() -> tuple[int, bytes | None] | None:
+        def put() -> tuple[int, bytes | None]:
             nonlocal commit
             if commit is None:
                 commit = self.log.begin(events, self.image, decided_on=decided_on)
             version = self.log.commit(commit)
-            if version is None:
-                return None
             return version, commit.encoded() if has_followers else None
 
         while True:
-            done = await self._deposed.unless(self._in_thread(put))
-            if done is not None:
-                return done
-            self.fates_unknown += 1
-            if not asks_again:
-                raise OSError(f"{self.folder}: the fate of a commit is unknown")
+            try:
+                return await self._deposed.unless(self._in_thread(put))
+            except (FateUnknown, OSError) as error:
+                self.fates_unknown += 1
+                if not asks_again:
+                    raise OSError(f"{self.folder}: the fate of a commit is unknown") from error
             _LOGGER.warning("%s: the fate of a commit is unknown, asking again", self.folder)
             await self._deposed.unless(asyncio.sleep(FATE_RETRY_SECONDS))
 
@@ -469,10 +461,10 @@ class ClusterDriver:
         failed = [*group, *self._queue]
         self._queue = []
         self._reset()
-        if isinstance(error, Superseded):
+        if isinstance(error, Conflict):
             self._resign(error)
             refusal = KafkaError(ErrorCode.NOT_CONTROLLER, str(error))
-        elif isinstance(error, Undecided):
+        elif isinstance(error, NotCommitted):
             _LOGGER.error("%s: a decision could not be written: %s", self.folder, error)
             refusal = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
         else:

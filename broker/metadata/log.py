@@ -33,18 +33,10 @@ from broker.metadata.events import (
 )
 from broker.metadata.image import MetadataImage, MetadataPosition
 from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, ours_of
-from kafka_ds.delta.commit import (
-    Attempt,
-    CommitError,
-    Conflict,
-    Contended,
-    FateUnknown,
-    NotCommitted,
-    PlainChange,
-    VersionsGone,
-)
+from kafka_ds.delta.commit import Attempt, CommitError, Conflict, PlainChange, VersionsGone
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.table import DeltaTable
 from kafka_ds.topic.names import CLUSTER_METADATA
 
 EVENTS_KEY = "events"
@@ -56,16 +48,8 @@ class ForeignMetadata(ConfigError):
     """The lake holds something else where the cluster's metadata should be; the text names the folder."""
 
 
-class Superseded(Exception):
-    """Another controller has decided since: this one resigns."""
-
-
 class VersionsMissing(Exception):
     """Versions after the one that was read were cleaned up: only a start from the last snapshot helps."""
-
-
-class Undecided(Exception):
-    """The commit is certainly not in the log: none of it has happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +71,7 @@ class MetadataLog:
 
     def __init__(self, store: Store, *, log: DeltaLog | None = None) -> None:
         self._log = log or DeltaLog(store, CLUSTER_METADATA)
+        self._table = DeltaTable(self._log)
         self.folder = store.uri(CLUSTER_METADATA)
         self.last_snapshot_version = -1
         # How many commits have failed since the last one that did not.
@@ -181,7 +166,7 @@ class MetadataLog:
         """Make a cluster of this id, unless there is one by then; `load` tells which."""
         commit = self.begin([ClusterCreated(cluster_id=cluster_id)], MetadataImage())
         try:
-            self._log.commit(commit.attempt, read_version=self._past_quiet(commit.decided_on))
+            self._table.commit(commit.attempt, read_version=self._past_quiet(commit.decided_on))
         except Conflict:
             pass  # Another broker was faster.
         except CommitError as error:
@@ -207,28 +192,27 @@ class MetadataLog:
             },
             check=_end_at_events,
         )
-        return Commit(attempt=self._log.begin(change), decided_on=version)
+        # A claim of unknown fate: whoever reads it claims anew.
+        self._table.abandon()
+        return Commit(attempt=self._table.begin(change), decided_on=version)
 
     def _is_snapshot_due(self, version: int) -> bool:
         return version - max(self.last_snapshot_version, 0) >= SNAPSHOT_INTERVAL
 
-    def commit(self, commit: Commit) -> int | None:
-        """Put the commit into the log; its version, or None where its fate is unknown: commit it again.
+    def commit(self, commit: Commit) -> int:
+        """Put the commit into the log; its version.
 
-        Raises Superseded where another controller was faster, Undecided where nothing was written.
+        Raises Conflict where another controller was faster, NotCommitted where nothing was written, and FateUnknown or
+        OSError, after which the same is committed again.
         """
         attempt = commit.attempt
         try:
-            version = self._log.commit(attempt, read_version=self._past_quiet(commit.decided_on))
-        except (FateUnknown, OSError):
-            # An error while versions in between are read leaves the attempt where it was, too.
+            version = self._table.commit(attempt, read_version=self._past_quiet(commit.decided_on))
+        except VersionsGone as error:
+            raise Conflict(str(error)) from error
+        except (CommitError, OSError):
             self.failures += 1
-            return None
-        except (Conflict, VersionsGone) as error:
-            raise Superseded(str(error)) from error
-        except (NotCommitted, Contended) as error:
-            self.failures += 1
-            raise Undecided(str(error)) from error
+            raise
         self.failures, self._quiet = 0, (version, version)
         events = attempt.change.info()[EVENTS_KEY]
         if events and events[0]["type"] == Snapshot.__name__:

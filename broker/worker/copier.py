@@ -33,15 +33,15 @@ from broker.worker.rpc import (
 from broker.worker.spi import (
     CommitLost,
     CommittedRange,
-    FateUnknownError,
     FileMissing,
     RemoteLogMetadataManager,
     RemoteStorageManager,
     SourceGone,
     StorageError,
-    TableBlocked,
     WrittenFiles,
 )
+from kafka_ds.delta.commit import CommitError, Conflict
+from kafka_ds.delta.log import ForeignTable
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
@@ -51,7 +51,7 @@ GIVEN_UP_MAX = 10_000
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 # A copy that meets one of these is asked for again; what it left is settled by `recover` then.
-STORE_ERRORS = (StorageError, FateUnknownError, OSError)
+STORE_ERRORS = (StorageError, CommitError, Conflict, ForeignTable, OSError)
 Key = tuple[bytes, int]
 Failure = tuple[str, str]
 """Why, and the outcome."""
@@ -387,7 +387,7 @@ def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
     """
     try:
         yield
-    except TableBlocked as error:
+    except ForeignTable as error:
         failed(str(error), CONFLICT)
     except (SourceGone, *STORE_ERRORS) as error:
         failed(str(error), FAILED)

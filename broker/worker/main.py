@@ -15,14 +15,18 @@ from broker.ipc.shared_memory import WorkerMemory
 from broker.ipc.worker import Worker, begin, serve
 from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE
 from broker.worker.settings import TierSettings
-from broker.worker.spi import FateUnknownError, OffsetOutOfRange, StorageError
+from broker.worker.spi import OffsetOutOfRange, StorageError
+from kafka_ds.delta.commit import CommitError, Conflict
+from kafka_ds.delta.log import ForeignTable
 
 # A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
 SWITCH_SECONDS = 0.0005
 KINDS: dict[type[Exception], str] = {
     OffsetOutOfRange: OUT_OF_RANGE,
     StorageError: UNAVAILABLE,
-    FateUnknownError: UNAVAILABLE,
+    CommitError: UNAVAILABLE,
+    Conflict: UNAVAILABLE,
+    ForeignTable: UNAVAILABLE,
     OSError: UNAVAILABLE,
 }
 

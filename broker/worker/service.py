@@ -58,10 +58,9 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from broker.worker.settings import TierSettings
-from broker.worker.spi import CommitLost, StorageError
+from broker.worker.spi import CommitLost
 from broker.worker.sweeper import Sweeper
-from kafka_ds.delta.commit import CommitError, Conflict
-from kafka_ds.delta.log import ForeignTable, SystemLogClock
+from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import probe
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.lake import open_lake
@@ -330,20 +329,12 @@ class Service:
         """Replace what this broker has published of its partitions and groups."""
         self._check_store()
         rows = list(rows_of(request.partitions, request.shards, self._clock.wall_ms()))
-        try:
-            version = self._offsets.replace(self._node_id, rows)
-        except (CommitError, Conflict, ForeignTable) as error:
-            raise StorageError(f"{OFFSETS}: {error}") from error
-        self._offsets_version = version
+        self._offsets_version = self._offsets.replace(self._node_id, rows)
 
     def _published_offsets(self, request: PublishedOffsets) -> list[dict[str, Any]]:
         """The valid rows of all brokers."""
-        try:
-            # Not the writer's own: another thread may be at it.
-            rows = OffsetsTable(self._store).read()
-        except ForeignTable as error:
-            raise StorageError(f"{OFFSETS}: {error}") from error
-        return present(rows)
+        # Not the writer's own: another thread may be at it.
+        return present(OffsetsTable(self._store).read())
 
     def _materialise(self, request: Materialise) -> int:
         return self._materialiser.materialise(request.version)
@@ -425,7 +416,7 @@ def _look_after(what: str, work: Callable[[], object]) -> None:
     """One part of the upkeep: whatever is wrong with one table keeps no other from its own."""
     try:
         work()
-    except (CommitError, Conflict, *STORE_ERRORS) as error:
+    except STORE_ERRORS as error:
         log.warning("no upkeep of %s: %s", what, error)
     except Exception:
         log.exception("no upkeep of %s", what)

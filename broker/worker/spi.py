@@ -19,20 +19,12 @@ class StorageError(Exception):
     """The store failed, and nothing of the request is visible: ask again."""
 
 
-class TableBlocked(StorageError):
-    """Nothing can be done there until somebody has undone what the message names: ask again, but not often."""
-
-
 class FileMissing(StorageError):
     """A file that the table names is not in the store."""
 
 
 class CommitLost(StorageError):
     """A commit was there, and another writer's is in its place."""
-
-
-class FateUnknownError(Exception):
-    """The store cannot say whether a commit is there: answer nothing, delete nothing, ask again."""
 
 
 class SourceGone(Exception):
@@ -116,14 +108,14 @@ class RemoteStorageManager(Protocol):
     def commit(self, topic: str, topic_id: bytes, ranges: Sequence[WrittenFiles]) -> CommittedRange:
         """Make ranges visible in one step; a partition drops out as a whole if another writer was first.
 
-        Raises StorageError (nothing is visible), FateUnknownError.
+        Raises StorageError (nothing is visible), FateUnknown.
         """
 
     def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
         """Whether an unfinished attempt became visible: the attempt completed as committed, or None.
 
         Completed without a file where the storage forgot: this attempt or another at its range became visible.
-        Raises FateUnknownError while a commit of it is open, StorageError.
+        Raises FateUnknown while a commit of it is open, StorageError.
         """
 
     def verify(self, segment: RemoteLogSegment) -> None:
@@ -169,7 +161,7 @@ class RemoteStorageManager(Protocol):
     def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
         """From now on refuse commits of earlier leader epochs to these partitions (number → epoch).
 
-        Raises StorageError, also where a later epoch is there; FateUnknownError.
+        Raises StorageError, also where a later epoch is there; FateUnknown.
         """
 
     def move_log_start(
@@ -177,7 +169,7 @@ class RemoteStorageManager(Protocol):
     ) -> None:
         """Record durably that a partition begins there; never backwards, and not for an earlier epoch.
 
-        Raises StorageError, FateUnknownError.
+        Raises StorageError, FateUnknown.
         """
 
     def front(self, topic: str, topic_id: bytes, partition: int) -> Front:
@@ -190,7 +182,7 @@ class RemoteStorageManager(Protocol):
 
         `offset` is at most `Front.horizon`: the log start was moved before. Removed files may stay in the store for a
         while, for readers of older versions. Raises StorageError, also for an earlier leader epoch than
-        one that wrote; FateUnknownError.
+        one that wrote; FateUnknown.
         """
 
     def offset_for_timestamp(
@@ -217,7 +209,7 @@ class RemoteLogMetadataManager(Protocol):
     """Keeps the states of tiered ranges; what a call wrote is durable and visible to `list_segments`."""
 
     def add(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """Events of fresh attempts, all COPY_SEGMENT_STARTED. Raises StorageError, FateUnknownError."""
+        """Events of fresh attempts, all COPY_SEGMENT_STARTED. Raises StorageError, FateUnknown."""
 
     def update(self, segments: Sequence[RemoteLogSegment]) -> None:
         """Later events of known attempts; a deletion's may concern an attempt of any broker.
@@ -232,7 +224,7 @@ class RemoteLogMetadataManager(Protocol):
         """Mark attempts as deleted that never became visible and never will. Our own ones' files are gone.
 
         Writes DELETE_SEGMENT_STARTED and FINISHED durably, in this order: no attempt stays STARTED for ever. Raises
-        StorageError, FateUnknownError.
+        StorageError, FateUnknown.
         """
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:

@@ -54,7 +54,7 @@ class Sweeper:
         copied_offset: int,
     ) -> Survey:
         """Where a partition is to begin. Of the lake what ends at or before `copied_offset` counts: the
-        rest is among the local bytes yet. Raises StorageError, FateUnknownError."""
+        rest is among the local bytes yet. Raises StorageError, FateUnknown."""
         began = time.monotonic()
         front = self._storage.front(place.topic, place.topic_id, place.partition)
         retention = replace(
@@ -92,7 +92,7 @@ class Sweeper:
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
         """Remove everything of a deleted topic; in the end every segment of it is marked deleted.
 
-        Also attempts that never won. Raises StorageError, FateUnknownError; then call it again.
+        Also attempts that never won. Raises StorageError, FateUnknown; then call it again.
         """
         going = self._metadata.list_topic(topic_id)
         self._begin_deletion([each for each in going if each.state is FINISHED])
@@ -111,7 +111,7 @@ class Sweeper:
             self._metadata.update([replace(each, state=DELETING) for each in segments])
 
     def sweep(self, place: StoragePlace) -> Swept:
-        """Remove what lies wholly below the table's log start. Raises StorageError, FateUnknownError."""
+        """Remove what lies wholly below the table's log start. Raises StorageError, FateUnknown."""
         # An attempt of ours whose end is not known yet may be among what goes.
         key = (place.topic_id, place.partition)
         failed = self._copier.recover()

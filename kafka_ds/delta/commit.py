@@ -85,7 +85,7 @@ class VersionsGone(CommitError):
     """Versions in between were cleaned up: read the table anew and decide again."""
 
 
-class Contended(CommitError):
+class Contended(NotCommitted):
     """Others won version after version: nothing is committed."""
 
 

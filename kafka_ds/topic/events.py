@@ -26,6 +26,7 @@ from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.table import DeltaTable
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
@@ -44,18 +45,18 @@ class RemoteLogEvents:
     ) -> None:
         self._store = store
         self.log = DeltaLog(store, table, clock=clock)
+        self._table = DeltaTable(self.log)
         self._snapshot = TableSnapshot(self.log)
         self._followed = -1
         self._seen_ms = 0
 
     def open(self) -> None:
         """Make the table where there is none; ForeignTable where the folder holds something else."""
-        if not self.log.exists():
-            self.log.create(
-                schema_json=delta_schema_json(REMOTE_LOG_METADATA_SCHEMA),
-                partition_columns=(),
-                configuration={**system_table_properties(), KIND_KEY: EVENTS_KIND},
-            )
+        self.log.create(
+            schema_json=delta_schema_json(REMOTE_LOG_METADATA_SCHEMA),
+            partition_columns=(),
+            configuration={**system_table_properties(), KIND_KEY: EVENTS_KIND},
+        )
         self._snapshot.read()
         if self._snapshot.kind != EVENTS_KIND:
             where = self._store.uri(self.log.table)
@@ -64,26 +65,34 @@ class RemoteLogEvents:
     def append(
         self, events: Sequence[RemoteLogSegment], *, info: Mapping[str, Any] | None = None
     ) -> list[RemoteLogSegment]:
-        """Make events durable, in this order, in one commit; as they are in the table.
+        """Make events durable, in this order, in one commit, after `settle`; as they are in the table.
 
         `info` goes into the commitInfo: what the writer wants to find there without reading rows.
         """
         assert events, "events to append"
-        return self.resume(self.log.begin(_EventsChange(self.log, events, info or {})))
-
-    def resume(self, attempt: Attempt) -> list[RemoteLogSegment]:
-        """Go on with an append whose fate was unknown."""
-        change = attempt.change
-        assert isinstance(change, _EventsChange), "an attempt of this table"
+        change = _EventsChange(self.log, events, info or {})
         latest = self.log.latest_version()
         assert latest >= 0, "opened before"
-        version = self.log.commit(attempt, read_version=latest)
+        attempt = self._table.begin(change)
+        version = self._table.commit(attempt, read_version=latest)
+        self._delete_files(attempt)
+        return change.at(version)
+
+    def settle(self) -> bool:
+        """Find out what became of an append whose answer was lost; False if there is none. Raises FateUnknown."""
+        attempt = self._table.settle()
+        if attempt is None:
+            return False
+        self._delete_files(attempt)
+        return True
+
+    def _delete_files(self, attempt: Attempt) -> None:
+        """Delete the files of versions that are others'; what stays is an orphan, which upkeep removes."""
+        assert isinstance(attempt.change, _EventsChange), "an attempt of this table"
         for tried, fate in attempt.tried_versions.items():
             if fate is Fate.TAKEN:
-                # The events are in the table; what stays is an orphan, which upkeep removes.
                 with suppress(OSError):
-                    self._store.delete(change.paths[tried])
-        return change.at(version)
+                    self._store.delete(attempt.change.paths[tried])
 
     def follow(self) -> list[RemoteLogSegment]:
         """The events since the last call, at first all of them, in their order."""

@@ -22,6 +22,7 @@ from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
 from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.table import DeltaTable
 from kafka_ds.topic.names import OFFSETS
 from kafka_ds.topic.schemas import (
     OFFSETS_FILE_SCHEMA,
@@ -50,6 +51,7 @@ class OffsetsTable:
     def __init__(self, store: Store, *, clock: LogClock | None = None) -> None:
         self._store = store
         self.log = DeltaLog(store, OFFSETS, clock=clock)
+        self._table = DeltaTable(self.log)
         self._snapshot = TableSnapshot(self.log)
         self._noted: frozenset[int] | None = None
         """The coordinators in the last note from here."""
@@ -63,14 +65,15 @@ class OffsetsTable:
         Raises ForeignTable, CommitError, Conflict, OSError.
         """
         self._open()
+        self._table.settle()
         for _ in range(TRIES_MAX):
             self._snapshot.refresh()
             mine = self._files_of(broker_id)
             written = [*rows, *self._kept(broker_id, mine, _coordinators_in(rows))]
             change = self._change(broker_id, written, mine)
             try:
-                version = self.log.commit(
-                    self.log.begin(change), read_version=self._snapshot.version
+                version = self._table.commit(
+                    self._table.begin(change), read_version=self._snapshot.version
                 )
             except Conflict:
                 continue
@@ -111,12 +114,11 @@ class OffsetsTable:
         ]
 
     def _open(self) -> None:
-        if not self.log.exists():
-            self.log.create(
-                schema_json=delta_schema_json(OFFSETS_SCHEMA),
-                partition_columns=OFFSETS_PARTITION_COLUMNS,
-                configuration={**system_table_properties(), KIND_KEY: OFFSETS_KIND},
-            )
+        self.log.create(
+            schema_json=delta_schema_json(OFFSETS_SCHEMA),
+            partition_columns=OFFSETS_PARTITION_COLUMNS,
+            configuration={**system_table_properties(), KIND_KEY: OFFSETS_KIND},
+        )
         if self._snapshot.version < 0:
             self._snapshot.read()
         self._check()

@@ -19,18 +19,14 @@ from kafka_ds.delta.actions import (
     remove_action,
     txn_action,
 )
-from kafka_ds.delta.commit import (
-    Attempt,
-    Conflict,
-    FilesMayBeGone,
-    PlainChange,
-)
+from kafka_ds.delta.commit import Attempt, Conflict, FilesMayBeGone, PlainChange
 from kafka_ds.delta.deletion_vector import action_of
 from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.table import DeltaTable
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicChange, TopicIdChanged, objection
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
@@ -87,6 +83,7 @@ class TopicTable:
         self.topic = topic
         self.folder = topic_table(topic)
         self.log = DeltaLog(store, self.folder, clock=clock)
+        self._table = DeltaTable(self.log)
         self._log_retention_ms = log_retention_ms
         self._reader = reader
         self.snapshot = TopicSnapshot(self.log, topic, reader)
@@ -98,15 +95,13 @@ class TopicTable:
         another incarnation of the topic, TableChanged where its rules are not known.
         """
         assert topic_id != NO_UUID, "a topic has an id"
-        if not self.log.exists():
-            self.log.create(
-                schema_json=delta_schema_json(TOPIC_SCHEMA),
-                partition_columns=TOPIC_PARTITION_COLUMNS,
-                configuration=_configuration(
-                    topic_table_properties(self._log_retention_ms), topic_id
-                ),
-                operation=CREATE,
-            )
+        self.settle()
+        self.log.create(
+            schema_json=delta_schema_json(TOPIC_SCHEMA),
+            partition_columns=TOPIC_PARTITION_COLUMNS,
+            configuration=_configuration(topic_table_properties(self._log_retention_ms), topic_id),
+            operation=CREATE,
+        )
         for _ in range(TRIES_MAX):
             self.read()
             if self.snapshot.topic_id is not None:
@@ -163,26 +158,24 @@ class TopicTable:
         """The time to begin a commit's files at, by the clock that `commit` measures their age with."""
         return self.log.clock.boot_ms()
 
+    def settle(self) -> None:
+        """Find out what became of a commit whose answer was lost; raises FateUnknown while that is unknown."""
+        self._table.settle()
+
     def commit(self, intent: Intent, *, begun_ms: int) -> CommittedCopy:
         """Commit an intent, or those of its partitions that nothing in between has ended.
 
         Raises Conflict where nothing is left of it, CommitError where no end could be reached; both
         carry what decides whether its files may go.
         """
+        self.settle()
         self.read()
         # The attempt looks at the versions from here on; those before were read just now, or long ago.
         if begun_ms <= self.snapshot.gone_before_ms:
             raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
         change = TopicChange(intent, self.snapshot)
-        attempt = self.log.begin(change)
-        attempt.begun_ms = begun_ms
-        return self.resume(attempt)
-
-    def resume(self, attempt: Attempt) -> CommittedCopy:
-        """Go on with a commit whose fate was unknown."""
-        change = attempt.change
-        assert isinstance(change, TopicChange), "an attempt of this table"
-        version = self.log.commit(attempt, read_version=self.snapshot.version)
+        attempt = self._table.begin(change, begun_ms=begun_ms)
+        version = self._table.commit(attempt, read_version=self.snapshot.version)
         self.read()
         return CommittedCopy(version=version, out=dict(change.out), attempt=attempt)
 
@@ -191,12 +184,13 @@ class TopicTable:
 
         A reader that begins with a checkpoint does not see those commits.
         """
+        self.settle()
         marks = self.snapshot.marks_due()
         if not marks:
             return 0
         actions = [txn_action(mark, version) for mark, version in marks.items()]
-        change = PlainChange(QUARANTINE, actions=actions)
-        self.log.commit(self.log.begin(change), read_version=self.snapshot.version)
+        attempt = self._table.begin(PlainChange(QUARANTINE, actions=actions))
+        self._table.commit(attempt, read_version=self.snapshot.version)
         self.read()
         return len(marks)
 
@@ -205,6 +199,7 @@ class TopicTable:
 
         Raises TopicIdChanged where the table belongs to another incarnation meanwhile.
         """
+        self.settle()
         for _ in range(TRIES_MAX):
             try:
                 there = self._unopened()
@@ -259,7 +254,7 @@ class TopicTable:
             operation, actions=[{"metaData": metadata}, *actions], check=_end_at_any
         )
         try:
-            self.log.commit(self.log.begin(change), read_version=there.version)
+            self._table.commit(self._table.begin(change), read_version=there.version)
         except Conflict:
             return False
         return True

@@ -16,7 +16,7 @@ One thread, the one that copies.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -41,7 +41,6 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegment
 log = logging.getLogger(__name__)
 
 OPERATION = "REPAIR"
-Commit = Callable[[SharedTable, Intent, int | None], Mapping[int, Conflict]]
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -86,10 +85,8 @@ class StoreCheck:
         *,
         level: int,
         threads: int,
-        commit: Commit,
     ) -> None:
-        """`threads`: how many files are looked for at a time. `commit` is called with the table's lock held; it raises
-        Conflict, StorageError, FateUnknownError."""
+        """`threads`: how many files are looked for at a time."""
         self._store = store
         self._tables = tables
         self._storage = storage
@@ -97,7 +94,6 @@ class StoreCheck:
         self._crash_points = crash_points
         self._level = level
         self._threads = threads
-        self._commit = commit
 
     def forget(self, topic: str) -> None:
         """Read the topic's table anew when it is looked at next."""
@@ -111,7 +107,7 @@ class StoreCheck:
         start_offset: int,
         segments: Sequence[RemoteLogSegment],
     ) -> Look:
-        """Look for all that holds offsets from `start_offset` on. Raises StorageError, FateUnknownError, OSError.
+        """Look for all that holds offsets from `start_offset` on. Raises StorageError, FateUnknown, OSError.
 
         `segments` are those of the partition that `__remote_log_metadata` knows.
         """
@@ -339,7 +335,7 @@ class StoreCheck:
         )
         intent = Intent(operation=OPERATION, topic_id=topic_id, partitions=(part,))
         with shared.lock:
-            self._commit(shared, intent, begun_ms)
+            shared.commit(intent, begun_ms=begun_ms)
 
     def _rows(
         self, topic_id: bytes, gap: _Gap, sources: Sequence[CopyRange]

@@ -10,7 +10,7 @@ except for the rows that expired. One thread, beside the one that copies.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -44,8 +44,6 @@ SECONDS_MAX = 5.0
 FILES_KNOWN_MAX = 100_000
 FOOTERS_MAX = 64
 
-Commit = Callable[[SharedTable, Intent, int | None], Mapping[int, Conflict]]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
@@ -68,9 +66,7 @@ class LayoutKeeper:
         crash_points: CrashPoints,
         *,
         clock: LogClock,
-        commit: Commit,
     ) -> None:
-        """`commit` is called with the table's lock held; it raises Conflict, StorageError, FateUnknownError."""
         self._store = store
         self._tables = tables
         self._reader = FileReader(store, footers_max=FOOTERS_MAX)
@@ -82,7 +78,6 @@ class LayoutKeeper:
         self._level = settings.lake_maintenance_compression_level
         self._crash_points = crash_points
         self._clock = clock
-        self._commit = commit
         self._well_laid: set[str] = set()
         """Others' files that were looked into."""
         self._passed_over: set[str] = set()
@@ -101,7 +96,7 @@ class LayoutKeeper:
         """Do a bounded part of what there is to do; `goes_on` is asked before each step that matters.
 
         `takes_any_expired`: a file is rewritten for a single expired row, whatever the ratio is.
-        Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknownError, OSError.
+        Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknown, OSError.
         """
         shared = self._tables.get(topic)
         began, done = time.monotonic(), Optimized()
@@ -245,7 +240,7 @@ class LayoutKeeper:
         self._crash_points.at("before_layout_commit")
         try:
             with shared.lock:
-                self._commit(shared, intent, begun_ms)
+                shared.commit(intent, begun_ms=begun_ms)
         except Conflict as conflict:
             # Each version that was tried is another's: nothing of ours is in the table, nor ever will be.
             self._discard(shared, task, attempt)

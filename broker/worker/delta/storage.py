@@ -31,18 +31,15 @@ from broker.worker.spi import (
     ColdRead,
     CommitLost,
     CommittedRange,
-    FateUnknownError,
     FileMissing,
     Front,
     StorageError,
-    TableBlocked,
     WrittenFiles,
 )
 from broker.worker.turns import Turns
 from kafka_ds.delta.actions import ours_of
-from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown, VersionsGone
-from kafka_ds.delta.log import ForeignTable, LogClock, SystemLogClock
-from kafka_ds.delta.snapshot import NoSuchTable
+from kafka_ds.delta.commit import Conflict
+from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import (
@@ -116,7 +113,6 @@ class DeltaStorage:
             settings,
             crash_points,
             clock=self._clock,
-            commit=self._commit_alone,
         )
         self.check = StoreCheck(
             store,
@@ -126,9 +122,7 @@ class DeltaStorage:
             crash_points,
             level=settings.lake_compression_level,
             threads=threads,
-            commit=self._commit_alone,
         )
-        self._unsettled: dict[str, Attempt] = {}
         self._decided = Decided()
         self._turns = Turns(settings.lake_copy_threads)
         self._large = Turns(settings.lake_copy_threads)
@@ -191,40 +185,16 @@ class DeltaStorage:
             )
 
     def commit(self, topic: str, topic_id: bytes, ranges: Sequence[WrittenFiles]) -> CommittedRange:
-        table = self._tables.get(topic)
+        shared = self._tables.get(topic)
         self._decided.forget()
-        with table.lock:
-            self._settle(table)
-            for _ in range(TRIES_MAX):
-                try:
-                    return self._try(table, topic_id, ranges)
-                except VersionsGone as error:
-                    if not error.attempt.files_may_be_deleted:
-                        raise FateUnknownError(str(error)) from error
-        raise StorageError(f"{table.folder}: its log was cleaned up under the commit")
-
-    def _try(
-        self, shared: SharedTable, topic_id: bytes, ranges: Sequence[WrittenFiles]
-    ) -> CommittedRange:
-        table = shared.table
         intent = Intent(
             operation=OPERATION, topic_id=topic_id, partitions=tuple(self._intents(shared, ranges))
         )
         try:
-            done = table.commit(intent, begun_ms=min(each.parts.begun_ms for each in ranges))
+            with shared.lock:
+                done = shared.commit(intent, begun_ms=min(each.parts.begun_ms for each in ranges))
         except Conflict as conflict:
             return _all_dropped(ranges, conflict)
-        except NoSuchTable as error:
-            raise StorageError(str(error)) from error
-        except ForeignTable as error:
-            raise TableBlocked(str(error)) from error
-        except FateUnknown as error:
-            self._unsettled[table.topic] = error.attempt
-            raise FateUnknownError(f"fate unknown, tried again: {error}") from error
-        except VersionsGone:
-            raise
-        except CommitError as error:
-            raise StorageError(str(error)) from error
         return CommittedRange(
             written=tuple(each for each in ranges if each.segment.partition not in done.out),
             dropped={partition: str(conflict) for partition, conflict in done.out.items()},
@@ -274,7 +244,7 @@ class DeltaStorage:
         )
         with shared.lock:
             try:
-                self._commit_alone(shared, intent)
+                shared.commit(intent)
             except TableChanged as conflict:
                 # Until somebody has undone that: whoever asks asks again.
                 raise StorageError(str(conflict)) from conflict
@@ -297,7 +267,7 @@ class DeltaStorage:
                 return
             intent = Intent(operation=FENCE, topic_id=topic_id, partitions=parts)
             try:
-                out = self._commit_alone(shared, intent)
+                out = shared.commit(intent).out
             except Conflict as conflict:
                 raise StorageError(str(conflict)) from conflict
             if out:
@@ -336,7 +306,7 @@ class DeltaStorage:
                 parameters={"partition": str(partition), "belowOffset": str(offset)},
             )
             try:
-                self._commit_alone(shared, intent)
+                shared.commit(intent)
             except FilesRemoved as conflict:
                 log.info("%s: looked at again: %s", shared.folder, conflict)
             except Conflict as conflict:
@@ -345,46 +315,12 @@ class DeltaStorage:
                 return len(removes)
         raise StorageError(f"{shared.folder}: others keep replacing the files to be taken out")
 
-    def _commit_alone(
-        self, shared: SharedTable, intent: Intent, begun_ms: int | None = None
-    ) -> Mapping[int, Conflict]:
-        """Commit something other than a copy; returns the partitions that dropped out, Conflict if none is left.
-
-        `begun_ms` is when its files were begun, if it has any.
-        """
-        self._settle(shared)
-        begun_ms = shared.table.begin_ms() if begun_ms is None else begun_ms
-        try:
-            return shared.table.commit(intent, begun_ms=begun_ms).out
-        except FateUnknown as error:
-            self._unsettled[shared.table.topic] = error.attempt
-            raise FateUnknownError(f"fate unknown, tried again: {error}") from error
-        except ForeignTable as error:
-            raise TableBlocked(str(error)) from error
-        except (NoSuchTable, CommitError) as error:
-            raise StorageError(str(error)) from error
-
-    def _settle(self, shared: SharedTable) -> None:
-        """Find out what became of a commit whose answer was lost."""
-        attempt = self._unsettled.get(shared.table.topic)
-        if attempt is None:
-            return
-        try:
-            shared.table.resume(attempt)
-        except (FateUnknown, OSError) as error:
-            raise FateUnknownError(f"fate still unknown: {error}") from error
-        except ForeignTable as error:
-            raise TableBlocked(str(error)) from error
-        except (Conflict, CommitError) as error:
-            log.warning("%s: a commit whose answer was lost is not there: %s", shared.folder, error)
-        del self._unsettled[shared.table.topic]
-
     # -- after a crash ----------------------------------------------------------------------
 
     def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
         table = self._tables.get(segment.topic)
         with table.lock:
-            self._settle(table)
+            table.table.settle()
             with table.view(fresh=True) as snapshot:
                 if tiered_end(snapshot, segment.topic_id, segment.partition) < segment.end_offset:
                     return None
@@ -509,11 +445,7 @@ class DeltaStorage:
                 return
             # Before a checkpoint hides the commits that are complained of.
             if snapshot.marks_due():
-                self._settle(table)
-                try:
-                    table.table.mark_complaints()
-                except (ForeignTable, Conflict, CommitError) as error:
-                    raise StorageError(str(error)) from error
+                table.table.mark_complaints()
             version = snapshot.version
         self._upkeep.look_after(table.folder, version)
 

@@ -10,22 +10,23 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from broker.worker.spi import FateUnknownError, StorageError, TableBlocked
-from kafka_ds.delta.commit import CommitError, Conflict, FateUnknown
+from broker.worker.spi import StorageError
+from kafka_ds.delta.commit import Conflict, FateUnknown, VersionsGone
 from kafka_ds.delta.log import ForeignTable, LogClock
 from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.statistics import UnsupportedFile
 from kafka_ds.delta.store.store import Store
-from kafka_ds.topic.commit_rules import TableChanged, TopicIdChanged
+from kafka_ds.topic.commit_rules import Intent, TableChanged, TopicIdChanged
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.snapshot import TopicSnapshot
-from kafka_ds.topic.table import ContendedTable, TopicTable
+from kafka_ds.topic.table import CommittedCopy, ContendedTable, TopicTable
 
 log = logging.getLogger(__name__)
 
 # A reader looks for new versions so often, and whenever it needs what it does not find.
 FOLLOW_SECONDS = 1.0
+TRIES_MAX = 3
 
 
 class SharedTable:
@@ -65,8 +66,6 @@ class SharedTable:
             return self.table.read()
         except NoSuchTable:
             return None
-        except ForeignTable as error:
-            raise TableBlocked(str(error)) from error
 
     def _complain(self) -> None:
         """Log once for each commit of another writer that it added rows that are no records."""
@@ -106,6 +105,22 @@ class SharedTable:
                 log.warning("%s: no tiered offsets are missing any more", name)
             self._missing[partition] = spans
 
+    def commit(self, intent: Intent, *, begun_ms: int | None = None) -> CommittedCopy:
+        """Commit an intent whose files, if it has any, were begun at `begun_ms`; who asks holds the lock.
+
+        Raises Conflict where nothing is left of it, StorageError, CommitError, ForeignTable.
+        """
+        begun_ms = self.table.begin_ms() if begun_ms is None else begun_ms
+        for _ in range(TRIES_MAX):
+            try:
+                return self.table.commit(intent, begun_ms=begun_ms)
+            except VersionsGone as error:
+                if not error.attempt.files_may_be_deleted:
+                    raise FateUnknown(str(error), error.attempt) from error
+            except NoSuchTable as error:
+                raise StorageError(str(error)) from error
+        raise StorageError(f"{self.folder}: its log was cleaned up under the commit")
+
     def claim(self, topic_id: bytes) -> None:
         """Create the table, or make sure that this incarnation of the topic may write to it."""
         with self.lock:
@@ -113,14 +128,10 @@ class SharedTable:
                 return
             try:
                 self._open(topic_id)
-            except FateUnknown as error:
-                raise FateUnknownError(str(error)) from error
             except TableChanged as conflict:
                 # What may be written to it all the same, as a fence, each commit decides.
                 log.warning("%s", conflict)
-            except ForeignTable as error:
-                raise TableBlocked(str(error)) from error
-            except (Conflict, CommitError) as error:
+            except Conflict as error:
                 # A table whose last topic is not deleted yet, too: its deletion is on its way.
                 raise StorageError(str(error)) from error
 
@@ -144,16 +155,14 @@ class SharedTable:
         with self.lock:
             try:
                 return self.table.retire(topic_id)
-            except FateUnknown as error:
-                raise FateUnknownError(str(error)) from error
             except ForeignTable as error:
                 if isinstance(error.__cause__, UnsupportedFile):
                     # The rows are there, and somebody can undo what keeps them from being taken out.
-                    raise TableBlocked(str(error)) from error
+                    raise
                 return False
             except Conflict:
                 return False
-            except (CommitError, ContendedTable) as error:
+            except ContendedTable as error:
                 raise StorageError(str(error)) from error
 
     def was_retired(self, topic_id: bytes) -> bool:

@@ -9,8 +9,6 @@ Rules of this file:
 
 from broker.crash_points import CrashPoints
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
-from kafka_ds.delta.commit import CommitError
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.store.store import Store
@@ -36,7 +34,7 @@ class EventMerging:
         self._looked_ms: int | None = None
 
     def look(self) -> int:
-        """Merge what is due; returns the number of merges. Raises StorageError, OSError."""
+        """Merge what is due; returns the number of merges. Raises CommitError, OSError."""
         interval_ms = self._settings.lake_maintenance_interval_ms
         now_ms = self._clock.boot_ms()
         if interval_ms < 0:
@@ -56,5 +54,3 @@ class EventMerging:
             return len(merge_events(events, files_min=files_min, at=self._crash_points.at))
         except NoSuchTable:
             return 0
-        except CommitError as error:
-            raise StorageError(f"{self._table}: {error}") from error

@@ -15,6 +15,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import pyarrow as pa
@@ -29,12 +30,13 @@ from broker.worker.copier import STORE_ERRORS
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.settings import TierSettings
-from broker.worker.spi import FateUnknownError, StorageError
+from broker.worker.spi import StorageError
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
-from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown, PlainChange
+from kafka_ds.delta.commit import Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.table import DeltaTable
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.names import CLUSTER_METADATA, ID_CHARACTERS
@@ -87,8 +89,8 @@ class Materialiser:
         self._crash_points = crash_points
         self._delete_topic = delete_topic
         self._log = DeltaLog(store, CLUSTER_METADATA)
+        self._table = DeltaTable(self._log)
         self._snapshot = TableSnapshot(self._log)
-        self._unsettled: Attempt | None = None
         self._snapshot_event_version = 0
         self._turn = 0
 
@@ -107,7 +109,7 @@ class Materialiser:
     def materialise(self, version: int) -> int:
         """Make rows of all events up to `version` at least; gives the version reached."""
         for _ in range(TRIES_MAX):
-            self._settle()
+            self._table.settle()
             self._follow()
             done = self._done()
             if done < version:
@@ -246,7 +248,9 @@ class Materialiser:
         actions_out += self._forbid_cleanup()
         self._crash_points.at("before_materialise")
         change = PlainChange(OPERATION, actions=actions_out, check=_end_at_others)
-        self._commit(self._log.begin(change), self._snapshot.version)
+        # Of a conflict: another worker made these rows; what it did is read before the next try.
+        with suppress(Conflict):
+            self._table.commit(self._table.begin(change), read_version=self._snapshot.version)
         self._crash_points.at("after_materialise")
 
     def _forbid_cleanup(self) -> list[Action]:
@@ -291,23 +295,6 @@ class Materialiser:
             modified_ms=now_ms,
             stats=f'{{"numRecords":{len(rows)}}}',
         )
-
-    def _settle(self) -> None:
-        if self._unsettled is not None:
-            attempt, self._unsettled = self._unsettled, None
-            self._commit(attempt, self._log.latest_version())
-
-    def _commit(self, attempt: Attempt, read_version: int) -> None:
-        try:
-            self._log.commit(attempt, read_version=read_version)
-        except Conflict:
-            # Another worker made these rows: what it did is read before the next try.
-            return
-        except FateUnknown as error:
-            self._unsettled = attempt
-            raise FateUnknownError(str(error)) from error
-        except CommitError as error:
-            raise StorageError(str(error)) from error
 
 
 def _deleted_in(actions: Sequence[Action]) -> Iterator[_Topic]:

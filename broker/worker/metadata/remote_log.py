@@ -17,10 +17,8 @@ from broker.system import new_uuid
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.settings import TierSettings
-from broker.worker.spi import FateUnknownError, StorageError
 from kafka_ds.delta.actions import ours_of
-from kafka_ds.delta.commit import Attempt, CommitError, Conflict, FateUnknown
-from kafka_ds.delta.log import ForeignTable, LogClock, SystemLogClock
+from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
@@ -73,7 +71,6 @@ class DeltaMetadata:
         """The same of other brokers, as of the version `_seen`."""
         self._seen = -1
         self._looked_ms = 0
-        self._unsettled: tuple[Attempt, Segments] | None = None
         self._segments: dict[tuple[bytes, int], RemoteSegments] = {}
         self._lock = threading.Lock()
 
@@ -168,21 +165,18 @@ class DeltaMetadata:
 
     def _known(self) -> Segments:
         """The attempts of this broker that are STARTED."""
-        self._settle()
+        if self._events.settle():
+            # What became of it is in the table.
+            self._open = None
         if self._open is None:
             self._open = self._load()
         return self._open
 
     def _load(self) -> Segments:
         """What this broker's last commit left STARTED."""
-        try:
-            self._events.open()
-        except ForeignTable as error:
-            raise StorageError(str(error)) from error
-        except (CommitError, OSError) as error:
-            raise StorageError(f"{self._events.log.table} cannot be opened: {error}") from error
+        self._events.open()
         version = self._events.log.latest_version()
-        self._elsewhere = {}
+        self._elsewhere, self._looked_ms = {}, 0
         while version >= 0:
             actions = self._events.log.read_version(version)
             if actions is None:
@@ -227,30 +221,8 @@ class DeltaMetadata:
             "seenTo": self._seen,
             "started": [_described(each) for each in left.values()],
         }
-        try:
-            self._events.append(events, info=info)
-        except FateUnknown as error:
-            self._unsettled = (error.attempt, left)
-            self._deleting = deleting
-            raise FateUnknownError(str(error)) from error
-        except (CommitError, Conflict, OSError) as error:
-            raise StorageError(f"{self._events.log.table}: {error}") from error
+        self._events.append(events, info=info)
         self._open, self._deleting = left, deleting
-
-    def _settle(self) -> None:
-        """Find out what became of a commit whose answer was lost."""
-        if self._unsettled is None:
-            return
-        attempt, left = self._unsettled
-        try:
-            self._events.resume(attempt)
-            self._open = left
-        except (FateUnknown, OSError) as error:
-            raise FateUnknownError(f"fate still unknown: {error}") from error
-        except (CommitError, Conflict):
-            # It is certainly not there: what was known before it holds.
-            self._open = None
-        self._unsettled = None
 
     def maintain(self) -> None:
         log = self._events.log

@@ -10,7 +10,7 @@ import pytest
 from broker.metadata.events import Event, decode_events
 from broker.metadata.log import Commit
 from kafka_ds.delta.actions import CorruptLog
-from kafka_ds.delta.commit import Attempt, Change
+from kafka_ds.delta.commit import Attempt, Change, FateUnknown
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop, until
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
@@ -150,12 +150,12 @@ async def test_a_controller_without_its_store_follows_the_next_one_of_whom_it_he
     await new.driver.catch_up()
     begun, goes_on, commit = threading.Event(), threading.Event(), old.log.commit
 
-    def lost(given: Commit) -> int | None:
+    def lost(given: Commit) -> int:
         begun.set()
         if hangs:
             goes_on.wait()
             return commit(given)
-        return None
+        raise FateUnknown("no answer", given.attempt)
 
     monkeypatch.setattr(old.log, "commit", lost)
     first = asyncio.ensure_future(old.create("b"))
@@ -242,7 +242,7 @@ async def test_who_is_told_of_the_next_controller_between_two_commits_does_not_b
     assert await new.start()
     commit = old.log.commit
 
-    def hang(given: Commit) -> int | None:
+    def hang(given: Commit) -> int:
         is_back.wait()
         return commit(given)
 
@@ -293,7 +293,7 @@ async def test_who_waits_for_a_commit_that_is_given_up_is_told(
     assert await broker.start()
     goes_on, commit = threading.Event(), broker.log.commit
 
-    def wait(begun: Commit) -> int | None:
+    def wait(begun: Commit) -> int:
         goes_on.wait()
         return commit(begun)
 
@@ -318,7 +318,7 @@ async def test_a_store_that_hangs_keeps_no_broker_from_stopping(
     await broker.start()
     commit = broker.log.commit
 
-    def wait(begun: Commit) -> int | None:
+    def wait(begun: Commit) -> int:
         hangs.set()
         is_back.wait()
         return commit(begun)

@@ -148,11 +148,38 @@ def test_a_lost_answer_leaves_one_copy(store, table):
 def test_an_unknown_fate_is_taken_up_again(store, table):
     part = copy_of(table, 0, 0, 9)
     store.refuse(times=ALWAYS)
-    with pytest.raises(FateUnknown) as caught:
+    with pytest.raises(FateUnknown):
         commit(table, part)
     store.mend()
-    assert table.resume(caught.value.attempt).version == 1
+    table.settle()
+    assert table.read().version == 1
     assert table.snapshot.tiered_end(0) == 9
+
+
+def test_what_comes_next_is_decided_after_an_unknown_fate_is_settled(store, table):
+    store.refuse(times=6)
+    with pytest.raises(FateUnknown):
+        commit(table, copy_of(table, 0, 0, 9))
+    with pytest.raises(RangeTaken, match="offsets up to 9 are there"):
+        commit(table, copy_of(table, 0, 0, 9, attempt="again"))
+    assert table.read().version == 1
+
+
+def test_a_commit_is_settled_behind_the_versions_that_it_has_looked_at(store, table):
+    store.refuse(times=ALWAYS)
+    with pytest.raises(FateUnknown):
+        commit(table, copy_of(table, 0, 0, 9))
+    store.mend()
+    other = table_of(store)
+    commit(other, copy_of(other, 1, 0, 9, attempt="of another partition"))
+    store.refuse(calls="read", path="*/00000000000000000002.json")
+    with pytest.raises(FateUnknown):
+        table.settle()
+    commit(other, copy_of(other, 0, 0, 9, attempt="of the same offsets"))
+    assert table.read().version == 2
+    table.settle()
+    assert table.read().version == 2
+    assert len(table.snapshot.find(0, 0, 9)) == 1
 
 
 def test_the_log_start_only_rises(store, table):

@@ -11,7 +11,6 @@ from broker.worker.delta.front import removals
 from broker.worker.delta.storage import DeltaStorage
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
 from kafka_ds.delta import actions
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
@@ -150,13 +149,13 @@ def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated
     cut(table)
     unset = "offset 29.*an engine forgot them.*docs/concepts/table.md"
     storage = DeltaStorage(store, TierSettings(), CrashPoints())
-    with pytest.raises(StorageError, match=unset):
+    with pytest.raises(ForeignTable, match=unset):
         storage.state("orders", TOPIC_ID, 0)
-    with pytest.raises(StorageError, match=unset):
+    with pytest.raises(ForeignTable, match=unset):
         storage.read("orders", TOPIC_ID, 0, 5, max_bytes=1000, committed_only=True)
-    with pytest.raises(StorageError, match=unset):
+    with pytest.raises(ForeignTable, match=unset):
         storage.ending("orders", TOPIC_ID, 0, 5)
-    with pytest.raises(StorageError, match=unset):
+    with pytest.raises(ForeignTable, match=unset):
         storage.fence("orders", TOPIC_ID, {0: 9})
     with pytest.raises(ForeignTable, match=unset):
         TopicTable(store, "orders").open(TOPIC_ID)
