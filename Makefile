@@ -19,20 +19,25 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions kubernetes lint collect format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions kubernetes lint docs docs-build collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo       one record's whole way, on the flights of 2013: broker, log, lake, Spark"
+	@echo "make .venv      set up: all packages into .venv, and the kernels compiled"
+	@echo "make demo       end-to-end demo: produce 336,776 records, query them in Spark and Polars"
 	@echo "make test       all tests that CI runs"
 	@echo "make test-slow  those that take longer, too"
-	@echo "make bench      ratios against Apache Kafka and Spark's own Kafka source, in one run"
-	@echo "make sim        clusters on virtual time under faults, the machines against their models, the bank: SEEDS=$(SEEDS) runs each"
+	@echo "make lint       ruff, ruff format, mypy --strict, import contracts; make format mends what ruff can"
+	@echo "make docs       the pages as a site at http://127.0.0.1:8000; docs-build builds it into build/site, warnings are errors"
+	@echo "make bench      ratios to Apache Kafka and Spark's own Kafka source, in one run"
+	@echo "make sim        clusters on virtual time under faults, and the bank: SEEDS=$(SEEDS) runs each"
 	@echo "make fuzz       coverage-guided fuzzing of what reads others' bytes: SECONDS=$(SECONDS) a target"
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
-	@echo "make client-suites  librdkafka's and franz-go's own tests; wants git, gcc, g++, make and Go: SUITES='$(SUITES)'"
+	@echo "make client-suites   librdkafka's and franz-go's own tests; needs git, gcc, g++, make and Go: SUITES='$(SUITES)'"
 	@echo "make spark-versions  source and sink with earlier PySparks, in environments of their own below .cache: SPARKS='$(SPARKS)'"
-	@echo "make lint       ruff, ruff format, mypy --strict, import contracts"
+	@echo "make kubernetes      the manifests by Kubernetes' schemas"
+	@echo "make jars, java, collect   what the others need: jars for the tests, a Java runtime, the tests collected"
+	@echo "make clean      remove .venv, .cache and what was built"
 
 # Bytecode is made of what is imported, when it is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile
@@ -112,6 +117,20 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site's generator has a folder of its own: packages of the product stay as they are.
+DOCS := $(VENV)/docs
+MKDOCS := NO_MKDOCS_2_WARNING=1 PYTHONPATH=$(DOCS) $(BIN)/python -m mkdocs
+
+$(DOCS)/.installed: docs/site/requirements.txt $(STAMP)
+	$(PIP) --target $(DOCS) --upgrade -r docs/site/requirements.txt
+	@touch $@
+
+docs: $(DOCS)/.installed
+	$(MKDOCS) serve
+
+docs-build: $(DOCS)/.installed
+	$(MKDOCS) build --strict --quiet
 
 # What no test can import is found before the first one runs, and the workers of the tests, which all begin by collecting
 # them, find each file compiled.

@@ -1,0 +1,144 @@
+"""Shell: the README's figures, read from docs/internals/benchmarks.md, so that the two cannot differ.
+
+`python docs/pictures/figures.py` writes the README's table anew; a test compares it. A figure is named by the
+page's section, the row and the column.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "internals" / "benchmarks.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- figures: docs/pictures/figures.py -->\n", "<!-- end of figures -->"
+BROKER, THREE, SPARK = "One broker beside one of Kafka", "Three brokers", "Spark: reading"
+NEWEST = "ratio, newest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One cell of the benchmarks' tables."""
+
+    section: str
+    row: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A line of the README: `says` has a `{}` for each cell; bars are drawn of the first number of each."""
+
+    name: str
+    says: str
+    cells: tuple[Cell, ...]
+
+
+def _of(section: str, row: str, *columns: str) -> tuple[Cell, ...]:
+    return tuple(Cell(section=section, row=row, column=column) for column in columns)
+
+
+def _spark(row: str) -> tuple[Cell, ...]:
+    return _of(SPARK, row, "100 B", "1 KiB")
+
+
+FIGURES = {
+    "compared with Apache Kafka 4.3": (
+        Figure(
+            name="produce, 100 B",
+            says="{} × as fast",
+            cells=_of(BROKER, "produce, 100 B", NEWEST),
+        ),
+        Figure(
+            name="produce, 1 KiB",
+            says="{} × as fast",
+            cells=_of(BROKER, "produce, 1 KiB", NEWEST),
+        ),
+        Figure(
+            name="consume, 100 B",
+            says="{} × as fast",
+            cells=_of(BROKER, "consume, 100 B", NEWEST),
+        ),
+        Figure(
+            name="consume, 1 KiB",
+            says="{} × as fast",
+            cells=_of(BROKER, "consume, 1 KiB", NEWEST),
+        ),
+        Figure(
+            name="produce to three replicas, acks=all, 1 KiB",
+            says="{} × as fast",
+            cells=_of(THREE, "produce, 1 KiB, MB/s", "ratio"),
+        ),
+        Figure(
+            name="memory after load, before a worker tiers",
+            says="{} MiB instead of {}",
+            cells=_of(BROKER, "memory after load, MiB", "kafka-ds", "Apache Kafka"),
+        ),
+    ),
+    "compared with Spark 4.2's Kafka source": (
+        Figure(
+            name="count, `scan()`",
+            says="{} × as fast ({} × with 1 KiB)",
+            cells=_spark("count, `scan()`"),
+        ),
+        Figure(
+            name="1 % of the records by offset",
+            says="{} × as fast ({} ×)",
+            cells=_spark("1 % by offset"),
+        ),
+        Figure(
+            name='full scan, `format("kafka_ds")`',
+            says="{} × as fast ({} ×)",
+            cells=_spark('full scan, `format("kafka_ds")`'),
+        ),
+        Figure(
+            name="full scan, `scan()`",
+            says="{} × as fast ({} ×)",
+            cells=_spark("full scan, `kafka_ds.scan()`"),
+        ),
+    ),
+}
+
+
+def value(cell: Cell, page: str) -> str:
+    """What the page's first table with that row and column says."""
+    section = re.split(r"(?m)^## ", page.split(f"\n## {cell.section}\n")[1])[0]
+    heads: list[str] = []
+    for line in section.splitlines():
+        fields = [field.strip() for field in line.split("|")[1:-1]]
+        if not line.startswith("|"):
+            heads = []
+        elif not heads:
+            heads = fields
+        elif fields[0] == cell.row and cell.column in heads:
+            return fields[heads.index(cell.column)]
+    raise KeyError(cell)
+
+
+def numbers(figure: Figure, page: str) -> list[str]:
+    return [value(cell, page) for cell in figure.cells]
+
+
+def table(page: str) -> str:
+    """The README's tables of figures."""
+    parts = []
+    for head, figures in FIGURES.items():
+        rows = "".join(
+            f"| {figure.name} | {figure.says.format(*numbers(figure, page))} |\n"
+            for figure in figures
+        )
+        parts.append(f"| {head} | |\n| --- | --- |\n{rows}")
+    return "\n".join(parts)
+
+
+def rendered(readme: str, page: str) -> str:
+    """The README with the figures of the page."""
+    before, _, rest = readme.partition(BEGIN)
+    assert rest, f"no {BEGIN!r} in the README"
+    return f"{before}{BEGIN}\n{table(page)}\n{END}{rest.partition(END)[2]}"
+
+
+if __name__ == "__main__":
+    README.write_text(rendered(README.read_text(), PAGE.read_text()))
