@@ -71,6 +71,7 @@ from broker.worker.settings import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
+from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.names import CLUSTER_METADATA
 
@@ -267,8 +268,9 @@ class Node(Parts):
             home_for=partial(known_home, self.metadata, config.node_id),
             recovery_threads=config.num_recovery_threads_per_data_dir,
             soon=loop.call_soon,
+            directory_failed=self._directory_failed,
+            all_failed=self._halt,
         )
-        manager.on_all_failed = self._halt
         self.metrics.add_source(lambda: log_samples(manager))
         try:
             await loop.run_in_executor(self._executor, manager.load)
@@ -364,7 +366,6 @@ class Node(Parts):
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
             lag_ms_max=config.replica_lag_time_max_ms,
         )
-        self.log_manager.on_directory_failed = self.replica_manager.directory_failed
         self.moves = moves_of(self)
 
     def _wire_coordinators(self) -> None:
@@ -486,7 +487,14 @@ class Node(Parts):
                     log.exception("upkeep failed")
 
     def _tick_logs(self) -> None:
-        self.log_manager.tick(self.clock.now_ms())
+        rolled = self.log_manager.tick(self.clock.now_ms())
+        if self.tier is not None:
+            for each in rolled:
+                self.tier.segment_rolled(each)
+
+    def _directory_failed(self, partitions: Sequence[TopicPartition]) -> None:
+        if hasattr(self, "replica_manager"):  # Else nobody serves them yet.
+            self.replica_manager.directory_failed(partitions)
 
     def _tick_coordinators(self) -> None:
         """A log that could be opened only now is read, though the metadata say nothing new."""

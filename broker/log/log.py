@@ -84,8 +84,6 @@ class Log:
         self.dropped, self.known_end_offset = loaded.dropped, loaded.known_end_offset
         self._high_watermark: int | None = None
         self.highest_offset_in_remote_storage = -1
-        self.on_roll: Callable[[Log], None] | None = None
-        self.on_start_moved: Callable[[], object] = lambda: None
         self._disk = disk
         self._clock = clock
         # What it is on its disk; changed as a whole when it moves (`exchange_files`).
@@ -373,8 +371,6 @@ class Log:
         # Also if the write that needs it fails: there is nothing in between, and nothing may come there.
         self.log_end_offset = base_offset
         self.flush(base_offset)
-        if self.on_roll is not None:
-            self.on_roll(self)
         return new
 
     def _take_snapshot(self, offset: int) -> None:
@@ -449,7 +445,6 @@ class Log:
         if offset <= self.log_start_offset:
             return
         self.log_start_offset = offset
-        self.on_start_moved()
         self.producers.forget_transactions_below(offset)
         if self.leader_epochs.truncate_from_start(offset):
             self._epochs_changed()

@@ -193,7 +193,7 @@ class ReplicaManager:
             and bool(event.in_controlled_shutdown)
         )
 
-    def directory_failed(self, _directory_id: bytes, partitions: Sequence[tuple[str, int]]) -> None:
+    def directory_failed(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop serving the logs of a directory (KIP-112)."""
         self._applier.directory_failed(partitions)
 

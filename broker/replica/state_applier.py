@@ -224,6 +224,7 @@ class ReplicaStateApplier:
             self._replicas.topic_metrics.of(event.topic),
             clock=self._clock,
             proposer=self._proposer,
+            tier=self._tier,
         )
         self._replicas.led.setdefault(event.topic, {})[event.partition] = partition
         if leader.is_recovering:
@@ -291,7 +292,6 @@ class ReplicaStateApplier:
         if not log.config.remote_storage_enable:
             # It is no table any more: what is in the lake alone is given up (KIP-950).
             log.advance_log_start_offset(min(log.local_log_start_offset, log.committed_offset))
-        partition.log.on_roll = tier.segment_rolled
         tier.partition_opened(
             partition.log,
             leader_epoch=partition.leader.leader_epoch,
@@ -299,7 +299,7 @@ class ReplicaStateApplier:
             lake_reaches=partition.lake_reaches,
         )
 
-    def directory_failed(self, partitions: Sequence[tuple[str, int]]) -> None:
+    def directory_failed(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop serving the logs of a directory (KIP-112)."""
         changes = FetcherChanges()
         for key in partitions:
@@ -321,7 +321,6 @@ class ReplicaStateApplier:
             self._keep_metrics()
         if self._tier is not None:
             self._tier.partition_closed(partition.topic_id, partition.index)
-        partition.log.on_roll = None
         partition.lose(code)
 
     # -- following ----------------------------------------------------------------------------

@@ -54,6 +54,14 @@ def _nowhere(_topic: str, _partition: int) -> bytes | None:
     return None
 
 
+def _ignored(_partitions: Sequence[TopicPartition]) -> None:
+    """Nobody serves these logs."""
+
+
+def _at_the_end() -> None:
+    """Nothing more is done."""
+
+
 def _at_once(work: Callable[[], None]) -> None:
     work()
 
@@ -115,12 +123,15 @@ class LogManager:
         home_for: Callable[[str, int], bytes | None] = _nowhere,
         recovery_threads: int = 1,
         soon: Soon = _at_once,
+        directory_failed: Callable[[Sequence[TopicPartition]], None] = _ignored,
+        all_failed: Callable[[], None] = _at_the_end,
     ) -> None:
         """`config_for(topic)` wins over `config`; without `cluster_id` it is that of the disks, or a new one.
 
         `topic_id_for(topic)` tells which of two logs of a name is the topic's, `home_for(topic, partition)` in which
         directory the cluster believes a log to be. `soon` lets a failure take effect later, as it may be noticed in
-        the middle of any work.
+        the middle of any work. `directory_failed` is called with the partitions of a directory that has failed, and
+        `all_failed` when none is left, where Kafka halts.
         """
         self._disk, self._clock, self._background = disk, clock, background
         self._node_id, self._cluster_id = node_id, cluster_id
@@ -137,10 +148,7 @@ class LogManager:
         self._topic_id_for, self._home_for = topic_id_for, home_for
         # Partitions whose log is, or may be, in a directory that has failed.
         self._offline: set[TopicPartition] = set()
-        # Set by the owner of the partitions: called with the id of a failed directory and the partitions in it.
-        self.on_directory_failed: Callable[[bytes, Sequence[TopicPartition]], None] | None = None
-        # What is to happen when no directory is left; Kafka halts.
-        self.on_all_failed: Callable[[], None] | None = None
+        self._directory_failed, self._all_failed = directory_failed, all_failed
         self._logs: dict[TopicPartition, Log] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._futures: dict[TopicPartition, FutureLog] = {}
@@ -508,15 +516,13 @@ class LogManager:
         self._offline.update(keys)
         self._futures_failed(directory, keys)
         gone += self._deleted.directory_failed(directory)
-        if self.on_directory_failed is not None:
-            self.on_directory_failed(directory.directory_id, keys)
+        self._directory_failed(keys)
         for log in gone:
             with suppress(OSError):
                 log.close()
         if not self._directories.online:
             _LOGGER.critical("all log directories have failed")
-            if self.on_all_failed is not None:
-                self.on_all_failed()
+            self._all_failed()
 
     # -- checkpoints ----------------------------------------------------------------------------
     #
@@ -915,15 +921,16 @@ class LogManager:
 
     # -- upkeep ---------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> None:
-        """Do what is due: roll by time, flush by time, retention, checkpoints, deletes."""
+    def tick(self, now_ms: int) -> list[Log]:
+        """Do what is due: roll by time, flush by time, retention, checkpoints, deletes; the logs that have rolled."""
         retain = self._retention_due.is_over(now_ms)
         expire = self._expiration_due.is_over(now_ms)
-        self._upkeep.run(self._logs, now_ms, retain=retain, expire=expire)
+        rolled = self._upkeep.run(self._logs, now_ms, retain=retain, expire=expire)
         if self._checkpoints_due.is_over(now_ms):
             for directory in self._directories.online:
                 self.checkpoint_logs(directory)
         self._deleted.tick(now_ms)
+        return rolled
 
     # -- ending ---------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ Rules of this file:
 - Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
   by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
 - A partition may be idle in a fetch session: its reader has everything, and a lookup would find what the last one has
-  found. Whatever changes that calls `_changing` first, which tells the session: the log and its start, the high
-  watermark, epochs, the ISR, what followers have said. What changes with the metadata alone, sessions see themselves.
+  found. Whatever changes that calls `_changing` first, which tells the session: the log's end, the high watermark,
+  epochs, the ISR, what followers have said. What changes with the metadata alone, and that the log's start has moved,
+  sessions see themselves.
 - A proposal for the ISR goes to the `Proposer`, which asks the controller and brings the answer back (`answered`).
 """
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from itertools import chain
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from broker.log.log import Log
 from broker.log.values import READ_COMMITTED, AbortedTxn, AppendInfo, AppendOrigin
@@ -30,6 +31,9 @@ from broker.replica.leader.replica_state import LastFetch
 from broker.replica.topic_metrics import TopicCounters
 from broker.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from broker.remote.manager import TierManager
 
 # How long a flush that a full disk refused waits for the next try.
 FLUSH_RETRY_SECONDS = 1.0
@@ -86,6 +90,7 @@ class HostedPartition:
         "_is_lost",
         "_proposer",
         "_idle",
+        "_tier",
         "_unflushed_since",
         "_watchers",
         "changes",
@@ -105,8 +110,12 @@ class HostedPartition:
         *,
         clock: Clock,
         proposer: Proposer | None = None,
+        tier: TierManager | None = None,
     ) -> None:
-        """`counters` are those of the partition's topic; without `proposer` there must be no followers."""
+        """`counters` are those of the partition's topic; without `proposer` there must be no followers.
+
+        `tier` copies what is in rolled segments.
+        """
         self.counters = counters if counters is not None else TopicCounters()
         self.topic = log.topic
         self.index = log.partition
@@ -115,6 +124,7 @@ class HostedPartition:
         self.leader = leader
         self._clock = clock
         self._proposer = proposer
+        self._tier = tier
         self._watchers: dict[Watcher, None] = {}
         # Those of the watchers that read up to the log's end.
         self._following: dict[Watcher, None] = {}
@@ -126,7 +136,6 @@ class HostedPartition:
         self._unflushed_since: int | None = None
         self._flush_again: asyncio.TimerHandle | None = None
         self._is_lost = False
-        log.on_start_moved = self._changing
         log.update_high_watermark(leader.high_watermark)
 
     # -- reading ------------------------------------------------------------------------------
@@ -180,14 +189,19 @@ class HostedPartition:
         leader, log = self.leader, self.log
         leader.check_append(acks)
         self._changing()
-        info = log.append(
-            records,
-            leader_epoch=leader.leader_epoch,
-            now_ms=now_ms,
-            origin=origin,
-            is_prepared=is_prepared,
-            at_once=True,
-        )
+        active = log.active
+        try:
+            info = log.append(
+                records,
+                leader_epoch=leader.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                is_prepared=is_prepared,
+                at_once=True,
+            )
+        finally:
+            if log.active is not active and self._tier is not None:
+                self._tier.segment_rolled(log)
         self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
         if not info.duplicate:
             if self._unflushed_since is None and not self._must_flush():
@@ -423,7 +437,6 @@ class HostedPartition:
         if self._is_lost:
             return
         self._changing()
-        self.log.on_start_moved = _unheard
         self._is_lost = True
         if self._flush_again is not None:
             self._flush_again.cancel()
@@ -458,10 +471,6 @@ class HostedPartition:
         for done in tuple(self._deletions):
             if not done.done():
                 done.set_exception(KafkaError(code, message))
-
-
-def _unheard() -> None:
-    """Nobody leads here."""
 
 
 class Acknowledgement:

@@ -115,8 +115,9 @@ class IdlePartitions:
     - A partition becomes idle with a response, if its lookup found nothing to read, nothing to tell and nothing
       wrong, and nothing has happened to it since. A follower must be in the ISR and have the whole log: else
       each of its fetches says something that counts.
-    - It is active again before anything happens to it (`HostedPartition._changing`), when a request names or
-      forgets it, when its response was not delivered, and when the session is closed.
+    - It is active again before anything happens to it (`HostedPartition._changing`), when a request comes after its
+      log's start has moved, when a request names or forgets it, when its response was not delivered, and when the
+      session is closed.
     - All are active again when a lookup may find something else for any of them: the `basis` (who asks, how,
       and the metadata's version) differs.
     - A fetch that waits does not watch idle partitions. One that is active again joins the fetch, as if it had been
@@ -151,6 +152,13 @@ class IdlePartitions:
         if basis != self._basis or replica_id != self.replica_id:
             self.clear()
             self.replica_id, self._basis = replica_id, basis
+        moved = [
+            partition
+            for partition, cached in self._partitions.items()
+            if partition.log.log_start_offset != cached.log_start_offset
+        ]
+        for partition in moved:
+            partition.remove_idle(self)
 
     def heard(self, now_ms: int) -> None:
         """The fetch came at this time, and says of all idle ones what the last one said."""

@@ -455,7 +455,7 @@ async def test_only_what_something_has_happened_to_is_looked_at(
     assert looks() == [("t", 0), ("t", 2)]
     side.register(3, fenced=True)
     assert sorted(looks()) == KEYS
-    side.led["s", 1].log.on_start_moved()
+    side.logs["s", 1].truncate_fully_and_start_at(5)
     assert ("s", 1) in looks()
     assert ("s", 2) not in looks()
 

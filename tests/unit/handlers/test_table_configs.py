@@ -33,10 +33,10 @@ async def test_a_topic_becomes_a_table_and_does_not_cease_to_be_one_by_mistake(
         tier = broker.node.tier
         assert tier is not None
         assert tier.tiered_end(topic_id, 0) is None
-        assert log_of(broker, "t").on_roll is None
+        assert "t" not in tier.lags()
         answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "true"))
         assert answer.error_code == 0
-        assert log_of(broker, "t").on_roll is not None
+        assert "t" in tier.lags()
         answer = await change(broker, TOPIC, "t", ("remote.storage.enable", SET, "false"))
         assert answer.error_code == ErrorCode.INVALID_CONFIG
         assert "remote.log.delete.on.disable=true" in answer.error_message

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
+from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch
@@ -25,6 +26,8 @@ class Bench:
         self.background = ManualBackground()
         self.log_dirs = log_dirs or ("/a",)
         self.config = LogConfig(retention_ms=-1)
+        self.failed: list[list[TopicPartition]] = []
+        self.ends = 0
         self.manager = self.start()
 
     def start(
@@ -48,9 +51,14 @@ class Bench:
             config_for=config_for,
             topic_id_for=topic_id_for,
             recovery_threads=recovery_threads,
+            directory_failed=lambda keys: self.failed.append(sorted(keys)),
+            all_failed=self._end,
         )
         self.manager.load()
         return self.manager
+
+    def _end(self) -> None:
+        self.ends += 1
 
     def stop(self, broker_epoch: int = 7) -> None:
         self.manager.close(broker_epoch)

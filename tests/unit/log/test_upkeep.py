@@ -68,7 +68,8 @@ def test_nothing_that_is_due_is_missed(seed: int) -> None:
             _change(chance, bench, log)
         bench.clock.ms += chance.choice((10, 400, 1_000, 7_000))
         now_ms = bench.clock.ms
-        bench.manager.tick(now_ms)
+        active = log.active
+        assert (log in bench.manager.tick(now_ms)) == (log.active is not active)
         assert log.segments.trash.due_ms > now_ms, "files that are to be unlinked"
         if log.unflushed_count:
             assert now_ms - log.durability.last_sync_ms < log.config.flush_ms, "a flush"

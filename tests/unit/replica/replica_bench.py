@@ -80,7 +80,8 @@ class Tier:
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:
         self.told.append(f"deleted {topic}")
 
-    def segment_rolled(self, log: Any) -> None: ...
+    def segment_rolled(self, log: Any) -> None:
+        self.told.append(f"rolled {log.name}")
 
 
 class Bench:

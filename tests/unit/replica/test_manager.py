@@ -114,6 +114,17 @@ async def test_a_leader_that_follows_tells_all_who_wait() -> None:
 
 
 @in_loop
+async def test_the_tier_is_told_of_the_segments_that_its_leader_rolls() -> None:
+    bench = Bench(Tier())
+    bench.config = LogConfig(remote_storage_enable=True, segment_bytes=100)
+    await bench.create(registered(ME, replicas=(ME, OTHER)))
+    led = bench.led()
+    for _ in range(3):
+        produce(led)
+    assert bench.tier.told == ["opened t-0 in 0", "rolled t-0", "rolled t-0"]
+
+
+@in_loop
 async def test_what_is_older_than_what_is_known_changes_nothing() -> None:
     bench = Bench()
     await bench.create(registered(OTHER, 5), registered(ME, 5))
