@@ -5,10 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from broker.crash_points import REPAIR_POINTS
+from broker.crash_points import REPAIR_POINTS, CrashPoints
+from broker.worker import service
 from broker.worker.delta.check import Look
 from broker.worker.delta.storage import DeltaStorage
-from broker.worker.rpc import FINISHED, CopyRange
+from broker.worker.rpc import (
+    FINISHED,
+    Check,
+    CheckQuestion,
+    CopyRange,
+    CopyRequest,
+    StoragePlace,
+)
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
 from kafka_ds.delta.actions import encode_actions
@@ -23,6 +31,7 @@ from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
     copy_range,
+    copy_request,
     records,
     segment,
     write_segment,
@@ -328,6 +337,30 @@ def test_a_hole_inside_a_file_that_others_packed_is_filled(
     assert repair(later, source(10, 19)).missing == []
     for each in (later, Worker(store)):
         assert each.offsets() == list(range(30))
+
+
+def test_whoever_lets_segments_go_reads_their_commits_back(
+    store: MemoryStore, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what a leader has copied itself it asks for the commits alone."""
+    monkeypatch.setattr(service, "open_lake", lambda uri, **_: store)
+    worker = service.Service(TierSettings(log_dirs=(), lake_copy_threads=1), CrashPoints())
+    operations = worker.writing()
+    commits = []
+    for start in (0, 10):
+        (done,) = operations[CopyRequest](copy_request([source(start, start + 9)])).partitions
+        assert done.commit is not None
+        commits.append(done.commit)
+    place = StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
+    question = CheckQuestion(place=place, start_offset=0, is_whole=False, commits=tuple(commits))
+    (state,) = operations[Check](Check(partitions=[question]))
+    assert (state.is_lost, state.tiered_end) == (False, 19)
+    version, _ = commits[-1]
+    store.objects[f"{TABLE}/{commit_file(version)}"] = encode_actions(
+        [{"commitInfo": {"operation": "DELETE"}}]
+    )
+    (state,) = operations[Check](Check(partitions=[question]))
+    assert (state.is_lost, state.tiered_end) == (True, 9)
 
 
 def test_a_leader_that_was_overtaken_repairs_nothing(store: MemoryStore, source: Source) -> None:

@@ -92,6 +92,17 @@ class FailsOnce(CopiesAtOnce):
         return outcomes_of(answer, "failed", "away") if len(self.copied) == 1 else answer
 
 
+class FindsThere(CopiesAtOnce):
+    """A worker whose table has the first of the ranges already: an earlier try has copied it."""
+
+    found = 0
+
+    async def ask(self, request: Any) -> Any:
+        answer = await super().ask(request)
+        count = len(self.copied[-1]) - self.found
+        return replace(answer, partitions=[replace(e, ranges=count) for e in answer.partitions])
+
+
 class Refuses(CopiesAtOnce):
     """A worker whose table may not be written to, as long as `reason` says why."""
 
@@ -531,6 +542,17 @@ class Knows(CopiesAtOnce):
             return await super().ask(request)
         self.asked += 1
         return [self.answer]
+
+
+@pytest.mark.parametrize("found", [0, 1])
+def test_what_an_earlier_try_has_copied_is_looked_for_before_it_goes(found: int) -> None:
+    """Its answer was lost with its worker: this one has seen its own files alone."""
+    led = led_partition("t", 0, 2, 1_000)
+    worker = FindsThere()
+    worker.found = found
+    asyncio.run(Desk(led, worker=worker).until(0))
+    assert led.state.copied_offset == 19
+    assert led.state.question(0, 0).is_whole is (found > 0)
 
 
 def test_what_the_lake_has_is_committed_when_a_lead_begins() -> None:
