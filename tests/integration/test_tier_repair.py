@@ -300,6 +300,30 @@ def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: So
     assert operations(store)[-1] == "REPAIR"
 
 
+def test_what_is_erased_of_a_repaired_range_does_not_come_back(
+    store: MemoryStore, source: Source
+) -> None:
+    worker = Worker(store)
+    for start in (0, 10, 20):
+        worker.copy(source(start, start + 9))
+    store.objects[f"{TABLE}/{commit_file(2)}"] = encode_actions(
+        [{"commitInfo": {"operation": "DELETE"}}]
+    )
+    later = Worker(store, node_id=2)
+    assert repair(later, source(10, 19)).missing == []
+    (entry,) = TopicSnapshot.load(store, TOPIC).index.find(0, 10, 19)
+    fixed = {"partitionValues": {"partition": "0"}, "dataChange": True, "deletionTimestamp": 0}
+    put_version(
+        store,
+        {"commitInfo": {"operation": "DELETE"}},
+        {"remove": {"path": entry.action_path, "size": entry.size, **fixed}},
+    )
+    for each in (later, Worker(store, node_id=3)):
+        assert look(each).missing == []
+        assert each.copy(source(0, 9), source(10, 19), source(20, 29))[0].outcome == FINISHED
+        assert each.offsets() == [*range(10), *range(20, 30)]
+
+
 @pytest.mark.parametrize(("log_start", "local_start"), [(13, 0), (13, 13), (0, 13)])
 def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
     store: MemoryStore, source: Source, log_start: int, local_start: int

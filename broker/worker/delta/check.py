@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
+from broker.worker.delta.segments import described
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
 from broker.worker.rpc import CopyRange, Missing
 from broker.worker.spi import RemoteStorageManager, SourceGone, StorageError
@@ -57,6 +58,8 @@ class _Gap:
     """Files that have other rows between the same offsets."""
     segments: tuple[RemoteLogSegment, ...] = ()
     """Of the residue file that is missing."""
+    segment: RemoteLogSegment | None = None
+    """Whose commit is missing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -332,6 +335,7 @@ class StoreCheck:
             is_new_layout=bool(gap.files),
             adds=(add,),
             removes=removes,
+            segments=() if gap.segment is None else (described(gap.segment),),
         )
         intent = Intent(operation=OPERATION, topic_id=topic_id, partitions=(part,))
         with shared.lock:
@@ -395,6 +399,7 @@ def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
             read_to=segment.end_offset,
         ),
         rows=rows,
+        segment=segment,
     )
 
 

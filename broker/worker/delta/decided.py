@@ -7,6 +7,7 @@ room, until somebody commits. Versions do not change; one that was cleaned up me
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from kafka_ds.delta.actions import ours_of
@@ -22,6 +23,8 @@ class _Range(NamedTuple):
     partition: int
     start_offset: int
     end_offset: int
+    attempt: str = ""
+    """The one alone that a REPAIR put back, behind the ranges that were copied since."""
 
 
 class _Said(NamedTuple):
@@ -57,6 +60,10 @@ class Decided:
             for each in said.ranges if said.topic_id == topic_id else ():
                 if each.partition != segment.partition:
                     continue
+                if each.attempt:
+                    if each.attempt == uuid_text(segment.segment_id):
+                        return _attempts_in(log, version, each)
+                    continue
                 if each.end_offset < segment.end_offset:
                     return []  # Those before it end earlier still.
                 if each.start_offset <= segment.end_offset:
@@ -73,17 +80,22 @@ class Decided:
             return None
         said = _Said(
             ours.get("topicId", ""),
-            tuple(
-                _Range(each["partition"], each["startOffset"], each["endOffset"])
-                for each in ours.get("partitions", ())
-                if each["startOffset"] >= 0
-            ),
+            tuple(one for each in ours.get("partitions", ()) for one in _ranges(each)),
         )
         # One for the version itself, which may say nothing of offsets.
         if self._room > len(said.ranges):
             self._said[log.table, version] = said
             self._room -= 1 + len(said.ranges)
         return said
+
+
+def _ranges(part: dict[str, Any]) -> Iterator[_Range]:
+    """The range that a commit added to a partition, or those that it put back."""
+    if part["startOffset"] >= 0:
+        yield _Range(part["partition"], part["startOffset"], part["endOffset"])
+        return
+    for each in part.get("segments", ()):
+        yield _Range(part["partition"], each["startOffset"], each["endOffset"], each["id"])
 
 
 def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
@@ -95,7 +107,8 @@ def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
 def _attempts_in(log: DeltaLog, version: int, found: _Range) -> list[dict[str, Any]] | None:
     ours = _ours(log, version)
     for each in () if ours is None else ours["partitions"]:
-        if each["partition"] == found.partition and each["startOffset"] == found.start_offset:
+        start = found.start_offset if not found.attempt else -1
+        if each["partition"] == found.partition and each["startOffset"] == start:
             segments: list[dict[str, Any]] = each.get("segments", [])
             return segments
     return None
