@@ -179,6 +179,34 @@ def test_killed_between_two_steps_each_record_is_there_once(lake: Lake, point: s
     assert lake.records() == records(0, END)
 
 
+@pytest.mark.parametrize("old_ones_too", [False, True])
+def test_files_that_are_deleted_before_their_commit_are_written_again(
+    lake: Lake, caplog: pytest.LogCaptureFixture, old_ones_too: bool
+) -> None:
+    """A script deletes what no version names, and announces nothing."""
+    taken: list[Path] = []
+
+    def after_a_script() -> bool:
+        files = [*(lake.root / "lake" / "topics" / TOPIC).glob("partition=0/*.parquet")]
+        if len(files) > RANGES and not taken:
+            named = {Path(each).name for each in snapshot(lake).files}
+            taken.extend(each for each in files if old_ones_too or each.name not in named)
+            for each in taken:
+                each.unlink()
+        return True
+
+    if old_ones_too:
+        with pytest.raises(StorageError, match="cannot be written again"):
+            lay_out(storage_of(lake), goes_on=after_a_script)
+        assert "is missing, and cannot be written again" in caplog.text
+        return
+    done = lay_out(storage_of(lake), goes_on=after_a_script)
+    assert (len(taken), done.files_before, done.files_after) == (1, RANGES, 1)
+    assert offsets(lake) == list(range(END))
+    assert lake.records() == records(0, END)
+    assert f"{taken[0].name} was missing, and is written again" in caplog.text
+
+
 def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:
     reading, planned = storage_of(lake), snapshot(lake)
     first = reading.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, TableFeatures
 from deltalake.exceptions import DeltaError
 from deltalake.schema import Field, PrimitiveType
@@ -24,12 +25,19 @@ from deltalake.schema import Field, PrimitiveType
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.topic.recovery import add_back, give_up
+from tests.fakes.deletion_vectors import inline
 from tests.sim.tier_lake import LOG, TOPICS, FolderStore, TableWatch
 
 REST_SECONDS_MAX = 1.2
 # How long an engine may have read the table before it writes to it.
 STALE_SECONDS_MAX = 0.6
 STALE = 0.3
+# How long a script waits for the worst moment.
+IN_FLIGHT_SECONDS_MAX = 3.0
+GLANCE_SECONDS = 0.002
+UNNAMED = "delete_unnamed_files"
+# What takes files out of the table: not while the store lacks one, whose rows could not be accounted for.
+TAKING = ("optimize", "z_order", "delete", "delete_by_vector", "restore", "restore_back")
 RESTORED_VERSIONS_MAX = 8
 PARTITION = "partition"
 # Retention in hours: none, an hour, a week; and whether files go that no version refers to.
@@ -61,6 +69,12 @@ FEATURES = (
     TableFeatures.V2Checkpoint,
 )
 PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+VECTORS = {
+    "minReaderVersion": 3,
+    "minWriterVersion": 7,
+    "readerFeatures": ["deletionVectors"],
+    "writerFeatures": ["deletionVectors", "appendOnly", "invariants"],
+}
 
 
 class Engine:
@@ -89,9 +103,11 @@ class Engine:
             "optimize": lambda table: table.optimize.compact(),
             "z_order": self._z_order,
             "delete": self._delete,
+            "delete_by_vector": self._delete_by_vector,
             "checkpoint": lambda table: table.create_checkpoint(),
             "clean_up": self._clean_up,
             "vacuum": self._vacuum,
+            UNNAMED: self._delete_unnamed_files,
             "add_column": self._add_column,
             "set_harmless": self._set_harmless,
             "set_obstacle": self._set_obstacle,
@@ -114,6 +130,10 @@ class Engine:
             table = DeltaTable(self._uri())
             if self._random.random() < STALE:
                 await asyncio.sleep(self._random.random() * STALE_SECONDS_MAX)
+            if name == UNNAMED:
+                await self._a_file_in_flight()
+            if name in TAKING and self._tables.tables[self._topic].absent:
+                continue
             self.act(name, table)
         if self._topic in self._tables.tables:
             self.take_obstacles_away()
@@ -154,6 +174,63 @@ class Engine:
             )
         )
         return predicate, table.delete(predicate)
+
+    def _delete_by_vector(self, table: DeltaTable) -> Any:
+        """As an engine erases that writes deletion vectors, which `deltalake` reads and does not write."""
+        there = self._tables.tables[self._topic]
+        held = {path: rows for path, rows in there.files.items() if len(rows) > 1}
+        if not held or there.protocol not in (PROTOCOL, VECTORS):
+            return "nothing to delete, or another protocol"
+        path = self._random.choice(sorted(held))
+        partition = next(iter(held[path]))[0]
+        full = Path(self._lake.root) / f"{TOPICS}{self._topic}" / path
+        # Opened by us: a path that names its partition would be a column more.
+        with full.open("rb") as file:
+            offsets = pq.read_table(file, columns=["offset"]).column("offset").to_pylist()
+        kept = {offset for _, offset in held[path]}
+        kept -= set(
+            self._random.sample(sorted(kept), self._random.randint(1, min(4, len(kept) - 1)))
+        )
+        gone = [place for place, offset in enumerate(offsets) if offset not in kept]
+        of_file = {
+            "path": path,
+            "partitionValues": {"partition": str(partition)},
+            "size": full.stat().st_size,
+            "dataChange": True,
+        }
+        add: dict[str, Any] = {**of_file, "modificationTime": self._lake.now_ms()}
+        bounds = {"minValues": {"offset": min(offsets)}, "maxValues": {"offset": max(offsets)}}
+        add["stats"] = json.dumps({"numRecords": len(offsets), "tightBounds": False, **bounds})
+        add["deletionVector"] = inline(gone)
+        remove: dict[str, Any] = {**of_file, "deletionTimestamp": self._lake.now_ms()}
+        if path in there.vectors:
+            remove["deletionVector"] = there.vectors[path]
+        first = [] if there.protocol == VECTORS else [{"protocol": VECTORS}]
+        self._commit("DELETE", [*first, {"remove": remove}, {"add": add}])
+        return path, len(gone)
+
+    async def _a_file_in_flight(self) -> None:
+        """Wait for a file that no commit names yet."""
+        before, seconds = self._unnamed_files(), 0.0
+        while self._unnamed_files() <= before and seconds < IN_FLIGHT_SECONDS_MAX:
+            await asyncio.sleep(GLANCE_SECONDS)
+            seconds += GLANCE_SECONDS
+
+    def _unnamed_files(self) -> set[Path]:
+        folder = Path(self._lake.root) / f"{TOPICS}{self._topic}"
+        named = self._tables.tables[self._topic].files
+        return {
+            each
+            for each in folder.glob("partition=*/*.parquet")
+            if str(each.relative_to(folder)) not in named
+        }
+
+    def _delete_unnamed_files(self, table: DeltaTable) -> Any:
+        """A script that deletes what the newest version does not name, and announces nothing."""
+        gone = sorted(self._unnamed_files())
+        for path in gone:
+            path.unlink()
+        return [path.name for path in gone]
 
     def _vacuum(self, table: DeltaTable) -> Any:
         hours, is_full = self._random.choice(VACUUMS)
@@ -210,9 +287,10 @@ class Engine:
         for name in found:
             del configuration[name]
         actions: list[dict[str, Any]] = [{"metaData": metadata}] if found else []
-        if there.protocol != PROTOCOL:
+        protocol = VECTORS if there.vectors else PROTOCOL
+        if there.protocol != protocol:
             found.append(str(there.protocol))
-            actions.append({"protocol": PROTOCOL})
+            actions.append({"protocol": protocol})
         if actions:
             self._commit("UNSET TBLPROPERTIES", actions)
         return found

@@ -59,10 +59,10 @@ class ForeignScenario(TierScenario):
         patch.setattr(recovery, "open_store", lambda uri: self._lake)
 
     def _check_local_logs(self) -> None:
-        """Nor has any log dropped what is in a file that the store has lost."""
+        """Nor has any log dropped what is in no file but one that the store has lost."""
         super()._check_local_logs()
         for partition in self.partitions:
-            lost = self._lost(partition)
+            lost = self._not_given_up(partition, self.tables.never_held(*partition))
             for host in self.world.up() if lost else ():
                 manager = getattr(host.node, "log_manager", None)
                 log = manager.get(*partition) if manager is not None else None
@@ -72,9 +72,12 @@ class ForeignScenario(TierScenario):
 
     def _lost(self, partition: Partition) -> list[int]:
         """Where files begin that the table names and the store does not have."""
+        return self._not_given_up(partition, self.tables.missing(*partition))
+
+    def _not_given_up(self, partition: Partition, spans: list[tuple[int, int]]) -> list[int]:
+        """Where these begin, as far as retention and operators have left them."""
         declared = self.bounds.declared(partition)
-        found = self.tables.missing(*partition)
-        return [max(first, declared) for first, last in found if last >= declared]
+        return [max(first, declared) for first, last in spans if last >= declared]
 
     def _kept_history(self) -> History:
         """Without the promises for rows that are taken out: whether the local log still has them says nothing."""

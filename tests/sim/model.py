@@ -7,11 +7,9 @@ truncation or an unclean election removes later. It reads batches record by reco
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-import pyarrow as pa
 
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import BatchHeader, Record, iterate_headers, read_records, varint
@@ -168,10 +166,10 @@ class LogModel:
         return sum(size for base, size in self._sizes.get(where, {}).items() if base >= offset)
 
 
-def rows_of(table: pa.Table) -> list[tuple[int, Row]]:
+def rows_of(rows: Iterable[dict[str, Any]]) -> list[tuple[int, Row]]:
     """A table's rows, by offset."""
     found = []
-    for row in table.to_pylist():
+    for row in rows:
         moment, framing = row["timestamp"], row["batch"]
         timestamp_ms = row["timestamp_ms"] if moment is None else round(moment.timestamp() * 1000)
         content = Content(row["key"], row["value"], _headers_of(row), timestamp_ms)

@@ -36,6 +36,8 @@ SLOW = {
     "a_new_layout_changes_nothing_that_others_see": ("foreign", 60),
     "a_pause_is_for_ever": ("foreign", 5),
     "what_a_restore_brings_back_is_foreign": ("foreign", 60),
+    "what_was_lost_is_not_looked_for": ("foreign", 20),
+    "new_files_are_not_looked_for": ("foreign", 20),
 }
 # The mutations that no family was seen to catch, and the tests that do.
 UNSEEN = {

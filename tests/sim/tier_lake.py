@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import IO, Any
 
 import pyarrow as pa
@@ -118,11 +119,13 @@ class _Table:
 
     version: int = -1
     topic_id: str = ""
-    vectors: set[str] = field(default_factory=set)
-    """Files that have a deletion vector."""
+    vectors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The deletion vectors of those files that have one."""
     metadata: dict[str, Any] = field(default_factory=dict)
     protocol: dict[str, Any] = field(default_factory=dict)
     files: dict[str, dict[tuple[int, int], Row]] = field(default_factory=dict)
+    absent: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Files that the store had lost when a commit named them: partition, first and last offset."""
     live: dict[tuple[int, int], str] = field(default_factory=dict)
     ever: dict[tuple[str, int, int], Row] = field(default_factory=dict)
     """All rows that were ever in it, by topic id, partition and offset."""
@@ -137,8 +140,9 @@ class TableWatch:
     """Replays the topics' tables, each version as it is made, using nothing of the product except names of marks.
 
     At each version an offset is there once, with the record that logs had there, always the same. A commit adds offsets
-    from the tiered end on, without a gap and none below. It removes rows only with their topic, or below the log start
-    that an earlier version has. Commits of other engines bring no row that was never there.
+    from the tiered end on, without a gap and none below, except for those of a file that the store has lost. It removes
+    rows only with their topic, or below the log start that an earlier version has. Commits of other engines bring no
+    row that was never there.
     """
 
     def __init__(self, store: FolderStore, model: LogModel) -> None:
@@ -178,10 +182,12 @@ class TableWatch:
                 table.metadata = action["metaData"]
                 table.topic_id = _topic_id(action["metaData"])
         before, ends, starts = set(table.live), dict(table.ends), dict(table.starts)
+        absent = dict(table.absent)
         is_ours = any(OURS in action.get("commitInfo", {}) for action in actions)
         for action in actions:
             if "remove" in action:
-                table.vectors.discard(action["remove"]["path"])
+                table.vectors.pop(action["remove"]["path"], None)
+                table.absent.pop(action["remove"]["path"], None)
                 for place in table.files.pop(action["remove"]["path"], {}):
                     table.live.pop(place, None)
         for action in actions:
@@ -194,7 +200,8 @@ class TableWatch:
             action["commitInfo"]["operation"] for action in actions if "commitInfo" in action
         }
         if is_ours and operations != {ADD_BACK}:
-            self._check_step(table, before, ends, starts, where)
+            repaired = [each for path, each in absent.items() if path not in table.absent]
+            self._check_step(table, before, ends, starts, repaired, where)
         else:
             _note_others_step(table, before, where)
         for (topic_id, partition), start in table.starts.items():
@@ -222,13 +229,19 @@ class TableWatch:
     ) -> None:
         path = add["path"]
         partition = int(add["partitionValues"]["partition"])
-        found = pq.read_table(os.path.join(self._store.root, folder, path), columns=COLUMNS)
         held = table.files[path] = {}
+        file = os.path.join(self._store.root, folder, path)
+        if is_ours and not os.path.exists(file):
+            stats = json.loads(add["stats"])
+            span = stats["minValues"]["offset"], stats["maxValues"]["offset"]
+            table.absent[path] = (partition, *span)
+            return
+        found = pq.read_table(file, columns=COLUMNS).to_pylist()
         if add.get("deletionVector"):
-            table.vectors.add(path)
+            table.vectors[path] = add["deletionVector"]
             kept = self._erased(folder, table.version)[path.rpartition("/")[2]]
             # What is behind the last row that was deleted is kept.
-            found = found.filter(pa.array([*kept, *[True] * (len(found) - len(kept))]))
+            found = [*compress(found, kept), *found[len(kept) :]]
         for offset, row in rows_of(found):
             place = (partition, offset)
             assert place not in table.live, f"{where}: {place} is there twice"
@@ -245,16 +258,27 @@ class TableWatch:
         before: set[tuple[int, int]],
         ends: dict[tuple[str, int], int],
         starts: dict[tuple[str, int], int],
+        repaired: list[tuple[int, int, int]],
         where: str,
     ) -> None:
         for partition, offset in table.live.keys() - before:
+            if any(index == partition and low <= offset <= high for index, low, high in repaired):
+                continue
             end = ends.get((table.topic_id, partition), -1)
             now = table.ends.get((table.topic_id, partition), -1)
             assert end < offset <= now, f"{where}: {offset} is not between {end} and {now}"
         gone = before - table.live.keys()
         if not table.topic_id:
             return
-        live = [each for each in gone if each[1] >= starts.get((table.topic_id, each[0]), 0)]
+        live = [
+            (partition, offset)
+            for partition, offset in gone
+            if offset >= starts.get((table.topic_id, partition), 0)
+            and not any(
+                index == partition and low <= offset <= high
+                for index, low, high in table.absent.values()
+            )
+        ]
         assert not live, f"{where}: {sorted(live)[:5]} are gone, and logs begin at {starts}"
         self.gone += len(gone)
 
@@ -286,10 +310,21 @@ class TableWatch:
             if index == partition
         )
 
+    def never_held(self, topic: str, partition: int) -> list[tuple[int, int]]:
+        """First and last offset of copies that the store had lost before their commit: no other file had these rows."""
+        table = self.tables.get(topic, _Table())
+        return [
+            (low, high)
+            for index, low, high in table.absent.values()
+            if index == partition
+            and not any((table.topic_id, index, at) in table.ever for at in range(low, high + 1))
+        ]
+
     def missing(self, topic: str, partition: int) -> list[tuple[int, int]]:
         """The first and last offset of each file of a partition that the table names and the store does not have."""
         table = self.tables.get(topic, _Table())
-        return [
+        absent = [each[1:] for each in table.absent.values() if each[0] == partition]
+        return absent + [
             (min(held)[1], max(held)[1])
             for path, held in table.files.items()
             if held

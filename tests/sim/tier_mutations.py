@@ -16,6 +16,7 @@ from broker.remote.local_deletion import LocalDeletion
 from broker.remote.manager import TierManager
 from broker.worker import sweeper
 from broker.worker.delta import front as delta_front
+from broker.worker.delta.layout import LayoutKeeper
 from broker.worker.delta.tables import SharedTable
 from broker.worker.metadata.remote_log import DeltaMetadata
 from broker.worker.sweeper import Sweeper
@@ -273,3 +274,20 @@ def a_pause_is_for_ever(patch: pytest.MonkeyPatch) -> None:
 def what_a_restore_brings_back_is_foreign(patch: pytest.MonkeyPatch) -> None:
     """Files that the table had before are taken for rows of another engine."""
     patch.setattr(TopicSnapshot, "_is_back", lambda self, entry: False)
+
+
+@mutation
+def what_was_lost_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """A leader believes that the store has each file that the table names."""
+    question = CopyState.question
+
+    def asked(self: Any, *given: Any) -> Any:
+        return replace(question(self, *given), is_whole=False)
+
+    patch.setattr(CopyState, "question", asked)
+
+
+@mutation
+def new_files_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """An OPTIMIZE is done once its commit is made."""
+    patch.setattr(LayoutKeeper, "_lost", lambda self, relaid: [])

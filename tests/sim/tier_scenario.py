@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from broker.crash_points import (
     BROKER_POINTS,
@@ -500,7 +500,7 @@ def _state(segment: Any) -> int:
 
 def rows_in(table: DeltaTable, partition: int) -> list[tuple[int, Row]]:
     """A partition's rows as `deltalake` reads them."""
-    found: pa.Table = table.to_pyarrow_table(
-        columns=COLUMNS, filters=[("partition", "=", partition)]
-    )
-    return rows_of(found)
+    columns = ", ".join(f'"{each}"' for each in COLUMNS)
+    query = f'SELECT {columns} FROM topic WHERE "partition" = {partition}'
+    found = pa.table(QueryBuilder().register("topic", table).execute(query))
+    return rows_of(found.to_pylist())

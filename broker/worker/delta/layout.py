@@ -4,8 +4,8 @@ Rules of this file: `kafka_ds.topic.files.optimize` decides what is to be done. 
 use; its lock is held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides,
 each file that it replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were
 first: our new files go, and the next look begins with what is there then. The old files stay in the store until VACUUM,
-for plans and consumers that are about to read them. For readers that follow the table our commit is no change of data,
-except for the rows that expired. One thread, beside the one that copies.
+for plans and consumers that are about to read them, and to write a new one again that was lost before its commit. For
+readers that follow the table our commit is no change of data, except for rows that expired. One thread of its own.
 """
 
 import logging
@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
+from broker.worker.delta.check import OPERATION as REPAIR
 from broker.worker.delta.tables import SharedTable, TopicTables
 from broker.worker.rpc import Optimized
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
-from kafka_ds.delta.actions import remove_action
+from kafka_ds.delta.actions import Action, remove_action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.deletion_vector import action_of
 from kafka_ds.delta.log import LogClock
@@ -30,7 +31,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
 from kafka_ds.topic.files.optimize import LayoutRules, OptimizeReason, OptimizeTask, next_task
-from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
+from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile
 from kafka_ds.topic.files.rewrite import Relaid, UnfitFile, is_well_laid, write_anew
 from kafka_ds.topic.index import FileEntry
 
@@ -40,6 +41,8 @@ OPERATION = "OPTIMIZE"
 # What one question does at most: its answer tells the leader that there is more.
 TASKS_MAX = 20
 SECONDS_MAX = 5.0
+# How often files are written that are gone once their commit is made.
+TRIES_MAX = 3
 # Of others' files: what is forgotten is looked into once more.
 FILES_KNOWN_MAX = 100_000
 FOOTERS_MAX = 64
@@ -197,7 +200,23 @@ class LayoutKeeper:
         begun_ms = shared.table.begin_ms()
         attempt = uuid_text(new_uuid())
         try:
-            relaid = write_anew(
+            relaid = self._write(shared, task, state, attempt)
+        except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
+            named = [each for each in task.files if str(error).startswith(each.path)]
+            self._pass_over(named or task.files, error)
+            return
+        self._crash_points.at("after_layout_files")
+        if not goes_on():
+            self._discard(shared, task, attempt)
+            return
+        self._replace(shared, topic_id, leader_epoch, task, relaid, begun_ms, state, attempt, done)
+
+    def _write(
+        self, shared: SharedTable, task: OptimizeTask, state: _State, attempt: str
+    ) -> Relaid:
+        """New files with the rows of the old ones. Raises UnfitFile, UnreadableFile, ArrowException, OSError."""
+        try:
+            return write_anew(
                 self._store,
                 self._reader,
                 shared.folder,
@@ -208,20 +227,10 @@ class LayoutKeeper:
                 columns=state.columns,
                 level=self._level,
             )
-        except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
-            self._discard(shared, task, attempt)
-            named = [each for each in task.files if str(error).startswith(each.path)]
-            self._pass_over(named or task.files, error)
-            return
-        except OSError:
+        except (UnfitFile, UnreadableFile, pa.ArrowException, OSError):
             # A full disk, as a rule: no commit was tried, and each new try would leave as much again.
             self._discard(shared, task, attempt)
             raise
-        self._crash_points.at("after_layout_files")
-        if not goes_on():
-            self._discard(shared, task, attempt)
-            return
-        self._replace(shared, topic_id, leader_epoch, task, relaid, begun_ms, state, attempt, done)
 
     def _replace(
         self,
@@ -250,6 +259,12 @@ class LayoutKeeper:
             done.lost += 1
             return
         self._crash_points.at("after_layout_commit")
+        for _ in range(TRIES_MAX):
+            if not (lost := self._lost(relaid)):
+                break
+            relaid = self._write_again(shared, topic_id, leader_epoch, task, relaid, state, lost)
+        else:
+            raise StorageError(f"{shared.folder}: files are deleted as soon as they are written")
         done.files_before += len(task.files)
         done.files_after += len(relaid.files)
         done.bytes_before += task.size_bytes
@@ -260,6 +275,57 @@ class LayoutKeeper:
             done.boundary_bytes += task.size_bytes
         reason = task.reason.value
         done.reasons[reason] = done.reasons.get(reason, 0) + 1
+
+    def _lost(self, relaid: Relaid) -> list[str]:
+        """What the store does not have of new files: somebody may have deleted them while no version named them."""
+        return [each.path for each in relaid.files if self._store.size(each.path) != each.size]
+
+    def _write_again(
+        self,
+        shared: SharedTable,
+        topic_id: bytes,
+        leader_epoch: int,
+        task: OptimizeTask,
+        relaid: Relaid,
+        state: _State,
+        lost: Sequence[str],
+    ) -> Relaid:
+        """Replace new files that are lost by others of the same rows, as long as the old files are there."""
+        begun_ms, attempt = shared.table.begin_ms(), uuid_text(new_uuid())
+        try:
+            again = self._write(shared, task, state, attempt)
+        except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
+            text = f"{', '.join(lost)} is missing, and cannot be written again: {error}"
+            log.error("%s", text)
+            raise StorageError(text) from error
+        now_ms, partition = self._clock.wall_ms(), task.files[0].partition
+        before = [_add(shared.folder, partition, each, now_ms)["add"] for each in relaid.files]
+        part = PartitionIntent(
+            partition=partition,
+            leader_epoch=leader_epoch,
+            is_new_layout=True,
+            adds=tuple(_add(shared.folder, partition, each, now_ms) for each in again.files),
+            removes=tuple(
+                remove_action(
+                    path=each["path"],
+                    partition_values=each["partitionValues"],
+                    size=each["size"],
+                    deleted_ms=now_ms,
+                    data_change=False,
+                )
+                for each in before
+            ),
+        )
+        intent = Intent(operation=REPAIR, topic_id=topic_id, partitions=(part,))
+        try:
+            with shared.lock:
+                shared.commit(intent, begun_ms=begun_ms)
+        except Conflict as conflict:
+            self._discard(shared, task, attempt)
+            log.error("%s is missing, and was not written again: %s", ", ".join(lost), conflict)
+            raise StorageError(str(conflict)) from conflict
+        log.warning("%s was missing, and is written again from the files before", ", ".join(lost))
+        return again
 
     def _intent(
         self,
@@ -275,10 +341,7 @@ class LayoutKeeper:
             partition=partition,
             leader_epoch=leader_epoch,
             is_new_layout=True,
-            adds=tuple(
-                each.add(folder, partition, now_ms=now_ms, data_change=False)
-                for each in relaid.files
-            ),
+            adds=tuple(_add(folder, partition, each, now_ms) for each in relaid.files),
             removes=tuple(
                 remove_action(
                     path=each.action_path,
@@ -305,3 +368,7 @@ class LayoutKeeper:
         for entry in self._store.list(folder):
             if entry.path.endswith(f"-{attempt}.parquet"):
                 self._store.delete(entry.path)
+
+
+def _add(folder: str, partition: int, file: WrittenFile, now_ms: int) -> Action:
+    return file.add(folder, partition, now_ms=now_ms, data_change=False)
