@@ -135,8 +135,8 @@ class CopyLoop:
             try:
                 # Rounds go on while a backlog is copied: others' records wait no longer for that.
                 while not self._stopping.is_set():
-                    self._begin_round()
-                    if not await self._copy_once():
+                    self.begin_round()
+                    if not await self.copy_once():
                         break
             except Exception:
                 log.exception("copying failed unexpectedly")
@@ -161,7 +161,7 @@ class CopyLoop:
         except TimeoutError:
             return
 
-    def _begin_round(self) -> None:
+    def begin_round(self) -> None:
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._next_round_ms:
             return
@@ -180,7 +180,7 @@ class CopyLoop:
         lag_ms = self._settings.lake_max_lag_ms
         return interval_ms if lag_ms < 0 else max(50, min(interval_ms, lag_ms // 2))
 
-    async def _copy_once(self) -> bool:
+    async def copy_once(self) -> bool:
         """Copy what fits one request; True when there may be more to do at once."""
         now_ms = self._clock.monotonic_ms()
         keys = [key for key, at_ms in self._due.items() if at_ms <= now_ms]

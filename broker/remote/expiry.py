@@ -90,12 +90,12 @@ class ExpirationLoop:
                 await asyncio.wait_for(self._wake.wait(), interval_ms / 1000)
             self._wake.clear()
             try:
-                await self._round()
+                await self.round()
             except Exception:
                 log.exception("retention failed unexpectedly")
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
 
-    async def _round(self) -> None:
+    async def round(self) -> None:
         self._forget()
         for led in list(self._led.values()):
             # Where nothing is copied the log's own retention moves its start (KIP-950): the lake hears of it here.

@@ -70,7 +70,7 @@ class LocalDeletion:
         while not self._stopped:
             await self._wait()
             try:
-                await self._round()
+                await self.round()
             except Exception:
                 _LOGGER.exception("local segments stay: the store cannot be looked at")
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
@@ -91,7 +91,7 @@ class LocalDeletion:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait_s)
 
-    async def _round(self) -> None:
+    async def round(self) -> None:
         now_ms = self._clock.monotonic_ms()
         due = []
         for led in self._led.values():

@@ -90,10 +90,10 @@ class LayoutLoop:
         """Work until stopped."""
         while self._interval_ms >= 0 and not await self._stopped_within(self._log_starts_ms / 1000):
             try:
-                await self._follow_log_starts()
+                await self.follow_log_starts()
                 if self._clock.monotonic_ms() >= self._next_round_ms:
                     self._next_round_ms = self._clock.monotonic_ms() + self._interval_ms
-                    await self._round()
+                    await self.round()
             except Exception:
                 log.exception("the layout of tables failed unexpectedly")
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
@@ -103,7 +103,7 @@ class LayoutLoop:
             await asyncio.wait_for(self._stopping.wait(), max(seconds, 0.05))
         return self._stopping.is_set()
 
-    async def _round(self) -> None:
+    async def round(self) -> None:
         for key, watched in list(self._watched.items()):
             if self._led.get(key) is not watched.led:
                 del self._watched[key]
@@ -114,9 +114,9 @@ class LayoutLoop:
             while not is_done and self._is_due(watched):
                 is_done = await self._look_at(watched)
                 if self._clock.monotonic_ms() >= self._next_log_starts_ms:
-                    await self._follow_log_starts()
+                    await self.follow_log_starts()
 
-    async def _follow_log_starts(self) -> None:
+    async def follow_log_starts(self) -> None:
         """Have the rows below log starts that have moved removed."""
         self._next_log_starts_ms = self._clock.monotonic_ms() + self._log_starts_ms
         for watched in self._watch_all():

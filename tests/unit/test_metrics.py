@@ -24,6 +24,7 @@ from broker.replica.topic_metrics import topic_metrics
 from broker.server.metrics import Metrics
 from broker.server.metrics_text import SAMPLES_AT_ONCE, text_of
 from tests.in_process import batch_of, fetch_request, in_process, produce_request
+from tests.loops import in_loop
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -172,31 +173,28 @@ def test_a_long_reading_gives_way_to_others() -> None:
     asyncio.run(test())
 
 
-def test_a_broker_counts_by_topic(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with in_process(tmp_path) as node:
-            await node.create("t", 2)
-            batch = batch_of([b"x"] * 5)
-            await node.ask(produce_request("t", batch, 1), 9)
-            await node.ask(produce_request("t", batch, 1), 9)
-            await node.ask(fetch_request("t", 0, partition=1), 12)
-            seen = {
-                (metric.name, *labels): value
-                for metric, labels, value in node.node.metrics.samples()
-            }
-            topic = "kafka_server_brokertopicmetrics_"
-            assert seen[f"{topic}messagesin_total", "t"] == 10
-            assert seen[f"{topic}bytesin_total", "t"] == 2 * len(batch)
-            assert seen[f"{topic}bytesout_total", "t"] == 2 * len(batch)
-            assert seen[f"{topic}totalfetchrequests_total", "t"] == 1
-            assert seen["kafka_log_log_logendoffset", "t", "1"] == 10
-            assert seen["kafka_log_log_numlogsegments", "t", "0"] == 1
-            assert seen["kafka_server_replicamanager_partitioncount",] >= 2
-            assert seen["kafka_server_replicamanager_offlinereplicacount",] == 0
-            assert seen["kafka_controller_kafkacontroller_activecontrollercount",] == 1
-            assert seen["kafka_server_kafkaserver_brokerstate",] == 3
-
-    asyncio.run(test())
+@in_loop
+async def test_a_broker_counts_by_topic(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as node:
+        await node.create("t", 2)
+        batch = batch_of([b"x"] * 5)
+        await node.ask(produce_request("t", batch, 1), 9)
+        await node.ask(produce_request("t", batch, 1), 9)
+        await node.ask(fetch_request("t", 0, partition=1), 12)
+        seen = {
+            (metric.name, *labels): value for metric, labels, value in node.node.metrics.samples()
+        }
+        topic = "kafka_server_brokertopicmetrics_"
+        assert seen[f"{topic}messagesin_total", "t"] == 10
+        assert seen[f"{topic}bytesin_total", "t"] == 2 * len(batch)
+        assert seen[f"{topic}bytesout_total", "t"] == 2 * len(batch)
+        assert seen[f"{topic}totalfetchrequests_total", "t"] == 1
+        assert seen["kafka_log_log_logendoffset", "t", "1"] == 10
+        assert seen["kafka_log_log_numlogsegments", "t", "0"] == 1
+        assert seen["kafka_server_replicamanager_partitioncount",] >= 2
+        assert seen["kafka_server_replicamanager_offlinereplicacount",] == 0
+        assert seen["kafka_controller_kafkacontroller_activecontrollercount",] == 1
+        assert seen["kafka_server_kafkaserver_brokerstate",] == 3
 
 
 def test_the_documentation_is_generated() -> None:

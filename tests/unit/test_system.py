@@ -22,6 +22,7 @@ from broker.system import (
     new_uuid,
 )
 from kafka_ds.protocol.types import uuid_text
+from tests.loops import in_loop
 
 
 def test_files_are_read_and_written_at_positions(tmp_path: Path) -> None:
@@ -122,46 +123,45 @@ def test_work_in_line_reports_what_the_disk_says() -> None:
     assert isinstance(reports[1], OSError)
 
 
-def test_a_listener_has_its_address_before_it_serves() -> None:
-    async def main() -> None:
-        network = SystemNetwork()
-        listener = network.bind("127.0.0.1", 0)
-        host, port = listener.address
-        with pytest.raises(ConnectionError):
-            await network.connect(asyncio.Protocol, host, port)
-        accepted = asyncio.Event()
+@in_loop
+async def test_a_listener_has_its_address_before_it_serves() -> None:
+    network = SystemNetwork()
+    listener = network.bind("127.0.0.1", 0)
+    host, port = listener.address
+    with pytest.raises(ConnectionError):
+        await network.connect(asyncio.Protocol, host, port)
+    accepted = asyncio.Event()
 
-        class Accepting(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                accepted.set()
-                transport.close()
+    class Accepting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.set()
+            transport.close()
 
-        await listener.serve(Accepting)
-        transport, _ = await network.connect(asyncio.Protocol, host, port)
-        await asyncio.wait_for(accepted.wait(), 10)
-        transport.close()
-        await listener.close()
-
-    asyncio.run(main())
+    await listener.serve(Accepting)
+    transport, _ = await network.connect(asyncio.Protocol, host, port)
+    await asyncio.wait_for(accepted.wait(), 10)
+    transport.close()
+    await listener.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_a_port_is_taken_before_it_is_served(host: str) -> None:
+@in_loop
+async def test_a_port_is_taken_before_it_is_served(host: str) -> None:
     """Two brokers that were given one port, and start together or while the first one recovers its log, both had it."""
 
-    async def main() -> None:
-        network = SystemNetwork()
-        listener = network.bind(host, 0)
-        with pytest.raises(OSError, match="Address already in use"):
-            network.bind("127.0.0.1", listener.address[1])
-        await listener.serve(asyncio.Protocol)
-        await listener.close()
-
-    asyncio.run(main())
+    network = SystemNetwork()
+    listener = network.bind(host, 0)
+    with pytest.raises(OSError, match="Address already in use"):
+        network.bind("127.0.0.1", listener.address[1])
+    await listener.serve(asyncio.Protocol)
+    await listener.close()
 
 
 @pytest.mark.parametrize("accepts_itself", [True, False])
-def test_a_port_is_had_while_connections_of_the_process_before_linger(accepts_itself: bool) -> None:
+@in_loop
+async def test_a_port_is_had_while_connections_of_the_process_before_linger(
+    accepts_itself: bool,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as before:
         address = before.getsockname()
         with socket.create_connection(address) as client:
@@ -169,15 +169,12 @@ def test_a_port_is_had_while_connections_of_the_process_before_linger(accepts_it
             before.accept()[0].close()
             assert client.recv(1) == b""
 
-    async def main() -> None:
-        listener = SystemNetwork().bind(*address)
-        if accepts_itself:
-            await listener.accept(lambda connected: None)
-        else:
-            await listener.serve(asyncio.Protocol)
-        await listener.close()
-
-    asyncio.run(main())
+    listener = SystemNetwork().bind(*address)
+    if accepts_itself:
+        await listener.accept(lambda connected: None)
+    else:
+        await listener.serve(asyncio.Protocol)
+    await listener.close()
 
 
 def test_a_file_system_that_cannot_read_without_waiting_concerns_its_own_files_alone(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from broker.cleaner.service import CleaningService
@@ -65,6 +65,8 @@ class Bench:
         self.disk = MemoryDisk() if disk is None else disk
         self.clock = clock or ManualClock()
         self.settings = settings or CleanerSettings(log_cleaner_io_buffer_size=600)
+        self.meanwhile: dict[type, Callable[[], object]] = {}
+        """What happens when a request of this kind was carried out, before its answer is heard."""
         self.open()
 
     def open(self) -> None:
@@ -81,7 +83,11 @@ class Bench:
         self.log = self.manager.create("orders", 0, TOPIC_ID)
         self.begin_child()
         self.cleaner = LogCleaner(
-            self.settings, self.manager, clock=self.clock, disk=self.disk, ask=self.ask
+            self.settings,
+            self.manager,
+            clock=self.clock,
+            disk=self.disk,
+            ask=lambda request: self.ask(request),
         )
 
     def begin_child(self) -> None:
@@ -93,6 +99,7 @@ class Bench:
         answer = self.service.operations()[type(request)](request)
         if isinstance(answer, ErrorAnswer):
             raise WorkerFailed(answer.kind, answer.message)
+        self.meanwhile.get(type(request), int)()
         return answer
 
     def clean(self) -> bool:

@@ -111,22 +111,12 @@ def test_a_crash_at_every_operation_of_the_disk(power: bool) -> None:
 def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
     bench = filled()
     before = bench.records()
-    ask = bench.cleaner._ask
-
-    async def interrupted(request: Any) -> Any:
-        answer = await ask(request)
-        if isinstance(request, after):
-            match how:
-                case "truncate":
-                    bench.log.truncate_to(54)
-                case "delete":
-                    bench.manager.delete("orders", 0)
-                case "close":
-                    bench.log.close()
-        return answer
-
-    bench.cleaner._ask = interrupted
     log = bench.log
+    bench.meanwhile[after] = {
+        "truncate": lambda: log.truncate_to(54),
+        "delete": lambda: bench.manager.delete("orders", 0),
+        "close": log.close,
+    }[how]
     assert bench.clean()
     assert bench.cleaner.uncleanable() == {}
     assert not log.compaction.is_running
@@ -135,7 +125,7 @@ def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
         assert bench.manager.get("orders", 0) is None
         return
     if how == "truncate":
-        bench.cleaner._ask = ask
+        bench.meanwhile.clear()
         bench.append([(b"k0", b"new")])
         bench.log.roll()
         assert bench.clean()
@@ -150,18 +140,10 @@ def test_a_log_that_is_cut_while_it_is_cleaned(how: str, after: type) -> None:
 def test_a_child_that_ends_between_two_requests_makes_no_log_uncleanable() -> None:
     """Another log's records, or the system, have ended it; the new one does not know of the job."""
     bench = filled()
-    ask = bench.cleaner._ask
-
-    async def asked(request: Any) -> Any:
-        answer = await ask(request)
-        if isinstance(request, LogGroup):
-            bench.begin_child()
-        return answer
-
-    bench.cleaner._ask = asked
+    bench.meanwhile[LogGroup] = bench.begin_child
     assert not bench.clean()
     assert bench.cleaner.uncleanable() == {}
-    bench.cleaner._ask = ask
+    bench.meanwhile.clear()
     assert bench.clean()
     assert bench.log.compaction.cleaned_offset == 54
 
@@ -173,7 +155,7 @@ def test_two_cleaners_take_different_logs() -> None:
     for value in (b"1", b"2"):
         bench.append([(b"a", value)])
     second.roll()
-    ask = bench.cleaner._ask
+    ask = bench.ask
     at_work: list[LogGroup] = []
 
     async def slow(request: Any) -> Any:
@@ -183,7 +165,7 @@ def test_two_cleaners_take_different_logs() -> None:
         return await ask(request)
 
     async def both() -> list[bool]:
-        bench.cleaner._ask = slow
+        bench.ask = slow
         return await asyncio.gather(*(bench.cleaner.clean_dirtiest(i) for i in range(3)))
 
     assert asyncio.run(both()) == [True, True, False]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 import pytest
 
@@ -333,17 +332,11 @@ def test_a_swap_for_which_no_file_can_be_opened_leaves_the_log_as_it_was() -> No
     bench.manager.close()
     bench.disk.kill()
     bench.open()
-    ask = bench.cleaner._ask
-
-    async def asked(request: Any) -> Any:
-        answer = await ask(request)
-        if isinstance(request, LogGroup):
-            bench.disk.failing, bench.disk.failing_with = {"open"}, errno.EMFILE
-        return answer
-
-    bench.cleaner._ask = asked
+    bench.disk.failing_with = errno.EMFILE
+    bench.meanwhile[LogGroup] = lambda: bench.disk.failing.add("open")
     assert not bench.clean()
-    bench.disk.failing, bench.cleaner._ask = set(), ask
+    bench.disk.failing.clear()
+    bench.meanwhile.clear()
     assert bench.log.storage_error is None
     bench.append([(b"b", b"1")])
     assert bench.clean()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from broker.cleaner.rpc import LogGroup
 from broker.remote.local_deletion import let_go
 from tests.unit.compaction.compaction_bench import Bench, compacted
@@ -54,15 +52,8 @@ def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
     for value in (b"1", b"2", b"3"):
         bench.append([(b"a", value)])
         bench.log.roll()
-    before, ask = bench.records(), bench.cleaner._ask
-
-    async def becoming(request: Any) -> Any:
-        answer = await ask(request)
-        if isinstance(request, LogGroup):
-            bench.log.update_config(compacted(remote_storage_enable=True))
-        return answer
-
-    bench.cleaner._ask = becoming
+    before, table = bench.records(), compacted(remote_storage_enable=True)
+    bench.meanwhile[LogGroup] = lambda: bench.log.update_config(table)
     assert bench.clean()
     assert bench.records() == before
     assert not bench.clean()
@@ -80,16 +71,12 @@ def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
         bench.append([(b"a", value)])
         bench.log.roll()
     bench.log.highest_offset_in_remote_storage = 1
-    ask = bench.cleaner._ask
 
-    async def copying(request: Any) -> Any:
-        answer = await ask(request)
-        if isinstance(request, LogGroup):
-            bench.clock.ms += 2000
-            let_go(bench.log, 2, bench.clock)
-        return answer
+    def copy() -> None:
+        bench.clock.ms += 2000
+        let_go(bench.log, 2, bench.clock)
 
-    bench.cleaner._ask = copying
+    bench.meanwhile[LogGroup] = copy
     assert bench.clean()
     assert bench.cleaner.uncleanable() == {}
     assert bench.records() == [(1, b"a", b"2"), (2, b"a", b"3")]

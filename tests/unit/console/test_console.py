@@ -19,6 +19,7 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestTopic,
 )
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process
+from tests.loops import in_loop
 
 HOSTILE = b"<img src=x onerror=alert(1)>"
 
@@ -292,9 +293,7 @@ def test_a_foreign_name_is_refused(tmp_path: Path) -> None:
     with_broker(tmp_path, test)
 
 
-def test_it_is_off_by_default(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with in_process(tmp_path) as broker:
-            assert broker.node.console.address is None
-
-    asyncio.run(run())
+@in_loop
+async def test_it_is_off_by_default(tmp_path: Path) -> None:
+    async with in_process(tmp_path) as broker:
+        assert broker.node.console.address is None

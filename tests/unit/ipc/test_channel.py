@@ -41,6 +41,7 @@ from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.version import VERSION
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request
+from tests.loops import in_loop
 
 
 def test_frames_of_any_size_cross_both_ways() -> None:
@@ -94,38 +95,37 @@ def state_of(topic: str, topic_id: bytes = bytes(16)) -> StateRequest:
 STATE = state_of("nothing")
 
 
-def test_a_worker_is_started_by_the_first_question_and_again_after_its_death(
+@in_loop
+async def test_a_worker_is_started_by_the_first_question_and_again_after_its_death(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        worker = worker_of(tmp_path)
-        assert worker.pid is None
-        (state,) = await worker.ask(STATE)
-        assert isinstance(state, TieredState)
-        assert state.tiered_end == -1
-        first = worker.pid
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        with pytest.raises(WorkerLost):
-            for _ in range(100):
-                await worker.ask(STATE)
-        with pytest.raises(WorkerLost) as lost:
+    worker = worker_of(tmp_path)
+    assert worker.pid is None
+    (state,) = await worker.ask(STATE)
+    assert isinstance(state, TieredState)
+    assert state.tiered_end == -1
+    first = worker.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(WorkerLost):
+        for _ in range(100):
             await worker.ask(STATE)
-        await asyncio.sleep(lost.value.retry_ms / 1000 + 0.05)
+    with pytest.raises(WorkerLost) as lost:
         await worker.ask(STATE)
-        assert worker.pid not in (None, first)
-        await worker.stop()
-        assert worker.pid is None
-        with pytest.raises(WorkerLost, match="stopped"):
-            await worker.ask(STATE)
-        # It was killed once, and stopped at the end.
-        assert (worker.starts, worker.deaths) == (2, 1)
-
-    asyncio.run(run())
+    await asyncio.sleep(lost.value.retry_ms / 1000 + 0.05)
+    await worker.ask(STATE)
+    assert worker.pid not in (None, first)
+    await worker.stop()
+    assert worker.pid is None
+    with pytest.raises(WorkerLost, match="stopped"):
+        await worker.ask(STATE)
+    # It was killed once, and stopped at the end.
+    assert (worker.starts, worker.deaths) == (2, 1)
 
 
 @pytest.mark.parametrize("given", ["", ":/nowhere"])
-def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_started_in(
+@in_loop
+async def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_started_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
 ) -> None:
     """Also where `PYTHONPATH=$PYTHONPATH:/nowhere` had nothing to add to: to Python that means this folder."""
@@ -133,33 +133,28 @@ def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_started_in
     (tmp_path / "pyarrow.py").write_text("raise SystemExit('not this one')\n")
     monkeypatch.chdir(tmp_path)
 
-    async def run() -> None:
-        worker = worker_of(tmp_path / "lake")
-        (state,) = await worker.ask(STATE)
-        assert isinstance(state, TieredState)
-        assert state.tiered_end == -1
-        await worker.stop()
-
-    asyncio.run(run())
+    worker = worker_of(tmp_path / "lake")
+    (state,) = await worker.ask(STATE)
+    assert isinstance(state, TieredState)
+    assert state.tiered_end == -1
+    await worker.stop()
 
 
-def test_what_goes_wrong_in_the_worker_is_answered(tmp_path: Path) -> None:
-    async def run() -> None:
-        worker = worker_of(tmp_path)
-        with pytest.raises(WorkerFailed) as failed:
-            await worker.ask(StateRequest(partitions=[("not a partition",)]))  # type: ignore[list-item]
-        assert failed.value.kind == "internal"
-        partition = TopicIdPartition(bytes(16), "t", 0)
-        with pytest.raises(WorkerFailed) as failed:
-            await worker.ask(Read(partition=partition, offset=0, max_bytes=1, isolation_level=0))
-        assert failed.value.kind == "out_of_range"
-        (tmp_path / "topics").write_text("no folder")
-        (state,) = await worker.ask(state_of("t"))
-        assert isinstance(state, Unavailable)
-        assert "topics" in state.message
-        await worker.stop()
-
-    asyncio.run(run())
+@in_loop
+async def test_what_goes_wrong_in_the_worker_is_answered(tmp_path: Path) -> None:
+    worker = worker_of(tmp_path)
+    with pytest.raises(WorkerFailed) as failed:
+        await worker.ask(StateRequest(partitions=[("not a partition",)]))  # type: ignore[list-item]
+    assert failed.value.kind == "internal"
+    partition = TopicIdPartition(bytes(16), "t", 0)
+    with pytest.raises(WorkerFailed) as failed:
+        await worker.ask(Read(partition=partition, offset=0, max_bytes=1, isolation_level=0))
+    assert failed.value.kind == "out_of_range"
+    (tmp_path / "topics").write_text("no folder")
+    (state,) = await worker.ask(state_of("t"))
+    assert isinstance(state, Unavailable)
+    assert "topics" in state.message
+    await worker.stop()
 
 
 class EndsAsItIsKilled:
@@ -244,14 +239,12 @@ def test_a_worker_of_another_version_says_so(
     assert capfd.readouterr().err.count(said) == 1
 
 
-def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(child, "STOP_TIMEOUT_SECONDS", 0.01)
 
-    async def run() -> None:
-        process: Any = EndsAsItIsKilled()
-        await ChildWorker._reap(process)
-
-    asyncio.run(run())
+    process: Any = EndsAsItIsKilled()
+    await ChildWorker._reap(process)
 
 
 def test_copies_cross_as_they_are() -> None:

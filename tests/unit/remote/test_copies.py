@@ -194,7 +194,7 @@ class Desk:
         """Let time pass, and the loop look whenever something is due."""
         end_ms = self.clock.ms + at_ms
         while self.clock.ms <= end_ms:
-            while await self.loop._copy_once():
+            while await self.loop.copy_once():
                 pass
             self.clock.ms += 100
 
@@ -374,7 +374,7 @@ def test_a_trickle_is_copied_twice_in_each_lag_and_not_record_by_record() -> Non
     async def trickle() -> None:
         for _ in range(100):
             append()
-            desk.loop._begin_round()
+            desk.loop.begin_round()
             await desk.until(0)
             behind.append(log.log_end_offset - 1 - led.state.copied_offset)
 
@@ -389,7 +389,7 @@ def test_a_round_of_hundreds_of_trickles_is_a_few_copies() -> None:
     for led in many:
         with_active_segment(led).log_end_offset = 10
     desk = Desk(*many, lag_ms=5_000)
-    desk.loop._begin_round()
+    desk.loop.begin_round()
     asyncio.run(desk.until(0))
     assert [len(each) for each in desk.worker.copied] == [128, 128, 128, 116]
     assert {led.state.copied_offset for led in many} == {9}
@@ -402,7 +402,7 @@ def test_a_backlog_leaves_others_room_in_each_copy() -> None:
     for led in many:
         with_active_segment(led).log_end_offset = 10
     desk = Desk(big, *many, lag_ms=5_000)
-    desk.loop._begin_round()
+    desk.loop.begin_round()
     asyncio.run(desk.until(0))
     first, second, *_ = desk.worker.copied
     assert len({(topic, partition) for topic, partition, _ in first}) == 128
@@ -438,7 +438,7 @@ def test_records_of_the_active_segment_go_with_the_next_try_where_a_copy_failed(
     log = with_active_segment(led)
     desk = Desk(led, worker=FailsOnce(), lag_ms=60_000)
     log.log_end_offset = 10
-    desk.loop._begin_round()
+    desk.loop.begin_round()
     asyncio.run(desk.until(10_000))
     assert (len(desk.worker.copied), led.state.copied_offset) == (2, 9)
 
@@ -574,7 +574,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     desk = Desk(led, worker=worker)
     asyncio.run(desk.until(60_000))
     led.log.log_end_offset = 50  # type: ignore[misc]
-    desk.loop._begin_round()
+    desk.loop.begin_round()
     asyncio.run(desk.until(60_000))
     assert (worker.asked, worker.copied, led.state.copied_offset) == (1, [], -1)
     assert led.state.is_paused

@@ -110,7 +110,7 @@ class Desk:
     def rounds(self, count: int = 1) -> list[str]:
         async def go() -> None:
             for _ in range(count):
-                await self.loop._round()
+                await self.loop.round()
 
         asyncio.run(go())
         happened, self.happened = self.happened, []

@@ -100,7 +100,7 @@ class Desk:
         """What is asked when so much time has gone by."""
         self.clock.ms += ms
         self.store.asked.clear()
-        asyncio.run(self.local._round())
+        asyncio.run(self.local.round())
         return [type(each).__name__.lower() for each in self.store.asked]
 
     def copied(self, end: int, commit: tuple[int, str]) -> None:

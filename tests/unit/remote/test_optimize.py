@@ -13,6 +13,7 @@ from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
 from broker.worker.rpc import GiveUp, Optimize, Optimized
 from broker.worker.settings import TierSettings
 from tests.fakes.clock import ManualClock
+from tests.loops import in_loop
 
 TOPIC_ID = bytes(range(16))
 DONE = Optimized(
@@ -82,153 +83,138 @@ class Desk:
         self.led[led.key] = led
         return led
 
+    async def follow(self, count: int = 1) -> None:
+        for _ in range(count):
+            await self.loop.follow_log_starts()
+
     async def rounds(self, count: int = 1) -> list[tuple[str, int]]:
         for _ in range(count):
-            await self.loop._round()
+            await self.loop.round()
         asked, self.worker.asked = self.worker.asked, []
         return asked
 
 
-def test_what_was_copied_is_looked_at_once() -> None:
-    async def go() -> None:
-        desk = Desk()
-        assert await desk.rounds(3) == [(Optimize, 0)]
-        counters = desk.metrics.topics.of("orders")
-        assert (counters.layout_requests, counters.layout_files, counters.layout_bytes) == (
-            1,
-            4,
-            400,
-        )
-        desk.led[TOPIC_ID, 0].state.learnt(199, 0)
-        assert await desk.rounds() == [(Optimize, 0)]
-        desk.led[TOPIC_ID, 0].lake_log_start = 50
-        assert await desk.rounds() == [(Optimize, 0)]
-        assert await desk.rounds(SELDOM_ROUNDS) == [(Optimize, 0)]
-        desk.worker.pid = None
-        assert await desk.rounds(2 * SELDOM_ROUNDS) == [], "nobody is woken for it"
-
-    asyncio.run(go())
+@in_loop
+async def test_what_was_copied_is_looked_at_once() -> None:
+    desk = Desk()
+    assert await desk.rounds(3) == [(Optimize, 0)]
+    counters = desk.metrics.topics.of("orders")
+    assert (counters.layout_requests, counters.layout_files, counters.layout_bytes) == (
+        1,
+        4,
+        400,
+    )
+    desk.led[TOPIC_ID, 0].state.learnt(199, 0)
+    assert await desk.rounds() == [(Optimize, 0)]
+    desk.led[TOPIC_ID, 0].lake_log_start = 50
+    assert await desk.rounds() == [(Optimize, 0)]
+    assert await desk.rounds(SELDOM_ROUNDS) == [(Optimize, 0)]
+    desk.worker.pid = None
+    assert await desk.rounds(2 * SELDOM_ROUNDS) == [], "nobody is woken for it"
 
 
-def test_it_goes_on_while_there_is_more_and_waits_after_a_failure() -> None:
-    async def go() -> None:
-        desk = Desk()
-        desk.worker.answers = [replace(DONE, is_done=False), DONE]
-        assert await desk.rounds() == [(Optimize, 0)] * 2
-        desk.led[TOPIC_ID, 0].state.learnt(199, 0)
-        desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
-        assert await desk.rounds(3) == [(Optimize, 0)]
-        assert desk.metrics.topics.of("orders").layout_errors == 1
-        desk.clock.ms = 1_000
-        assert await desk.rounds() == [(Optimize, 0)]
-
-    asyncio.run(go())
+@in_loop
+async def test_it_goes_on_while_there_is_more_and_waits_after_a_failure() -> None:
+    desk = Desk()
+    desk.worker.answers = [replace(DONE, is_done=False), DONE]
+    assert await desk.rounds() == [(Optimize, 0)] * 2
+    desk.led[TOPIC_ID, 0].state.learnt(199, 0)
+    desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
+    assert await desk.rounds(3) == [(Optimize, 0)]
+    assert desk.metrics.topics.of("orders").layout_errors == 1
+    desk.clock.ms = 1_000
+    assert await desk.rounds() == [(Optimize, 0)]
 
 
-def test_what_is_led_elsewhere_is_given_up() -> None:
-    async def go() -> None:
-        desk = Desk()
+@in_loop
+async def test_what_is_led_elsewhere_is_given_up() -> None:
+    desk = Desk()
 
-        async def lose() -> None:
-            desk.led.pop((TOPIC_ID, 0))
-            desk.loop.forget((TOPIC_ID, 1))
-            desk.loop.forget((TOPIC_ID, 0))
-            await asyncio.sleep(0)
+    async def lose() -> None:
+        desk.led.pop((TOPIC_ID, 0))
+        desk.loop.forget((TOPIC_ID, 1))
+        desk.loop.forget((TOPIC_ID, 0))
+        await asyncio.sleep(0)
 
-        desk.worker.before = lose
-        desk.worker.answers = [None, replace(DONE, is_done=False)]
-        assert await desk.rounds() == [(Optimize, 0), (GiveUp, 0)]
-        desk.lead(0, 99)
-        desk.worker.before, desk.worker.answers = None, []
-        assert await desk.rounds() == [(Optimize, 0)], "of another leadership nothing is known"
-
-    asyncio.run(go())
+    desk.worker.before = lose
+    desk.worker.answers = [None, replace(DONE, is_done=False)]
+    assert await desk.rounds() == [(Optimize, 0), (GiveUp, 0)]
+    desk.lead(0, 99)
+    desk.worker.before, desk.worker.answers = None, []
+    assert await desk.rounds() == [(Optimize, 0)], "of another leadership nothing is known"
 
 
-def test_log_starts_are_followed_before_all_other_work() -> None:
-    async def go() -> None:
-        desk = Desk()
-        led = desk.led[TOPIC_ID, 0]
-        await desk.loop._follow_log_starts()
-        assert desk.worker.asked == [], "all begin at 0"
-        led.lake_log_start = 10
-        # Retention's first is taken at once, and the next waits, the longer the larger the file was.
-        desk.worker.answers = [
-            replace(DONE, boundary_bytes=128 << 20),
-            replace(DONE, has_expired=True),
-        ]
-        for start in (10, 20):
-            led.lake_log_start = start
-            await desk.loop._follow_log_starts()
-            await desk.loop._follow_log_starts()
-        assert desk.worker.takes_any == [True, False]
-        # DeleteRecords waits for nothing.
-        led.lake_log_start = led.deleted_below = 30
-        desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
-        await desk.loop._follow_log_starts()
-        desk.clock.ms += 1_000
-        await desk.loop._follow_log_starts()
-        await desk.loop._follow_log_starts()
-        assert desk.worker.takes_any == [True, False, True, True]
-        led.lake_log_start = 40
-        desk.worker.answers = [replace(DONE, has_expired=True)]
-        await desk.loop._follow_log_starts()
-        assert desk.worker.takes_any[4:] == [False]
-        desk.clock.ms += 3_600_000
-        await desk.loop._follow_log_starts()
-        await desk.loop._follow_log_starts()
-        assert desk.worker.takes_any[5:] == [True], "no row outlives retention by more than an hour"
-
-    asyncio.run(go())
+@in_loop
+async def test_log_starts_are_followed_before_all_other_work() -> None:
+    desk = Desk()
+    led = desk.led[TOPIC_ID, 0]
+    await desk.follow()
+    assert desk.worker.asked == [], "all begin at 0"
+    led.lake_log_start = 10
+    # Retention's first is taken at once, and the next waits, the longer the larger the file was.
+    desk.worker.answers = [
+        replace(DONE, boundary_bytes=128 << 20),
+        replace(DONE, has_expired=True),
+    ]
+    for start in (10, 20):
+        led.lake_log_start = start
+        await desk.follow(2)
+    assert desk.worker.takes_any == [True, False]
+    # DeleteRecords waits for nothing.
+    led.lake_log_start = led.deleted_below = 30
+    desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
+    await desk.follow()
+    desk.clock.ms += 1_000
+    await desk.follow(2)
+    assert desk.worker.takes_any == [True, False, True, True]
+    led.lake_log_start = 40
+    desk.worker.answers = [replace(DONE, has_expired=True)]
+    await desk.follow()
+    assert desk.worker.takes_any[4:] == [False]
+    desk.clock.ms += 3_600_000
+    await desk.follow(2)
+    assert desk.worker.takes_any[5:] == [True], "no row outlives retention by more than an hour"
 
 
-def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed() -> None:
-    async def go() -> None:
-        desk = Desk()
-        led = desk.led[TOPIC_ID, 0]
-        led.lake_log_start = led.deleted_below = 150
-        await desk.loop._follow_log_starts()
-        await desk.loop._follow_log_starts()
-        assert desk.worker.asked == [(Optimize, 0)]
-        led.state.learnt(199, 0)
-        await desk.loop._follow_log_starts()
-        await desk.loop._follow_log_starts()
-        assert desk.worker.asked == [(Optimize, 0)] * 2
-        led.state.learnt(299, 0)
-        await desk.loop._follow_log_starts()
-        assert desk.worker.asked == [(Optimize, 0)] * 2, "nothing of this lies below"
-
-    asyncio.run(go())
+@in_loop
+async def test_rows_that_a_copy_in_flight_adds_below_the_log_start_are_followed() -> None:
+    desk = Desk()
+    led = desk.led[TOPIC_ID, 0]
+    led.lake_log_start = led.deleted_below = 150
+    await desk.follow(2)
+    assert desk.worker.asked == [(Optimize, 0)]
+    led.state.learnt(199, 0)
+    await desk.follow(2)
+    assert desk.worker.asked == [(Optimize, 0)] * 2
+    led.state.learnt(299, 0)
+    await desk.follow()
+    assert desk.worker.asked == [(Optimize, 0)] * 2, "nothing of this lies below"
 
 
-def test_while_a_round_lasts_log_starts_are_followed() -> None:
-    async def go() -> None:
-        desk = Desk()
-        desk.lead(1, 99)
+@in_loop
+async def test_while_a_round_lasts_log_starts_are_followed() -> None:
+    desk = Desk()
+    desk.lead(1, 99)
 
-        async def move() -> None:
-            desk.worker.before = None
-            desk.led[TOPIC_ID, 1].lake_log_start = 10
-            desk.clock.ms += 10_000
+    async def move() -> None:
+        desk.worker.before = None
+        desk.led[TOPIC_ID, 1].lake_log_start = 10
+        desk.clock.ms += 10_000
 
-        desk.worker.before = move
-        desk.worker.answers = [replace(DONE, is_done=False), DONE, DONE]
-        assert await desk.rounds() == [(Optimize, 0), (Optimize, 1), (Optimize, 0)]
-
-    asyncio.run(go())
+    desk.worker.before = move
+    desk.worker.answers = [replace(DONE, is_done=False), DONE, DONE]
+    assert await desk.rounds() == [(Optimize, 0), (Optimize, 1), (Optimize, 0)]
 
 
-def test_it_can_be_switched_off() -> None:
-    async def go() -> None:
-        desk = Desk()
-        desk.loop = LayoutLoop(
-            TierSettings(lake_maintenance_interval_ms=-1),
-            desk.clock,  # type: ignore[arg-type]
-            desk.worker,  # type: ignore[arg-type]
-            desk.metrics,
-            desk.led,
-        )
-        await desk.loop.run()
-        assert desk.worker.asked == []
-
-    asyncio.run(go())
+@in_loop
+async def test_it_can_be_switched_off() -> None:
+    desk = Desk()
+    desk.loop = LayoutLoop(
+        TierSettings(lake_maintenance_interval_ms=-1),
+        desk.clock,  # type: ignore[arg-type]
+        desk.worker,  # type: ignore[arg-type]
+        desk.metrics,
+        desk.led,
+    )
+    await desk.loop.run()
+    assert desk.worker.asked == []

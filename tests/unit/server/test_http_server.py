@@ -9,28 +9,27 @@ import pytest
 from broker.server import http_server
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
 from broker.system import SystemNetwork
+from tests.loops import in_loop
 
 
-def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "EXCHANGES_MAX", 2)
 
     async def answer(request: HttpRequest) -> HttpResponse:
         return HttpResponse(body=f"{request.path} {request.query}".encode())
 
-    async def test() -> None:
-        server = HttpServer(answer)
-        server.bind(SystemNetwork(), "127.0.0.1", 0, "a.port=0")
-        await server.serve()
-        assert server.address is not None
-        held = [await asyncio.open_connection(*server.address) for _ in range(2)]
-        reader, writer = await asyncio.open_connection(*server.address)
-        assert await reader.read() == b""
+    server = HttpServer(answer)
+    server.bind(SystemNetwork(), "127.0.0.1", 0, "a.port=0")
+    await server.serve()
+    assert server.address is not None
+    held = [await asyncio.open_connection(*server.address) for _ in range(2)]
+    reader, writer = await asyncio.open_connection(*server.address)
+    assert await reader.read() == b""
+    writer.close()
+    for reader, writer in held:
+        writer.write(b"GET /a?b=1&c HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).endswith(b"\r\n\r\n/a b=1&c")
         writer.close()
-        for reader, writer in held:
-            writer.write(b"GET /a?b=1&c HTTP/1.1\r\n\r\n")
-            assert (await reader.read()).endswith(b"\r\n\r\n/a b=1&c")
-            writer.close()
-        await server.stop()
-        assert server.exchanges == 0
-
-    asyncio.run(test())
+    await server.stop()
+    assert server.exchanges == 0

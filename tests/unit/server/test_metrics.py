@@ -13,49 +13,46 @@ from broker.server.metrics_server import MetricsServer
 from broker.system import SystemNetwork
 from kafka_ds.protocol.buffer_pool import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
 from kafka_ds.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
+from tests.loops import in_loop
 from tests.unit.server.net_harness import Harness, api_versions, feed, produce
 
 
-def test_requests_and_bytes_are_counted() -> None:
-    async def test() -> None:
-        harness = Harness()
-        connection, transport = harness.connect()
-        sent = api_versions(1) + api_versions(2, 4) + produce(3)
-        feed(connection, sent)
-        assert harness.metrics.bytes_in == len(sent)
-        assert harness.metrics.bytes_out == len(transport.written)
-        assert harness.metrics.apis[18].requests == 2
-        assert harness.metrics.apis[18].seconds > 0
-        assert (harness.metrics.connections, harness.metrics.connections_created) == (1, 1)
-
-    asyncio.run(test())
+@in_loop
+async def test_requests_and_bytes_are_counted() -> None:
+    harness = Harness()
+    connection, transport = harness.connect()
+    sent = api_versions(1) + api_versions(2, 4) + produce(3)
+    feed(connection, sent)
+    assert harness.metrics.bytes_in == len(sent)
+    assert harness.metrics.bytes_out == len(transport.written)
+    assert harness.metrics.apis[18].requests == 2
+    assert harness.metrics.apis[18].seconds > 0
+    assert (harness.metrics.connections, harness.metrics.connections_created) == (1, 1)
 
 
 def shown(metrics: NetMetrics) -> dict[tuple[str, ...], float | Summary]:
     return {(metric.name, *values): value for metric, values, value in metrics.samples()}
 
 
-def test_requests_are_shown_by_version_and_with_their_times() -> None:
-    async def test() -> None:
-        harness = Harness()
-        connection, _ = harness.connect()
-        sent = api_versions(1) + api_versions(2, 4)
-        feed(connection, sent)
-        seen = shown(harness.metrics)
-        name = "kafka_network_requestmetrics_"
-        versions = {key[2]: n for key, n in seen.items() if key[0] == f"{name}requests_total"}
-        assert sum(v for v in versions.values() if isinstance(v, int)) == 2
-        assert "4" in versions
-        total = seen[f"{name}totaltimems", "ApiVersions"]
-        parts = [seen[f"{name}{each}timems", "ApiVersions"] for each in ("requestqueue", "local")]
-        assert isinstance(total, Summary)
-        assert total.number == 2
-        assert 0 < sum(part.total for part in parts if isinstance(part, Summary)) <= total.total
-        assert [quantile for quantile, _ in total.quantiles][0] == "0.50"
-        # Without the four bytes of each frame's length.
-        assert seen[f"{name}requestbytes", "ApiVersions"] == Summary(2, len(sent) - 8)
-
-    asyncio.run(test())
+@in_loop
+async def test_requests_are_shown_by_version_and_with_their_times() -> None:
+    harness = Harness()
+    connection, _ = harness.connect()
+    sent = api_versions(1) + api_versions(2, 4)
+    feed(connection, sent)
+    seen = shown(harness.metrics)
+    name = "kafka_network_requestmetrics_"
+    versions = {key[2]: n for key, n in seen.items() if key[0] == f"{name}requests_total"}
+    assert sum(v for v in versions.values() if isinstance(v, int)) == 2
+    assert "4" in versions
+    total = seen[f"{name}totaltimems", "ApiVersions"]
+    parts = [seen[f"{name}{each}timems", "ApiVersions"] for each in ("requestqueue", "local")]
+    assert isinstance(total, Summary)
+    assert total.number == 2
+    assert 0 < sum(part.total for part in parts if isinstance(part, Summary)) <= total.total
+    assert [quantile for quantile, _ in total.quantiles][0] == "0.50"
+    # Without the four bytes of each frame's length.
+    assert seen[f"{name}requestbytes", "ApiVersions"] == Summary(2, len(sent) - 8)
 
 
 def test_a_fetch_is_counted_by_who_asks_and_in_all() -> None:
@@ -90,26 +87,25 @@ def test_a_fetch_is_counted_by_who_asks_and_in_all() -> None:
     ],
     ids=["get", "query", "head", "elsewhere", "post", "long"],
 )
-def test_metrics_are_served_over_http(request_text: bytes, status: bytes) -> None:
-    async def test() -> None:
-        metrics = Metrics()
-        server = MetricsServer(metrics)
-        server.bind(SystemNetwork(), "127.0.0.1", 0)
-        await server.serve()
-        assert server.address is not None
-        reader, writer = await asyncio.open_connection(*server.address)
-        writer.write(request_text)
-        answer = await reader.read()
-        writer.close()
-        await server.stop()
-        assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
-        has_body = b"kafka_server" in answer and b"process_cpu_seconds_total" in answer
-        assert has_body == (status == b"200 OK" and request_text.startswith(b"GET"))
-
-    asyncio.run(test())
+@in_loop
+async def test_metrics_are_served_over_http(request_text: bytes, status: bytes) -> None:
+    metrics = Metrics()
+    server = MetricsServer(metrics)
+    server.bind(SystemNetwork(), "127.0.0.1", 0)
+    await server.serve()
+    assert server.address is not None
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(request_text)
+    answer = await reader.read()
+    writer.close()
+    await server.stop()
+    assert answer.split(b"\r\n")[0] == b"HTTP/1.1 " + status
+    has_body = b"kafka_server" in answer and b"process_cpu_seconds_total" in answer
+    assert has_body == (status == b"200 OK" and request_text.startswith(b"GET"))
 
 
-def test_the_headers_choose_the_format() -> None:
+@in_loop
+async def test_the_headers_choose_the_format() -> None:
     async def ask(server: MetricsServer, *headers: bytes) -> tuple[bytes, bytes]:
         assert server.address is not None
         reader, writer = await asyncio.open_connection(*server.address)
@@ -118,23 +114,20 @@ def test_the_headers_choose_the_format() -> None:
         writer.close()
         return head, body
 
-    async def test() -> None:
-        metrics = Metrics()
-        metrics.net.bytes_in = 77
-        server = MetricsServer(metrics)
-        server.bind(SystemNetwork(), "127.0.0.1", 0)
-        await server.serve()
-        line = b"kafka_server_socket_server_metrics_incoming_byte_total 77.0\n"
-        head, body = await ask(server, b"Accept-Encoding: gzip")
-        assert b"Content-Encoding: gzip" in head
-        assert line in gzip.decompress(body)
-        head, body = await ask(server, b"accept: application/openmetrics-text; version=1.0.0")
-        assert b"Content-Type: application/openmetrics-text" in head
-        assert line in body
-        assert body.endswith(b"# EOF\n")
-        await server.stop()
-
-    asyncio.run(test())
+    metrics = Metrics()
+    metrics.net.bytes_in = 77
+    server = MetricsServer(metrics)
+    server.bind(SystemNetwork(), "127.0.0.1", 0)
+    await server.serve()
+    line = b"kafka_server_socket_server_metrics_incoming_byte_total 77.0\n"
+    head, body = await ask(server, b"Accept-Encoding: gzip")
+    assert b"Content-Encoding: gzip" in head
+    assert line in gzip.decompress(body)
+    head, body = await ask(server, b"accept: application/openmetrics-text; version=1.0.0")
+    assert b"Content-Type: application/openmetrics-text" in head
+    assert line in body
+    assert body.endswith(b"# EOF\n")
+    await server.stop()
 
 
 def test_a_metric_that_fails_is_said_so(caplog: pytest.LogCaptureFixture) -> None:
