@@ -114,12 +114,16 @@ class Target:
         return Mistake(plain(problem) + place)
 
     @contextmanager
-    def cluster(self, *, creates_topics: bool = False) -> Iterator[Cluster]:
+    def cluster(
+        self, *, creates_topics: bool = False, request_timeout_ms: int | None = None
+    ) -> Iterator[Cluster]:
         """The cluster, of which at least one broker has answered. Raises Mistake where none does."""
         from kafka_ds.client.cluster import Cluster
 
         settings = self.settings()
         _contact(settings)
+        if request_timeout_ms is not None:
+            settings = replace(settings, request_timeout_ms=request_timeout_ms)
         with Cluster(settings, creates_topics=creates_topics) as cluster:
             yield cluster
 

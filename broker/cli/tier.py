@@ -1,20 +1,22 @@
-"""Shell: `kafka-ds tier`: what of each topic is local, what is in the lake, and what is due."""
+"""Shell: `kafka-ds tier`: what of each topic is local, what is in the lake, and what is due; and to do that now."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker.cli.lake import Lake, LakeQueries
 from broker.cli.options import Mistake, Target, cluster_options, json_option
-from broker.cli.output import bytes_text, note, print_json, print_rows
+from broker.cli.output import bytes_text, note, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at
 
 if TYPE_CHECKING:
     from kafka_ds.client.admin import Admin, TopicDescription
     from kafka_ds.client.cluster import Cluster
+    from kafka_ds.protocol.messages import MaintainTableResponse
     from kafka_ds.protocol.topic_partition import TopicPartition
 
 _RANGES = """
@@ -25,11 +27,14 @@ FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, pa
 _DUE = "SELECT topic_id, count(*) AS ranges FROM retention_debt GROUP BY topic_id"
 
 Row = dict[str, Any]
+Answered = Iterator[tuple["TopicPartition", "MaintainTableResponse"]]
+# One partition's part of it, and the time to find its leader again meanwhile.
+UPKEEP_MS = 600_000
 
 
 @click.group()
 def tier() -> None:
-    """Look at what is in the lake."""
+    """Look at what is in the lake, and have its upkeep done now."""
 
 
 @tier.command("status", short_help="Show what of each topic is local and in the lake.")
@@ -141,3 +146,117 @@ def _lag(cluster: Cluster, topic: TopicDescription, tiered_ends: dict[int, int])
     return sum(
         max(0, ends[p] - max(starts[p], tiered_ends.get(p.partition, -1) + 1)) for p in places
     )
+
+
+# -- upkeep -------------------------------------------------------------------------------------
+
+_topics = click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Repeat it. Default: all tiered ones."
+)
+
+
+@tier.command("optimize", short_help="Merge small files of tables now.")
+@_topics
+@json_option
+@cluster_options
+def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
+    """Merge small files of tables now, and take out rows below the log start.
+
+    Brokers do the same by themselves (lake.maintenance.interval.ms). Each row of the result is a partition.
+
+    \b
+    Examples:
+      kafka-ds tier optimize
+      kafka-ds tier optimize --topic orders --json
+    """
+    from kafka_ds.protocol.messages.brokers import OPTIMIZE
+
+    with _upkeep(target, topics, OPTIMIZE, "optimizing") as answers:
+        rows: list[Row] = [
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "files_before": done.files_before,
+                "files_after": done.files_after,
+                "bytes_before": done.bytes_before,
+                "bytes_after": done.bytes_after,
+                "rows": done.rows,
+                "expired_rows": done.expired_rows,
+            }
+            for place, done in answers
+        ]
+    columns = ("topic", "partition", "files_before", "files_after", "bytes_before", "bytes_after")
+    print_rows(rows, (*columns, "rows", "expired_rows"), as_json=as_json)
+
+
+@tier.command("expire", short_help="Remove from tables what retention says, now.")
+@_topics
+@json_option
+@cluster_options
+def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
+    """Remove from tables now what the retention of their topics says.
+
+    Brokers do the same by themselves (remote.log.manager.task.interval.ms). Each row of the result is a partition.
+
+    \b
+    Examples:
+      kafka-ds tier expire
+      kafka-ds tier expire --topic orders --json
+    """
+    from kafka_ds.protocol.messages.brokers import EXPIRE
+
+    with _upkeep(target, topics, EXPIRE, "expiring") as answers:
+        rows: list[Row] = [
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "log_start_offset": done.log_start_offset,
+                "segments": done.expired_segments,
+                "files": done.files_before,
+                "bytes": done.bytes_before,
+            }
+            for place, done in answers
+        ]
+    columns = ("topic", "partition", "log_start_offset", "segments", "files", "bytes")
+    print_rows(rows, columns, as_json=as_json)
+
+
+@contextmanager
+def _upkeep(
+    target: Target, names: tuple[str, ...], operation: int, what: str
+) -> Iterator[Answered]:
+    """What leaders have done to each partition of these topics, one after the other. Raises Mistake."""
+    from kafka_ds.client.admin import Admin
+
+    with target.cluster(request_timeout_ms=UPKEEP_MS) as cluster:
+        admin = Admin(cluster)
+        target.lake_of(admin)  # Apache Kafka would close the connection.
+        places = _tiered(cluster, admin, names)
+        with progress(what, len(places), unit="partitions") as advance:
+            yield _done(admin, places, operation, advance)
+
+
+def _done(
+    admin: Admin, places: list[TopicPartition], operation: int, advance: Callable[[int], None]
+) -> Answered:
+    for place in places:
+        yield place, admin.maintain_table(place, operation)
+        advance(1)
+
+
+def _tiered(cluster: Cluster, admin: Admin, names: tuple[str, ...]) -> list[TopicPartition]:
+    from kafka_ds.protocol.topic_partition import TopicPartition
+
+    found = admin.describe_topics(names or None)
+    for name in names:
+        if name not in found:
+            raise Mistake(f"there is no topic {name}")
+    tiered = [
+        each
+        for each in found.values()
+        if cluster.topic_setting(each.name, "remote.storage.enable") == "true"
+    ]
+    for name in names:
+        if name not in {each.name for each in tiered}:
+            raise Mistake(f"topic {name} is not tiered (remote.storage.enable)")
+    return [TopicPartition(each.name, p.partition) for each in tiered for p in each.partitions]

@@ -31,6 +31,7 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from broker.worker.settings import TierSettings
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.expiration import NO_LIMIT, ExpirationDecision, Outlook, Retention
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ class ExpirationLoop:
         self._agree = agree
         self._watched: dict[Key, _Watched] = {}
         self._wake = asyncio.Event()
+        # One question at a time, whoever asks.
+        self._turn = asyncio.Lock()
         self._stopped = False
 
     def look_soon(self) -> None:
@@ -116,7 +119,8 @@ class ExpirationLoop:
         for start in range(0, len(due), QUESTION_PARTITIONS_MAX):
             if self._stopped:
                 return
-            await self._look_at(due[start : start + QUESTION_PARTITIONS_MAX])
+            async with self._turn:
+                await self._look_at(due[start : start + QUESTION_PARTITIONS_MAX])
 
     def _forget(self) -> None:
         """Forget partitions that are no longer led here, or led in a new epoch."""
@@ -158,15 +162,7 @@ class ExpirationLoop:
         )
 
     async def _look_at(self, due: Sequence[tuple[_Watched, Retention]]) -> None:
-        questions = [
-            SurveyQuestion(
-                place=place_of(watched.led),
-                retention=retention,
-                lineage=watched.led.lineage(),
-                copied_offset=watched.led.state.copied_offset,
-            )
-            for watched, retention in due
-        ]
+        questions = [_question(watched.led, retention) for watched, retention in due]
         asked = [
             (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
         ]
@@ -187,19 +183,27 @@ class ExpirationLoop:
                 # What lies below it may go once the lake has heard of it: nothing else would be a reason to look.
                 watched.outlook = None
 
+    async def expire(self, key: Key) -> Swept:
+        """Have what is due of one partition done now. Raises KafkaError, WorkerLost, WorkerFailed."""
+        led = self._led.get(key)
+        if led is None or led.lake_log_start is None or not led.state.allows_upkeep:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        async with self._turn:
+            (survey,) = await self._worker.ask(
+                SurveyRequest(partitions=[_question(led, self._retention(led))])
+            )
+            if isinstance(survey, Unavailable):
+                raise WorkerFailed(UNAVAILABLE, survey.message)
+            return await self._carry_out(led, survey) or Swept()
+
     async def _act(
         self, watched: _Watched, retention: Retention, copied_offset: int, survey: Survey
     ) -> None:
-        """Do what the survey found to be due, step by step."""
-        led, decision = watched.led, survey.decision
-        self._count(led, survey)
+        """Do what the survey found to be due."""
+        decision = survey.decision
         try:
-            if decision.expired and not await self._move(led, decision):
+            if await self._carry_out(watched.led, survey) is None:
                 return
-            if decision.expired or survey.below or survey.has_files_below:
-                self._crash_points.at("broker_before_sweep")
-                swept = await self._worker.ask(Sweep(place=place_of(led)))
-                self._swept(led, swept)
         except (WorkerLost, WorkerFailed) as error:
             self._failed(watched, error)
             return
@@ -210,6 +214,18 @@ class ExpirationLoop:
             if survey.held_up
             else Outlook(decision=decision, retention=retention, copied_offset=copied_offset)
         )
+
+    async def _carry_out(self, led: Led, survey: Survey) -> Swept | None:
+        """Step by step; None if this broker no longer leads."""
+        decision, swept = survey.decision, Swept()
+        self._count(led, survey)
+        if decision.expired and not await self._move(led, decision):
+            return None
+        if decision.expired or survey.below or survey.has_files_below:
+            self._crash_points.at("broker_before_sweep")
+            swept = await self._worker.ask(Sweep(place=place_of(led)))
+            self._swept(led, swept)
+        return swept
 
     async def _move(self, led: Led, decision: ExpirationDecision) -> bool:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
@@ -265,3 +281,12 @@ class ExpirationLoop:
 
     def _is_led(self, watched: _Watched) -> bool:
         return self._led.get(watched.led.key) is watched.led
+
+
+def _question(led: Led, retention: Retention) -> SurveyQuestion:
+    return SurveyQuestion(
+        place=place_of(led),
+        retention=retention,
+        lineage=led.lineage(),
+        copied_offset=led.state.copied_offset,
+    )

@@ -8,7 +8,7 @@ All methods are called in the event loop; those that are not `async` never wait.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -24,7 +24,7 @@ from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.metrics import TierMetrics, tier_samples
 from broker.remote.optimize import LayoutLoop
-from broker.remote.partitions import Led, place_of
+from broker.remote.partitions import Key, Led, place_of
 from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
@@ -39,10 +39,12 @@ from broker.worker.rpc import (
     MaxTimestamp,
     MoveLogStart,
     OffsetForTimestamp,
+    Optimized,
     PublishedOffsets,
     Read,
     StateRequest,
     StoragePlace,
+    Swept,
     TieredState,
     Unavailable,
 )
@@ -433,6 +435,25 @@ class TierManager:
         )
         return found.end_offset + 1, ending
 
+    async def optimize(self, topic_id: bytes, partition: int) -> Optimized:
+        """Have the layout of a partition's files improved now. Raises KafkaError."""
+        key = (topic_id, partition)
+        return await _told(self._layout.optimize(key)) if await self._has_rows(key) else Optimized()
+
+    async def expire(self, topic_id: bytes, partition: int) -> Swept:
+        """Have what retention says removed now. Raises KafkaError."""
+        key = (topic_id, partition)
+        return await _told(self._expiration.expire(key)) if await self._has_rows(key) else Swept()
+
+    async def _has_rows(self, key: Key) -> bool:
+        """Whether anything of a led partition is in the lake; one of which that is unknown is looked at soon."""
+        led = self._copies.led.get(key)
+        if led is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if self.tiered_end(*key) is None:
+            self._copies.look_at(key)
+        return await self.known_tiered_end(led.log.topic, *key) >= 0
+
     # -- inside -----------------------------------------------------------------------------
 
     def _quota(self, what: str, times: tuple[Metric, Metric]) -> RemoteQuota:
@@ -453,14 +474,7 @@ class TierManager:
             raise
 
     async def _ask(self, request: Request[A]) -> A:
-        try:
-            return await self._worker.ask(request)
-        except WorkerLost as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        except WorkerFailed as error:
-            out = error.kind == OUT_OF_RANGE
-            code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
-            raise KafkaError(code, str(error)) from error
+        return await _told(self._worker.ask(request))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -519,6 +533,18 @@ class TierManager:
         """More of a partition is FINISHED."""
         self._agree_on_start(led)
         self._local.advanced()
+
+
+async def _told(work: Awaitable[A]) -> A:
+    """What it comes to; a worker that fails is an error that clients know."""
+    try:
+        return await work
+    except WorkerLost as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    except WorkerFailed as error:
+        out = error.kind == OUT_OF_RANGE
+        code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
+        raise KafkaError(code, str(error)) from error
 
 
 def _end_of(state: TieredState | Unavailable) -> int | KafkaError:

@@ -22,6 +22,7 @@ from broker.remote.partitions import Key, Led, place_of
 from broker.seams import Clock
 from broker.worker.rpc import GiveUp, Optimize, Optimized
 from broker.worker.settings import TierSettings
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +74,8 @@ class LayoutLoop:
         self._next_log_starts_ms = 0
         self._stopping = asyncio.Event()
         self._giving_up: set[asyncio.Task[None]] = set()
+        # One partition at a time, whoever asks.
+        self._turn = asyncio.Lock()
 
     def stop(self) -> None:
         """Start nothing more."""
@@ -149,22 +152,43 @@ class LayoutLoop:
             return True
         return watched.rounds >= SELDOM_ROUNDS and self._worker.pid is not None
 
+    async def optimize(self, key: Key) -> Optimized:
+        """Have all work on a partition done now. Raises KafkaError, WorkerLost, WorkerFailed."""
+        watched = next((each for each in self._watch_all() if each.led.key == key), None)
+        if watched is None or not watched.led.state.allows_upkeep:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        done, total = Optimized(is_done=False), Optimized()
+        while not done.is_done and self._led.get(key) is watched.led:
+            done = await self._optimized(watched, takes_any=True, merges_any=True)
+            total = _sum(total, done)
+        return total
+
     async def _look_at(self, watched: _Watched) -> bool:
         """Have the due work done; False if there is more."""
-        led = watched.led
-        seen = (led.state.copied_offset, led.lake_log_start)
-        takes_any = watched.boundary.takes_any(led.deleted_below, self._clock.monotonic_ms())
-        request = Optimize(place=place_of(led), takes_any_expired=takes_any)
-        self._at_work = led
+        led, now_ms = watched.led, self._clock.monotonic_ms()
         try:
-            done = await self._worker.ask(request)
+            takes_any = watched.boundary.takes_any(led.deleted_below, now_ms)
+            return (await self._optimized(watched, takes_any=takes_any)).is_done
         except (WorkerLost, WorkerFailed) as error:
             wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
             self._metrics.layout_failed(led.log.topic)
             log.warning("layout of %s failed, tried again in %d ms: %s", led.name, wait_ms, error)
             return True
-        finally:
-            self._at_work = None
+
+    async def _optimized(
+        self, watched: _Watched, *, takes_any: bool, merges_any: bool = False
+    ) -> Optimized:
+        led = watched.led
+        async with self._turn:
+            seen = (led.state.copied_offset, led.lake_log_start)
+            self._at_work = led
+            try:
+                request = Optimize(
+                    place=place_of(led), takes_any_expired=takes_any, merges_any=merges_any
+                )
+                done = await self._worker.ask(request)
+            finally:
+                self._at_work = None
         watched.backoff.succeeded()
         watched.seen, watched.rounds = seen, 0
         watched.boundary.looked(
@@ -178,7 +202,7 @@ class LayoutLoop:
         self._count_and_log(led, done)
         if not done.is_done:
             watched.seen = None
-        return done.is_done
+        return done
 
     def _count_and_log(self, led: Led, done: Optimized) -> None:
         self._metrics.missing[led.log.topic, led.log.partition] = done.missing_offsets
@@ -204,3 +228,15 @@ class LayoutLoop:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
             await self._worker.ask(GiveUp(place=place_of(led)))
+
+
+def _sum(before: Optimized, done: Optimized) -> Optimized:
+    """What both have done; of files that the second rewrote again, both count."""
+    return Optimized(
+        files_before=before.files_before + done.files_before,
+        files_after=before.files_after + done.files_after,
+        bytes_before=before.bytes_before + done.bytes_before,
+        bytes_after=before.bytes_after + done.bytes_after,
+        rows=before.rows + done.rows,
+        expired_rows=before.expired_rows + done.expired_rows,
+    )

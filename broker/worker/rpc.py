@@ -307,6 +307,8 @@ class Optimize(Request[Optimized]):
     place: StoragePlace
     takes_any_expired: bool
     """Whether a file is rewritten for a single expired row."""
+    merges_any: bool = False
+    """Whether two small files are enough to be merged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,6 +168,7 @@ class Service:
             place.partition,
             leader_epoch=place.leader_epoch,
             takes_any_expired=request.takes_any_expired,
+            merges_any=request.merges_any,
             goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
         )
         # What others did to the table is noted in it also where nothing is copied.

@@ -37,6 +37,8 @@ from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    MaintainTableRequest,
+    MaintainTableResponse,
     MetadataRequest,
     MetadataResponse,
     OffsetCommitRequest,
@@ -369,6 +371,25 @@ class Admin:
                 _check(each.error_code, each.error_message or f"topic {topic}")
 
         self._cluster.persist(f"settings of topic {topic}", ask)
+
+    def maintain_table(self, place: TopicPartition, operation: int) -> MaintainTableResponse:
+        """Have the leader of a partition OPTIMIZE its table, or EXPIRE what is due, and wait until it has.
+
+        Only brokers of this project know that. Raises KafkaError.
+        """
+
+        def ask() -> MaintainTableResponse:
+            ((connection, _),) = self._cluster.by_leader([place])
+            request = MaintainTableRequest(
+                topic=place.topic, partition=place.partition, operation=operation
+            )
+            answer = connection.call(request, MaintainTableResponse)
+            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._cluster.forget(place.topic)
+            _check(answer.error_code, answer.error_message or f"{place}")
+            return answer
+
+        return self._cluster.persist(f"the table of {place}", ask)
 
     # -- groups ---------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from kafka_ds.protocol.messages import (
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
+from kafka_ds.protocol.messages.brokers import OWN_KEYS_FROM
 from kafka_ds.protocol.types import Versions, message_info
 from kafka_ds.security.mechanisms import ClientMechanism, Refused
 from kafka_ds.security.scram import ScramError
@@ -180,7 +181,8 @@ class Session:
         """
         info = message_info(request)
         assert info.key is not None
-        unknown = info.versions if self._asks_unadvertised else _NOTHING
+        is_own = info.key >= OWN_KEYS_FROM  # never advertised
+        unknown = info.versions if self._asks_unadvertised or is_own else _NOTHING
         theirs = self._versions.get(info.key, unknown)
         version = min(info.versions.last, theirs.last, ceiling)
         if version < max(info.versions.first, theirs.first):

@@ -157,6 +157,48 @@ def test_the_state_of_tiering_before_groups_are_noted(tmp_path: Path) -> None:
         assert (row()["lag"], row()["due"]) == (0, 0)
 
 
+def test_tables_are_optimized_and_expired_on_demand(tmp_path: Path) -> None:
+    """Nothing of it happens by itself within the test."""
+    settings = {
+        "lake.max.lag.ms": 300,
+        "lake.maintenance.interval.ms": 3_600_000,
+        "remote.log.manager.task.interval.ms": 3_600_000,
+    }
+    with running_broker(tmp_path, settings) as running:
+        kafka_ds = CommandLine(running.bootstrap, tmp_path)
+        kafka_ds.ok("topic", "create", "orders", "--partitions", "2")
+        kafka_ds.ok("topic", "create", "plain", "--config", "remote.storage.enable=false")
+        for turn in range(1, 5):
+            kafka_ds.ok("produce", "orders", "--partition", "0", typed="a\n" * 10)
+
+            def rows() -> int:
+                found = {row["topic"]: row for row in kafka_ds.json("tier", "status")}
+                return int(found["orders"]["lake_rows"] or 0)
+
+            wait_until(f"copy {turn}", lambda turn=turn: rows() == 10 * turn)
+        before = kafka_ds.json("table", "show", "orders")
+        assert before["files"] == 4
+        first, second = kafka_ds.json("tier", "optimize")
+        assert (first["partition"], first["files_before"], first["files_after"]) == (0, 4, 1)
+        assert (first["rows"], second["files_before"]) == (40, 0)
+        assert kafka_ds.json("table", "show", "orders")["files"] == 1
+        (again, _) = kafka_ds.json("tier", "optimize", "--topic", "orders")
+        assert again["files_before"] == 0
+
+        (nothing, _) = kafka_ds.json("tier", "expire")
+        assert (nothing["log_start_offset"], nothing["segments"]) == (0, 0)
+        kafka_ds.ok("topic", "alter", "orders", "--config", "retention.ms=1")
+        gone, _ = kafka_ds.json("tier", "expire", "--topic", "orders")
+        assert (gone["log_start_offset"], gone["files"]) == (40, 1)
+        assert gone["segments"] >= 1
+        assert kafka_ds.json("table", "show", "orders")["files"] == 0
+
+        assert "is not tiered" in kafka_ds.run("tier", "expire", "--topic", "plain").complaint
+        assert (
+            "no topic nowhere" in kafka_ds.run("tier", "optimize", "--topic", "nowhere").complaint
+        )
+
+
 def test_a_topics_table(broker: BrokerProcess, kafka_ds: CommandLine, alone: CommandLine) -> None:
     found = kafka_ds.json("table", "show", "orders", "--files")
     assert found["rows"] == 2 * RECORDS == sum(each["rows"] for each in found["file_list"])

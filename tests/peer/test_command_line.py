@@ -46,5 +46,7 @@ def test_topics_records_and_groups_of_apache_kafka(bootstrap: str, tmp_path: Pat
     assert kafka_ds.run("group", "describe", "billing").complaint == "there is no group billing"
     status = kafka_ds.json("cluster", "status")
     assert (status["healthy"], len(status["brokers"])) == (True, 1)
+    told = kafka_ds.run("tier", "optimize").complaint
+    assert told == "these brokers have no lake (lake.uri): this is no kafka-ds cluster"
     kafka_ds.ok("topic", "delete", "orders")
     assert kafka_ds.run("topic", "describe", "orders").complaint == "there is no topic orders"

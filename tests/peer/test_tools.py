@@ -78,6 +78,16 @@ def test_config_command_changes_topics_and_brokers(tools: Tools) -> None:
     assert (found["retention.ms"][1], found["flush.ms"][1]) == (5, 5)
 
 
+def test_config_command_changes_loggers(tools: Tools) -> None:
+    command = "kafka.admin.ConfigCommand"
+    words = ("--entity-type", "broker-loggers", "--entity-name", "1")
+    tools.run(command, "--alter", *words, "--add-config", "broker.server=WARN")
+    told = tools.run(command, "--describe", *words)
+    assert "broker.server=WARN sensitive=false synonyms={}" in told
+    tools.run(command, "--alter", *words, "--delete-config", "broker.server")
+    assert "broker.server=INFO" in tools.run(command, "--describe", *words)
+
+
 def test_offsets_and_deleted_records(tools: Tools, tmp_path: Path) -> None:
     tools.run("TopicCommand", "--create", "--topic", "cut", "--partitions", "2")
     tools.produce("cut", 10, partition=0)

@@ -282,6 +282,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "DescribeConfigs": (Elements(AclOperation.DESCRIBE_CONFIGS, "resources", _config),),
     "AlterConfigs": (Elements(AclOperation.ALTER_CONFIGS, "resources", _config),),
     "IncrementalAlterConfigs": (Elements(AclOperation.ALTER_CONFIGS, "resources", _config),),
+    "MaintainTable": (Whole(AclOperation.ALTER, lambda r: (ResourceType.TOPIC, r.topic)),),
     # The cluster.
     "ListConfigResources": (Whole(AclOperation.DESCRIBE_CONFIGS),),
     "CreateAcls": _ALTER,

@@ -94,16 +94,19 @@ class LayoutKeeper:
         *,
         leader_epoch: int,
         takes_any_expired: bool = False,
+        merges_any: bool = False,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Optimized:
         """Do a bounded part of what there is to do; `goes_on` is asked before each step that matters.
 
-        `takes_any_expired`: a file is rewritten for a single expired row, whatever the ratio is.
+        `takes_any_expired`: a file is rewritten for a single expired row, whatever the ratio is; `merges_any`: two
+        small files are merged, however many are waited for otherwise.
         Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknown, OSError.
         """
         shared = self._tables.get(topic)
         began, done = time.monotonic(), Optimized()
         rules = replace(self._rules, expired_ratio=0.0) if takes_any_expired else self._rules
+        rules = replace(rules, files_min=2) if merges_any else rules
         for _ in range(TASKS_MAX):
             if not goes_on() or time.monotonic() - began > SECONDS_MAX:
                 done.is_done = False

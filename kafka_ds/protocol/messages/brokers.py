@@ -1,7 +1,8 @@
 """Pure: the messages between brokers: a broker and its controller, forwarding, following the metadata.
 
-Rules of this file: Kafka's own are laid out as Kafka has them. Two are ours, because in Kafka a quorum of controllers
-does what the lake does here: their keys begin at `OWN_KEYS_FROM`, and they are never advertised to clients.
+Rules of this file: Kafka's own are laid out as Kafka has them. Some are ours, because in Kafka a quorum of controllers
+does what the lake does here, or because Kafka has no tables: their keys begin at `OWN_KEYS_FROM`, and they are never
+advertised to clients.
 """
 
 from kafka_ds.protocol.types import (
@@ -335,3 +336,33 @@ class JudgeSettingsResponse:
 
     error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+", default=None)
+
+
+# -- MaintainTable ----------------------------------------------------------------------------------
+
+OPTIMIZE, EXPIRE = 0, 1
+
+
+@message(key=20_003, versions="0", flexible="0+")
+class MaintainTableRequest:
+    """Have the files of a partition merged, or what retention has expired removed, now."""
+
+    topic: string
+    partition: i32
+    operation: i8
+
+
+@message(key=20_003, versions="0", flexible="0+")
+class MaintainTableResponse:
+    """What was done; a field that the operation has nothing to do with is 0."""
+
+    error_code: i16 = v(default=0)
+    error_message: string | None = v(nullable="0+", default=None)
+    files_before: i32 = v(default=0)
+    files_after: i32 = v(default=0)
+    bytes_before: i64 = v(default=0)
+    bytes_after: i64 = v(default=0)
+    rows: i64 = v(default=0)
+    expired_rows: i64 = v(default=0)
+    expired_segments: i32 = v(default=0)
+    log_start_offset: i64 = v(default=-1)

@@ -16,6 +16,7 @@ from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
 from broker.worker.rpc import MoveLogStart, Survey, SurveyRequest, Sweep, Swept, TieredState
 from broker.worker.settings import TierSettings
+from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.topic.expiration import ExpirationDecision
 from tests.fakes.clock import ManualClock
 
@@ -258,3 +259,23 @@ def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -
     desk.rounds()
     retention = asked[0].partitions[0].retention
     assert (retention.retention_ms, retention.retention_bytes) == expected
+
+
+def test_on_demand_it_is_asked_again_and_says_what_was_removed() -> None:
+    async def go() -> None:
+        desk = Desk()
+        assert await desk.loop.expire(KEY) == Swept(segments=1, size_bytes=100, files=1)
+        assert desk.happened == ["survey", "move_log_start", "log", "sweep"]
+        desk.decision = ExpirationDecision(log_start_offset=10)
+        assert await desk.loop.expire(KEY) == Swept()
+        desk.when["survey"] = _lost
+        with pytest.raises(WorkerLost):
+            await desk.loop.expire(KEY)
+        with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
+            await desk.loop.expire((b"u" * 16, 0))
+
+    asyncio.run(go())
+
+
+def _lost() -> None:
+    raise WorkerLost("it died")

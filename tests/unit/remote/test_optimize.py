@@ -6,12 +6,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from broker.ipc.child import WorkerFailed
 from broker.remote.copy_policy import CopyState
 from broker.remote.metrics import TierMetrics
 from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
 from broker.worker.rpc import GiveUp, Optimize, Optimized
 from broker.worker.settings import TierSettings
+from kafka_ds.protocol.errors import KafkaError
 from tests.fakes.clock import ManualClock
 from tests.loops import in_loop
 
@@ -218,3 +221,35 @@ async def test_it_can_be_switched_off() -> None:
     )
     await desk.loop.run()
     assert desk.worker.asked == []
+
+
+@in_loop
+async def test_on_demand_everything_is_done_whatever_was_seen() -> None:
+    desk = Desk()
+    assert await desk.rounds(2) == [(Optimize, 0)]
+    desk.worker.answers = [replace(DONE, is_done=False), replace(DONE, rows=2)]
+    done = await desk.loop.optimize((TOPIC_ID, 0))
+    assert desk.worker.asked == [(Optimize, 0)] * 2
+    assert desk.worker.takes_any[-2:] == [True, True]
+    assert (done.files_before, done.files_after, done.rows) == (8, 2, 42)
+    with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
+        await desk.loop.optimize((TOPIC_ID, 9))
+    desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
+    with pytest.raises(WorkerFailed):
+        await desk.loop.optimize((TOPIC_ID, 0))
+
+
+@in_loop
+async def test_on_demand_and_by_itself_take_turns() -> None:
+    desk = Desk()
+    at_work: list[int] = []
+
+    async def look() -> None:
+        at_work.append(1)
+        assert len(at_work) == 1
+        await asyncio.sleep(0)
+        at_work.pop()
+
+    desk.worker.before = look
+    await asyncio.gather(desk.loop.optimize((TOPIC_ID, 0)), desk.loop._round())
+    assert len(desk.worker.asked) == 2
