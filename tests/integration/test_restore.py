@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +20,7 @@ from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.offsets import OffsetsTable, present
 from spark_conf.system_views import duckdb_views
+from tests.bench.machine import children
 from tests.duck import connect
 from tests.integration.tier_broker import (
     QUICK,
@@ -278,8 +283,19 @@ def test_three_brokers_are_restored_one_after_the_other(tmp_path: Path) -> None:
             each.kill()
 
 
+@contextlib.contextmanager
+def frozen_worker(broker: BrokerProcess, seconds: float) -> Iterator[None]:
+    """The tier's worker does not run for so long, as where others have all cores."""
+    _, worker = children(broker.pid)
+    os.kill(worker, signal.SIGSTOP)
+    waking = threading.Timer(seconds, os.kill, (worker, signal.SIGCONT))
+    waking.start()
+    yield
+    waking.join()
+
+
 def test_a_clean_stop_publishes_what_was_committed(tmp_path: Path) -> None:
-    """Offsets are written once an hour, and when the broker stops."""
+    """Offsets are written once an hour, and when the broker stops, even if its worker is slow."""
     broker = BrokerProcess(tmp_path, {**SETTINGS, "lake.offsets.interval.ms": 3_600_000}).start()
     try:
         create_topic(broker, TOPIC)
@@ -288,7 +304,8 @@ def test_a_clean_stop_publishes_what_was_committed(tmp_path: Path) -> None:
         feeder.flush()
         wait_until("all rows", lambda: tiered_end(broker.lake, TOPIC, 0) == 499)
         commit(broker, TOPIC, 321)
-        broker.stop()
+        with frozen_worker(broker, 7.0):
+            broker.stop()
         wait_for_notes(broker.lake, {TOPIC: 321}, {TOPIC: 500})
         # Begun on empty disks by mistake, and stopped: what is in the lake stays there.
         shutil.rmtree(broker.data)

@@ -15,7 +15,10 @@ from pathlib import Path
 from kafka_ds.source.pyspark_version import LEAST
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TESTS = ("batch", "scan", "catalog", "session", "stream", "sink", "secured", "versions")
+TESTS = (
+    "batch", "scan", "catalog", "session", "stream", "sink", "secured", "versions", "terminal", "altered_tables",
+    "compacted", "views", "spark_process",
+)  # fmt: skip
 REGISTER = "import kafka_ds; kafka_ds.register"
 
 
