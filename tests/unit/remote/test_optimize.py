@@ -251,5 +251,5 @@ async def test_on_demand_and_by_itself_take_turns() -> None:
         at_work.pop()
 
     desk.worker.before = look
-    await asyncio.gather(desk.loop.optimize((TOPIC_ID, 0)), desk.loop._round())
+    await asyncio.gather(desk.loop.optimize((TOPIC_ID, 0)), desk.loop.round())
     assert len(desk.worker.asked) == 2
