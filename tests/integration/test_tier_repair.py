@@ -1,7 +1,8 @@
 """What is found to be missing in the store, what is written again from the local log, and what is left as it is."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from broker.worker.rpc import (
     CopyRange,
     CopyRequest,
     StoragePlace,
+    StoreState,
 )
 from broker.worker.settings import TierSettings
 from broker.worker.spi import StorageError
@@ -288,8 +290,7 @@ def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: So
     worker = Worker(store)
     for start in (0, 10, 20):
         worker.copy(source(start, start + 9))
-    path = f"{TABLE}/{commit_file(2)}"
-    store.objects[path] = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
+    take_away(store, 2)
     later = Worker(store, node_id=2)
     assert Worker(store).offsets() == [*range(10), *range(20, 30)]
     assert spans(look(later)) == [(10, 19)]
@@ -306,9 +307,7 @@ def test_what_is_erased_of_a_repaired_range_does_not_come_back(
     worker = Worker(store)
     for start in (0, 10, 20):
         worker.copy(source(start, start + 9))
-    store.objects[f"{TABLE}/{commit_file(2)}"] = encode_actions(
-        [{"commitInfo": {"operation": "DELETE"}}]
-    )
+    take_away(store, 2)
     later = Worker(store, node_id=2)
     assert repair(later, source(10, 19)).missing == []
     (entry,) = TopicSnapshot.load(store, TOPIC).index.find(0, 10, 19)
@@ -331,9 +330,7 @@ def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
     worker = Worker(store)
     for start in (0, 10, 20):
         worker.copy(source(start, start + 9))
-    store.objects[f"{TABLE}/{commit_file(2)}"] = encode_actions(
-        [{"commitInfo": {"operation": "DELETE"}}]
-    )
+    take_away(store, 2)
     later = Worker(store, node_id=2)
     if log_start:
         later.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=log_start)
@@ -350,9 +347,7 @@ def test_a_hole_inside_a_file_that_others_packed_is_filled(
     worker = Worker(store)
     for start in (0, 10, 20):
         worker.copy(source(start, start + 9))
-    store.objects[f"{TABLE}/{commit_file(2)}"] = encode_actions(
-        [{"commitInfo": {"operation": "DELETE"}}]
-    )
+    take_away(store, 2)
     pack(store)
     (entry,) = TopicSnapshot.load(store, TOPIC).files.values()
     assert (entry.min_offset, entry.max_offset, entry.rows) == (0, 29, 20)
@@ -363,28 +358,65 @@ def test_a_hole_inside_a_file_that_others_packed_is_filled(
         assert each.offsets() == list(range(30))
 
 
+Operations = Mapping[type, Callable[..., Any]]
+
+
+@pytest.fixture
+def worker(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Operations:
+    """What a broker asks of a worker process."""
+    monkeypatch.setattr(service, "open_lake", lambda uri, **_: store)
+    settings = TierSettings(log_dirs=(), lake_copy_threads=1)
+    return service.Service(settings, CrashPoints()).writing()
+
+
+def check(worker: Operations, *commits: tuple[int, str]) -> StoreState:
+    """All is looked at where no commits are named."""
+    place = StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
+    question = CheckQuestion(place=place, start_offset=0, is_whole=not commits, commits=commits)
+    (state,) = worker[Check](Check(partitions=[question]))
+    assert isinstance(state, StoreState)
+    return state
+
+
+def take_away(store: MemoryStore, version: int) -> None:
+    """Another writer renames its commit over one of ours."""
+    body = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
+    store.objects[f"{TABLE}/{commit_file(version)}"] = body
+
+
 def test_whoever_lets_segments_go_reads_their_commits_back(
-    store: MemoryStore, source: Source, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, source: Source, worker: Operations
 ) -> None:
     """Of what a leader has copied itself it asks for the commits alone."""
-    monkeypatch.setattr(service, "open_lake", lambda uri, **_: store)
-    worker = service.Service(TierSettings(log_dirs=(), lake_copy_threads=1), CrashPoints())
-    operations = worker.writing()
     commits = []
     for start in (0, 10):
-        (done,) = operations[CopyRequest](copy_request([source(start, start + 9)])).partitions
-        assert done.commit is not None
+        (done,) = worker[CopyRequest](copy_request([source(start, start + 9)])).partitions
         commits.append(done.commit)
-    place = StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
-    question = CheckQuestion(place=place, start_offset=0, is_whole=False, commits=tuple(commits))
-    (state,) = operations[Check](Check(partitions=[question]))
+    state = check(worker, *commits)
     assert (state.is_lost, state.tiered_end) == (False, 19)
-    version, _ = commits[-1]
-    store.objects[f"{TABLE}/{commit_file(version)}"] = encode_actions(
-        [{"commitInfo": {"operation": "DELETE"}}]
-    )
-    (state,) = operations[Check](Check(partitions=[question]))
+    take_away(store, commits[-1][0])
+    state = check(worker, *commits)
     assert (state.is_lost, state.tiered_end) == (True, 9)
+
+
+def test_whoever_begins_to_lead_reads_the_table_anew(
+    store: MemoryStore, source: Source, worker: Operations
+) -> None:
+    """What its worker has read for others may be another writer's by now."""
+    for start in (0, 10):
+        (done,) = worker[CopyRequest](copy_request([source(start, start + 9)])).partitions
+    assert check(worker).tiered_end == 19
+    take_away(store, done.commit[0])
+    assert check(worker).tiered_end == 9
+
+
+def test_whoever_begins_to_lead_settles_what_a_dead_leader_left(
+    store: MemoryStore, source: Source, worker: Operations
+) -> None:
+    die_copying(Worker(store), "after_commit", source(0, 9))
+    assert Worker(store).finished() == []
+    assert check(worker).missing == ()
+    assert Worker(store).finished() == [(0, 9)]
 
 
 def test_a_leader_that_was_overtaken_repairs_nothing(store: MemoryStore, source: Source) -> None:

@@ -142,7 +142,6 @@ class StoreCheck:
             and each.row_count > 0
             and each.end_offset <= end
             and not _ends_in(files, each)
-            and not _meets(out, each)
             and self._storage.holds(each) is None
             and not self._lies_inside(files, lost, each)
         ]
@@ -423,7 +422,3 @@ def _ends_in(files: Sequence[FileEntry], segment: RemoteLogSegment) -> bool:
         for each in files
         for offset in (each.min_offset, each.max_offset)
     )
-
-
-def _meets(spans: Sequence[tuple[int, int]], segment: RemoteLogSegment) -> bool:
-    return any(start <= segment.end_offset and end >= segment.start_offset for start, end in spans)
