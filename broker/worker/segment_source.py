@@ -59,7 +59,7 @@ class RangeSource:
             self.row_count += decoded.record_count
             self.max_timestamp_ms = max(self.max_timestamp_ms, decoded.max_timestamp_ms)
             yield from decoded.table_batches
-        if next_offset <= end and not self._may_end_early and not self._is_undecodable():
+        if next_offset <= end and not self._may_end_early and not self.is_undecodable:
             raise SourceGone(f"{self._source.path} ends at offset {next_offset - 1}, not at {end}")
 
     def _check_topic_id(self) -> None:
@@ -74,7 +74,9 @@ class RangeSource:
             if found != self._topic_id:
                 raise SourceGone(f"{self._source.path} is of topic id {uuid_text(found)}")
 
-    def _is_undecodable(self) -> bool:
+    @property
+    def is_undecodable(self) -> bool:
+        """Whether a batch so far cannot be decoded."""
         return any(each.kind == "undecodable" for each in self.residue)
 
     def _pieces(self) -> Iterator[memoryview]:

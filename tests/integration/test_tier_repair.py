@@ -1,6 +1,7 @@
 """What is found to be missing in the store, what is written again from the local log, and what is left as it is."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,9 +163,10 @@ def erase(store: MemoryStore, gone: range) -> None:
     """Another engine's DELETE: a file with the rows that are left, and the old one vacuumed."""
     (path,) = data_files(store)
     log = DeltaLog(store, TABLE, clock=store.clock)
-    actions = log.read_version(log.latest_version())
-    assert actions is not None
-    (add,) = [each["add"] for each in actions if "add" in each]
+    adds = [
+        each["add"] for _, actions in log.versions_after(-1) for each in actions if "add" in each
+    ]
+    add = adds[-1]
     table = FileReader(store).open(path).read()
     kept = table.filter([each not in gone for each in table.column("offset").to_pylist()])
     remove = {name: add[name] for name in ("path", "partitionValues", "size")}
@@ -231,6 +233,86 @@ def test_of_a_file_that_begins_below_the_log_start_the_rest_is_written(
     assert spans(look(worker, 12)) == [(12, 19)]
     assert repair(worker, source(10, 19), start=12).missing == []
     assert TopicSnapshot.load(store, TOPIC).index.find(0, 0, 99)[0].min_offset == 12
+
+
+@pytest.fixture
+def begun(store: MemoryStore, tmp_path: Path) -> tuple[Worker, CopyRange]:
+    """A copied file with a gap, an aborted batch, that begins below the log start."""
+    batches = [
+        build_batch(records(0, 5), leader_epoch=3),
+        build_batch(
+            records(5, 5), leader_epoch=3, producer_id=7, producer_epoch=0, is_transactional=True
+        ),
+        build_batch(records(10, 10), leader_epoch=3),
+    ]
+    path = write_segment(tmp_path / "0.log", batches)
+    whole = copy_range(path, 0, 19, aborted=[(7, 5, 9)])
+    worker = Worker(store)
+    worker.copy(whole)
+    worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=12)
+    return worker, whole
+
+
+def test_of_a_copied_file_with_gaps_the_rest_is_written(
+    store: MemoryStore, begun: tuple[Worker, CopyRange]
+) -> None:
+    """How many of its rows lie below the log start nobody knows any more."""
+    worker, whole = begun
+    (path,) = data_files(store)
+    del store.objects[path]
+    assert spans(look(worker, 12)) == [(12, 19)]
+    assert repair(worker, whole, start=12).missing == []
+    (entry,) = TopicSnapshot.load(store, TOPIC).index.find(0, 0, 99)
+    assert (entry.min_offset, entry.max_offset, entry.rows) == (12, 19, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"start_offset": 13}, "begins behind it"),
+        ({"end_offset": 18}, "does not reach its end"),
+        ({"may_have_gaps": True}, "the log is compacted"),
+    ],
+)
+def test_where_the_log_may_lack_records_no_file_with_gaps_is_written(
+    store: MemoryStore,
+    begun: tuple[Worker, CopyRange],
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    why: str,
+) -> None:
+    worker, whole = begun
+    (path,) = data_files(store)
+    del store.objects[path]
+    assert spans(repair(worker, replace(whole, **change), start=12)) == [(12, 19)]
+    assert why in caplog.text
+    assert data_files(store) == []
+
+
+def test_of_a_file_with_gaps_that_others_wrote_nothing_is_written(
+    store: MemoryStore, begun: tuple[Worker, CopyRange]
+) -> None:
+    """A row may have been erased from it."""
+    worker, whole = begun
+    erase(store, range(15, 16))
+    (path,) = data_files(store)
+    del store.objects[path]
+    assert spans(repair(worker, whole, start=12)) == [(12, 19)]
+    assert data_files(store) == []
+
+
+def test_what_has_become_damaged_is_not_taken_for_the_rest_of_a_file(
+    store: MemoryStore, begun: tuple[Worker, CopyRange], caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, whole = begun
+    (path,) = data_files(store)
+    del store.objects[path]
+    segment_file = Path(whole.path)
+    body = bytearray(segment_file.read_bytes())
+    body[-1] ^= 0xFF
+    segment_file.write_bytes(body)
+    assert spans(repair(worker, whole, start=12)) == [(12, 19)]
+    assert "cannot be written again" in caplog.text
 
 
 def test_a_file_may_end_within_a_batch(store: MemoryStore, tmp_path: Path) -> None:

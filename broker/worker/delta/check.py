@@ -10,13 +10,14 @@ Rules of this file:
   the table says of the old one (its size, its statistics) has to be met. A range whose commit is lost, while others
   came behind it, is added. A missing residue file is in no commit, and is written under its own name.
 - The rows are counted against those that are missing. If the local log has another number of them (rows were erased
-  since, or compacted, or are not on the disk any more), nothing is written: that is somebody's to decide.
+  since, or compacted, or are not on the disk any more), nothing is written: that is somebody's to decide. How many of a
+  file lie below the log start may be unknown; then it is written if a copy made it and the log has all its offsets.
 - The process may die between any two steps: a file without its commit is an orphan, and the next look begins anew.
 One thread, the one that copies.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -51,8 +52,8 @@ class _Gap:
     """What is missing, and what it takes to write it again."""
 
     said: Missing
-    rows: int = -1
-    """How many are missing; -1 where that cannot be known."""
+    rows: range = range(0)
+    """How many may be missing: one number, several where some lie below the log start, none if that is not known."""
     files: tuple[FileEntry, ...] = ()
     others: tuple[FileEntry, ...] = ()
     """Files that have other rows between the same offsets."""
@@ -132,7 +133,10 @@ class StoreCheck:
         here = [self._completed(each) for each in here if each.state in (STARTED, FINISHED)]
         sizes = self._sizes([each.path for each in files])
         lost = [each for each, size in zip(files, sizes, strict=True) if size != each.size]
-        gaps = [self._of_files(each, between, here, end, log_start) for each in clusters(lost)]
+        copied = {f"{shared.folder}/{name}" for each in here for name in each.files}
+        gaps = [
+            self._of_files(each, between, here, end, log_start, copied) for each in clusters(lost)
+        ]
         gaps += [_of_restore(max(low, first), last) for first, last in out]
         gaps += self._of_residue(shared.folder, partition, segments, here)
         gaps += [
@@ -216,15 +220,16 @@ class StoreCheck:
         segments: Sequence[RemoteLogSegment],
         end: int,
         log_start: int,
+        copied: Collection[str],
     ) -> _Gap:
-        """Files that are missing and have offsets between one another."""
+        """Files that are missing and have offsets between one another; `copied` are those that copies have made."""
         first = min(each.min_offset for each in lost)
         last = max(each.max_offset for each in lost)
-        rows = sum(each.rows for each in lost)
         start = max(first, log_start)
-        if start > first:
-            # What lies below the log start is given up: without gaps it is known how many rows that are.
-            rows = last - start + 1 if rows == last - first + 1 else -1
+        rows = _rows_from(start, first, last, sum(each.rows for each in lost))
+        if not all(each.path in copied and each.vector is None for each in lost):
+            # Rows may have been erased from it: their number alone shows whether the log has them still.
+            rows = rows if len(rows) == 1 else range(0)
         paths = {each.path for each in lost}
         others = {other.path: other for each in lost for other in between[each.path]}
         meeting = [e for e in segments if e.start_offset <= last and e.end_offset >= start]
@@ -286,8 +291,10 @@ class StoreCheck:
         sources: Sequence[CopyRange],
     ) -> None:
         """A new file with the rows, and one commit that puts it where the missing ones were."""
-        if gap.rows < 0:
+        if not gap.rows:
             raise _NotThere("how many rows it had is not known")
+        if len(gap.rows) > 1:
+            _check_whole(gap.said, sources)
         begun_ms = shared.table.begin_ms()
         name = data_file(partition, gap.said.start_offset, uuid_text(new_uuid()))
         path = f"{shared.folder}/{name}"
@@ -297,8 +304,8 @@ class StoreCheck:
         self._crash_points.at("after_repair_file")
         found = 0 if written is None else written.rows
         try:
-            if found != gap.rows:
-                raise _NotThere(f"the local log has {found} of its {gap.rows} rows")
+            if found not in gap.rows:
+                raise _NotThere(f"the local log has {found} of its {gap.rows[-1]} rows")
             assert written is not None, "a missing file had rows"
             self._replace(shared, topic_id, partition, leader_epoch, gap, written, begun_ms)
         except (_NotThere, Conflict):
@@ -352,13 +359,16 @@ class StoreCheck:
         for source in sources:
             if source.start_offset > end:
                 return
-            for batch in RangeSource(source, topic_id).rows():
+            reader = RangeSource(source, topic_id)
+            for batch in reader.rows():
                 offsets = batch.column("offset").to_numpy()
                 wanted = (offsets >= start) & (offsets <= end)
                 if len(elsewhere):
                     wanted &= ~np.isin(offsets, elsewhere)
                 if wanted.any():
                     yield batch.filter(pa.array(wanted))
+            if len(gap.rows) > 1 and reader.is_undecodable:
+                raise _NotThere("the local log has a batch that cannot be decoded")
 
     def _offsets(self, files: Sequence[FileEntry]) -> np.ndarray:
         parts = [
@@ -382,13 +392,26 @@ class _NotThere(Exception):
     """The local log has not what is missing."""
 
 
+def _rows_from(start: int, first: int, last: int, rows: int) -> range:
+    """How many of the rows of [first, last] can lie from `start` on; the last offset is one of them."""
+    below = max(0, start - first)
+    most = min(rows, last - max(start, first) + 1)
+    return range(max(1, rows - below), most + 1)
+
+
+def _check_whole(said: Missing, sources: Sequence[CopyRange]) -> None:
+    """Raise _NotThere where the local log may lack records that were copied."""
+    if not sources or sources[0].start_offset > said.start_offset:
+        raise _NotThere("the local log begins behind it")
+    if sources[-1].end_offset < said.end_offset:
+        raise _NotThere("the local log does not reach its end")
+    if any(each.may_have_gaps for each in sources):
+        raise _NotThere("how many rows it had is not known, and the log is compacted")
+
+
 def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
     """What from `low` on was in a range that was FINISHED, and whose commit is another writer's by now."""
-    start, rows = max(low, segment.start_offset), segment.row_count
-    if start > segment.start_offset:
-        # As of files: without gaps it is known how many rows are left.
-        is_whole = rows == segment.end_offset - segment.start_offset + 1
-        rows = segment.end_offset - start + 1 if is_whole else -1
+    start = max(low, segment.start_offset)
     return _Gap(
         said=Missing(
             start_offset=start,
@@ -397,7 +420,7 @@ def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
             read_from=segment.start_offset,
             read_to=segment.end_offset,
         ),
-        rows=rows,
+        rows=_rows_from(start, segment.start_offset, segment.end_offset, segment.row_count),
         segment=segment,
     )
 
