@@ -220,7 +220,8 @@ class Attempt:
         if version in self.tried_versions:
             self.lost(version)
         age_ms = vacuumed_age_ms(actions)
-        if age_ms is not None and self.begun_ms <= now_ms - age_ms:
+        is_old = age_ms is not None and self.begun_ms <= now_ms - age_ms
+        if is_old and any("add" in each for each in self.change.actions(version)):
             raise FilesMayBeGone(
                 f"version {version} vacuumed while this commit's files waited", version=version
             )

@@ -171,7 +171,8 @@ class TopicTable:
         self.settle()
         self.read()
         # The attempt looks at the versions from here on; those before were read just now, or long ago.
-        if begun_ms <= self.snapshot.gone_before_ms:
+        has_files = any(part.adds for part in intent.partitions)
+        if has_files and begun_ms <= self.snapshot.gone_before_ms:
             raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
         change = TopicChange(intent, self.snapshot)
         attempt = self._table.begin(change, begun_ms=begun_ms)

@@ -46,6 +46,7 @@ from kafka_ds.topic.commit_rules import (
     FilesRemoved,
     Intent,
     LeaderEpochFenced,
+    LogStartMoved,
     PartitionIntent,
     TableChanged,
     TopicIdChanged,
@@ -245,12 +246,12 @@ class DeltaStorage:
         with shared.lock:
             try:
                 shared.commit(intent)
-            except TableChanged as conflict:
-                # Until somebody has undone that: whoever asks asks again.
-                raise StorageError(str(conflict)) from conflict
-            except Conflict as conflict:
+            except (LogStartMoved, LeaderEpochFenced, TopicIdChanged) as conflict:
                 # It is there or beyond already, or not ours to say any more: nothing is left to do.
                 log.info("%s: the log start is not moved: %s", shared.folder, conflict)
+            except Conflict as conflict:
+                # Until somebody has undone that: whoever asks asks again.
+                raise StorageError(str(conflict)) from conflict
 
     def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
         shared = self._tables.get(topic)

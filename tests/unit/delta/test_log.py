@@ -379,10 +379,13 @@ def test_a_fresh_log_takes_up_an_unsettled_attempt(log, store, clock):
 
 def test_files_that_waited_through_a_vacuum_are_given_up(log, store, clock):
     other = DeltaLog(store, "table", clock=clock)
-    attempt = log.begin(PlainChange("TEST"))
+    with_a_file = PlainChange(
+        "TEST", actions=[{"add": {"path": "a", "size": 1, "dataChange": True}}]
+    )
+    attempt = log.begin(with_a_file)
     other.commit(other.begin(PlainChange("VACUUM START")), read_version=0)
     assert log.commit(attempt, read_version=0) == 2
-    attempt = log.begin(PlainChange("TEST"))
+    attempt = log.begin(with_a_file)
     clock.ms += 2 * 3_600_000
     other.commit(other.begin(PlainChange("VACUUM START")), read_version=2)
     with pytest.raises(FilesMayBeGone):

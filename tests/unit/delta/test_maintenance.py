@@ -31,6 +31,7 @@ from kafka_ds.delta.maintenance import Upkeep as Upkept
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import StoreEntry
+from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
@@ -468,6 +469,19 @@ def test_an_engine_that_vacuums_what_is_in_flight_ends_the_attempt(table, is_bet
     assert table.snapshot.tiered_end(0) == 49
 
 
+@pytest.mark.parametrize("is_between", [False, True])
+def test_a_commit_without_files_does_not_mind_what_is_vacuumed(table, is_between):
+    """Whoever moves a log start would take it for another's, who has moved it further."""
+    begun_ms = table.begin_ms()
+    path = table.log.store.local_path(table.folder)
+    DeltaTable(path).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
+    if is_between:
+        table.snapshot.refresh = lambda: False
+    part = PartitionIntent(partition=0, leader_epoch=0, log_start_offset=15)
+    table.commit(maintenance_intent(part), begun_ms=begun_ms)
+    assert TopicSnapshot.load(table.log.store, "orders").log_start(0) == 15
+
+
 @pytest.mark.parametrize(
     ("parameters", "age_ms"),
     [
@@ -508,8 +522,6 @@ class Later(SystemLogClock):
 
 
 def maintenance_intent(part):
-    from kafka_ds.topic.commit_rules import Intent
-
     return Intent(operation="COPY", topic_id=TOPIC_ID, partitions=(part,))
 
 
