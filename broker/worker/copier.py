@@ -18,6 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from broker.crash_points import CrashPoints
+from broker.worker.delta.segments import CopyCommit, WrittenFiles
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.errors import STORE_ERRORS, CommitLost, FileMissing, apart
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import (
     CONFLICT,
     FAILED,
@@ -30,18 +34,6 @@ from broker.worker.rpc import (
     PartitionOutcome,
     TieredState,
 )
-from broker.worker.spi import (
-    CommitLost,
-    CommittedRange,
-    FileMissing,
-    RemoteLogMetadataManager,
-    RemoteStorageManager,
-    SourceGone,
-    StorageError,
-    WrittenFiles,
-)
-from kafka_ds.delta.commit import CommitError, Conflict
-from kafka_ds.delta.log import ForeignTable
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
@@ -50,8 +42,6 @@ log = logging.getLogger(__name__)
 GIVEN_UP_MAX = 10_000
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-# A copy that meets one of these is asked for again; what it left is settled by `recover` then.
-STORE_ERRORS = (StorageError, CommitError, Conflict, ForeignTable, OSError)
 Key = tuple[bytes, int]
 Failure = tuple[str, str]
 """Why, and the outcome."""
@@ -65,29 +55,28 @@ class _Partition:
     partition: int
     ranges: list[CopyRange]
     segments: list[RemoteLogSegment] = field(default_factory=list)
-    written: list[WrittenFiles] = field(default_factory=list)
+    written: WrittenFiles | None = None
     tiered_end: int = UNKNOWN_END
     outcome: str = FAILED
     message: str = ""
-    done: list[WrittenFiles] = field(default_factory=list)
+    done: Sequence[RemoteLogSegment] = ()
     commit: tuple[int, str] | None = None
 
     def fail(self, message: str, outcome: str = FAILED) -> None:
         self.outcome, self.message = outcome, message
 
     def answer(self) -> PartitionOutcome:
-        done = [each.segment for each in self.done]
         return PartitionOutcome(
             topic_id=self.topic.topic_id,
             partition=self.partition,
             outcome=self.outcome,
             tiered_end=self.tiered_end,
             message=self.message,
-            ranges=len(done),
-            rows=sum(each.row_count for each in done),
-            log_bytes=sum(each.size_bytes for each in done),
-            lake_bytes=sum(each.lake_bytes for each in done),
-            commit=self.commit if done else None,
+            ranges=len(self.done),
+            rows=sum(each.row_count for each in self.done),
+            log_bytes=sum(each.size_bytes for each in self.done),
+            lake_bytes=sum(each.lake_bytes for each in self.done),
+            commit=self.commit if self.done else None,
         )
 
 
@@ -301,8 +290,8 @@ class Copier:
         """Step 3: one commit of the files of all partitions of a topic."""
         for each in partitions:
             if self._is_given_up(each):
-                each.written = []
-        written = [one for each in partitions for one in each.written]
+                each.written = None
+        written = [each.written for each in partitions if each.written is not None]
         if not written:
             return
         self._crash_points.at("before_commit")
@@ -320,14 +309,13 @@ class Copier:
         with apart(each.fail):
             each.written = self._storage.write(each.segments, each.ranges)
 
-    def _note(self, each: _Partition, committed: CommittedRange) -> None:
+    def _note(self, each: _Partition, committed: CopyCommit) -> None:
         dropped = committed.dropped.get(each.partition)
         if dropped is not None:
             log.warning("%s-%d: %s", each.topic.topic, each.partition, dropped)
             each.fail(dropped, CONFLICT if each.partition in committed.final else FAILED)
-        ids = {one.segment.segment_id for one in committed.written}
-        each.done = [one for one in each.written if one.segment.segment_id in ids]
-        each.commit = committed.commit
+        elif each.written is not None:
+            each.done, each.commit = each.written.segments, committed.commit
 
     def _verify(self, each: _Partition) -> None:
         """Step 4: check that each file is there."""
@@ -335,11 +323,11 @@ class Copier:
         def failed(message: str, outcome: str) -> None:
             log.error("%s-%d: %s", each.topic.topic, each.partition, message)
             each.fail(message, outcome)
-            each.done = []
+            each.done = ()
 
         with apart(failed):
-            for one in each.done:
-                self._storage.verify(one.segment)
+            for segment in each.done:
+                self._storage.verify(segment)
 
     def _confirm(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
         """And that the commit is: a writer that renames over a version takes it away."""
@@ -353,21 +341,20 @@ class Copier:
         except STORE_ERRORS as error:
             for each in seen:
                 if isinstance(error, CommitLost):
-                    start, end = each.done[0].segment, each.done[-1].segment
                     log.error(
                         "%s-%d: offsets %d-%d are not in the table, and are copied again: %s",
                         topic.topic,
                         each.partition,
-                        start.start_offset,
-                        end.end_offset,
+                        each.done[0].start_offset,
+                        each.done[-1].end_offset,
                         error,
                     )
                 each.fail(str(error))
-                each.done = []
+                each.done = ()
 
     def _finish(self, partitions: Sequence[_Partition]) -> None:
         """Step 5: COPY_SEGMENT_FINISHED for all ranges, in one commit."""
-        finished = [one.segment for each in partitions for one in each.done]
+        finished = [segment for each in partitions for segment in each.done]
         if not finished:
             return
         self._crash_points.at("after_verify")
@@ -375,25 +362,8 @@ class Copier:
         self._crash_points.at("after_finished")
         for each in partitions:
             if each.done:
-                each.tiered_end = each.done[-1].segment.end_offset
+                each.tiered_end = each.done[-1].end_offset
                 each.outcome = FINISHED
-
-
-@contextmanager
-def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
-    """Keep what goes wrong with one partition, or one table, from others: they go on.
-
-    `failed` is told why, and the outcome: FAILED, or CONFLICT where somebody has to undo something.
-    """
-    try:
-        yield
-    except ForeignTable as error:
-        failed(str(error), CONFLICT)
-    except (SourceGone, *STORE_ERRORS) as error:
-        failed(str(error), FAILED)
-    except Exception as error:
-        log.exception("nobody expected this of one partition or table")
-        failed(repr(error), FAILED)
 
 
 def _note_failure(

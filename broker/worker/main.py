@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from broker.crash_points import WORKER_POINTS, armed_from_environment
 from broker.ipc.shared_memory import WorkerMemory
 from broker.ipc.worker import Worker, begin, serve
+from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE
 from broker.worker.settings import TierSettings
-from broker.worker.spi import OffsetOutOfRange, StorageError
 from kafka_ds.delta.commit import CommitError, Conflict
 from kafka_ds.delta.log import ForeignTable
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from broker.log.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from broker.log.names import PARTITION_METADATA
+from broker.worker.errors import SourceGone
 from broker.worker.rpc import CopyRange
-from broker.worker.spi import SourceGone
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only

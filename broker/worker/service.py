@@ -16,13 +16,14 @@ from broker.ipc.request import Leased, Operation
 from broker.ipc.shared_memory import WorkerMemory
 from broker.system import SystemClock, SystemDisk, new_uuid
 from broker.worker.cache.disk_cache import FOLDER, DiskCache
-from broker.worker.copier import STORE_ERRORS, Copier, apart
+from broker.worker.copier import Copier
 from broker.worker.delta.check import Look
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.errors import STORE_ERRORS, CommitLost, apart
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.materialise import Materialiser
 from broker.worker.metadata.offset_rows import rows_of
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.orphans import Orphans
 from broker.worker.rpc import (
     Check,
@@ -58,13 +59,12 @@ from broker.worker.rpc import (
     Unavailable,
 )
 from broker.worker.settings import TierSettings
-from broker.worker.spi import CommitLost
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import probe
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.lake import open_lake
-from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA
+from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA, topic_table
 from kafka_ds.topic.offsets import OffsetsTable, present
 
 log = logging.getLogger(__name__)
@@ -92,21 +92,24 @@ class Service:
         self._cache = _open_cache(settings)
         self._clock = SystemLogClock()
         self._orphans = Orphans(self._store, self._clock)
-        due = self._orphans.are_due_in
-        self._storage = DeltaStorage(
+        self._maintenance = TableMaintenance(
+            self._store,
+            crash_points,
+            self._clock,
+            interval=settings.lake_checkpoint_interval,
+            checkpointed=self._orphans.are_due_in,
+        )
+        self._storage = RemoteStorageManager(
             self._store,
             settings,
             crash_points,
             cache=self._cache,
             memory=memory,
-            checkpointed=due,
             was_deleted=lambda topic_id: self._materialiser.was_deleted(topic_id),
             threads=STORE_THREADS,
         )
-        self._metadata = DeltaMetadata(self._store, settings, crash_points, checkpointed=due)
-        self._materialiser = Materialiser(
-            self._store, settings, crash_points, self._delete_rows, checkpointed=due
-        )
+        self._metadata = RemoteLogMetadataManager(self._store, settings, crash_points)
+        self._materialiser = Materialiser(self._store, settings, crash_points, self._delete_rows)
         self._copier = Copier(
             self._storage,
             self._metadata,
@@ -120,13 +123,6 @@ class Service:
         self._offsets = OffsetsTable(self._store, clock=self._clock)
         self._offsets_version: int | None = None
         """Of the last note, where the table was not looked after since."""
-        self._offsets_upkeep = TableMaintenance(
-            self._store,
-            crash_points,
-            self._clock,
-            interval=settings.lake_checkpoint_interval,
-            checkpointed=due,
-        )
 
     def writing(self) -> Mapping[type, Operation]:
         """Operations that change the lake: one at a time."""
@@ -162,7 +158,7 @@ class Service:
     def _optimize(self, request: Optimize) -> Optimized:
         place = request.place
         given_up = self._copier.is_given_up
-        done = self._storage.layout.lay_out(
+        done = self._storage.optimizer.optimize(
             place.topic,
             place.topic_id,
             place.partition,
@@ -172,7 +168,7 @@ class Service:
             goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
         )
         # What others did to the table is noted in it also where nothing is copied.
-        _look_after(f"the table of {place.topic}", partial(self._storage.maintain, place.topic))
+        self._maintain_topic(place.topic)
         return done
 
     def _copy(self, request: CopyRequest) -> CopyAnswer:
@@ -253,13 +249,18 @@ class Service:
         """Upkeep of the tables after a write, in the maintenance thread: nobody waits for it."""
         while self._touched:
             topic, _ = self._touched.popitem()
-            _look_after(f"the table of {topic}", partial(self._storage.maintain, topic))
-        _look_after(REMOTE_LOG_METADATA, self._metadata.maintain)
-        _look_after(CLUSTER_METADATA, self._materialiser.maintain)
+            self._maintain_topic(topic)
+        maintenance = self._maintenance
+        _look_after(REMOTE_LOG_METADATA, partial(self._metadata.maintain, maintenance))
+        _look_after(CLUSTER_METADATA, partial(self._materialiser.maintain, maintenance))
         if self._offsets_version is not None:
             version, self._offsets_version = self._offsets_version, None
-            _look_after(OFFSETS, partial(self._offsets_upkeep.look_after, OFFSETS, version))
+            _look_after(OFFSETS, partial(maintenance.look_after, OFFSETS, version))
         _look_after("orphans, for a day", self._orphans.take_out)
+
+    def _maintain_topic(self, topic: str) -> None:
+        work = partial(self._storage.maintain, topic, self._maintenance)
+        _look_after(f"the table of {topic}", work)
 
     def _check_store(self) -> None:
         """Refuse a store on which two writers can both win a commit, before the first write to it."""
@@ -272,6 +273,7 @@ class Service:
 
     def _delete_rows(self, topic: str, topic_id: bytes) -> None:
         self._sweeper.delete_topic(topic, topic_id)
+        self._maintenance.forget(topic_table(topic))
 
     def _move_log_start(self, request: MoveLogStart) -> TieredState | Unavailable:
         self._check_store()
@@ -342,7 +344,7 @@ class Service:
 
     def _read(self, request: Read) -> ReadAnswer | Leased:
         topic_id, topic, partition = request.partition
-        found = self._storage.read(
+        found = self._storage.reader.read(
             topic,
             topic_id,
             partition,
@@ -366,19 +368,19 @@ class Service:
 
     def _offset_for_timestamp(self, request: OffsetForTimestamp) -> Found | None:
         topic_id, topic, partition = request.partition
-        return self._storage.offset_for_timestamp(
+        return self._storage.reader.times.offset_for_timestamp(
             topic, topic_id, partition, request.timestamp_ms, start_offset=request.start_offset
         )
 
     def _max_timestamp(self, request: MaxTimestamp) -> Found | None:
         topic_id, topic, partition = request.partition
-        return self._storage.max_timestamp(
+        return self._storage.reader.times.max_timestamp(
             topic, topic_id, partition, start_offset=request.start_offset
         )
 
     def _end_of_range(self, request: EndOfRangeRequest) -> EndOfRange:
         topic_id, topic, partition = request.partition
-        return self._storage.ending(topic, topic_id, partition, request.offset)
+        return self._storage.aux_state.at(topic, topic_id, partition, request.offset)
 
     def _state(self, request: StateRequest) -> list[TieredState | Unavailable]:
         return self._states(request.partitions, {})

@@ -13,7 +13,7 @@ from pathlib import Path
 from broker.crash_points import CrashPoints
 from broker.remote.process import new_worker
 from broker.system import SystemClock
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import StateRequest, TieredState
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.maintenance import write_checkpoint
@@ -46,7 +46,7 @@ def _seconds(work: Callable[[], None], times: int = 1) -> float:
 
 def _load(store: LocalStore) -> None:
     settings = TierSettings(lake_uri=store.root)
-    DeltaStorage(store, settings, CrashPoints()).state("orders", TOPIC_ID, 0)
+    RemoteStorageManager(store, settings, CrashPoints()).state("orders", TOPIC_ID, 0)
 
 
 PLAN = """

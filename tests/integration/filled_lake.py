@@ -1,11 +1,11 @@
-"""What several tests use: fill, storage_of, lay_out."""
+"""What several tests use: fill, storage_of, optimize."""
 
 from dataclasses import replace
 from typing import Any
 
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import Optimized
-from tests.integration.lake_bench import Lake, RaisingCrashPoints
+from tests.integration.lake_bench import Lake
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -22,10 +22,10 @@ def fill(lake: Lake, start: int) -> None:
     lake.copy(copy_request([made]))
 
 
-def storage_of(lake: Lake, crash_at: str = "") -> DeltaStorage:
+def storage_of(lake: Lake, crash_at: str = "") -> RemoteStorageManager:
     """As of a freshly started worker."""
-    return DeltaStorage.open(lake.settings, RaisingCrashPoints({crash_at: 1}))
+    return lake.open(crash_at)[1]
 
 
-def lay_out(storage: DeltaStorage, epoch: int = 3, **more: Any) -> Optimized:
-    return storage.layout.lay_out(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, **more)
+def optimize(storage: RemoteStorageManager, epoch: int = 3, **more: Any) -> Optimized:
+    return storage.optimizer.optimize(TOPIC, TOPIC_ID, 0, leader_epoch=epoch, **more)

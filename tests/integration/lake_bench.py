@@ -5,14 +5,13 @@ from pathlib import Path
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.worker.copier import Copier
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import CopyAnswer, CopyRequest
 from broker.worker.settings import TierSettings
-from broker.worker.spi import RemoteLogMetadataManager, RemoteStorageManager
 from kafka_ds.records.batch import Record
+from kafka_ds.topic.lake import open_lake
 from tests.fakes.store import begin_lake
-from tests.integration.tier_folder import FolderMetadata, FolderStorage
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -49,14 +48,9 @@ class Lake:
     ) -> tuple[Copier, RemoteStorageManager, RemoteLogMetadataManager]:
         """What a freshly started worker has."""
         points = RaisingCrashPoints({crash_at: 1})
-        storage: RemoteStorageManager
-        metadata: RemoteLogMetadataManager
-        if self.kind == "folder":
-            storage = FolderStorage(self.root / "lake")
-            metadata = FolderMetadata(self.root / "lake")
-        else:
-            storage = DeltaStorage.open(self.settings, points)
-            metadata = DeltaMetadata.open(self.settings, points)
+        store = open_lake(self.settings.lake_uri, is_there=True)
+        storage = RemoteStorageManager(store, self.settings, points)
+        metadata = RemoteLogMetadataManager(store, self.settings, points)
         copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)
         return copier, storage, metadata
 
@@ -70,7 +64,7 @@ class Lake:
         storage = self.open()[1]
         found: list[Record] = []
         while True:
-            read = storage.read(
+            read = storage.reader.read(
                 TOPIC, TOPIC_ID, partition, offset, max_bytes=4096, committed_only=False
             )
             assert read.chunks and read.next_offset > offset

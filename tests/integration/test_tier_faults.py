@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from broker.log.checkpoint import encode_partition_metadata
+from broker.worker.errors import CommitLost, StorageError
 from broker.worker.rpc import CONFLICT, FAILED, FINISHED, PartitionOutcome
-from broker.worker.spi import CommitLost, StorageError
 from kafka_ds.delta.actions import encode_actions, txn_action
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog

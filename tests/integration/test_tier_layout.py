@@ -15,11 +15,11 @@ from deltalake.schema import Field, PrimitiveType
 
 from broker.crash_points import LAYOUT_POINTS
 from broker.ipc.codec import decode, encode
-from broker.worker.delta import layout as delta_layout
-from broker.worker.delta.layout import OPERATION
+from broker.worker.delta import optimizer
+from broker.worker.delta.optimizer import OPERATION
+from broker.worker.errors import StorageError
 from broker.worker.rpc import StoragePlace
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
@@ -28,7 +28,7 @@ from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.topic.files.rewrite import is_well_laid
 from kafka_ds.topic.names import is_light_file
 from kafka_ds.topic.snapshot import TopicSnapshot
-from tests.integration.filled_lake import fill, lay_out, storage_of
+from tests.integration.filled_lake import fill, optimize, storage_of
 from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,
@@ -107,7 +107,7 @@ def test_another_engine_s_packing_does_not_win_over_a_new_layout(
 ) -> None:
     """delta-rs overlooks a removal that changes no data: with both commits each row would be there twice."""
     slow = table(lake)
-    lay_out(storage_of(lake))
+    optimize(storage_of(lake))
     with pytest.raises(CommitFailedError, match="Metadata changed"):
         pack(slow)
     assert offsets(lake) == list(range(END))
@@ -126,7 +126,7 @@ def test_properties_that_are_set_while_a_layout_is_written_stay(lake: Lake) -> N
         return True
 
     asked: list[None] = []
-    assert lay_out(storage, goes_on=and_set_a_property).files_after == 1
+    assert optimize(storage, goes_on=and_set_a_property).files_after == 1
     assert snapshot(lake).configuration["delta.dataSkippingNumIndexedCols"] == "3"
 
 
@@ -134,7 +134,7 @@ def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
     before = table(lake).to_pyarrow_table().sort_by("offset")
     assert compressions(lake) == {"SNAPPY", "ZSTD"}
     state = storage_of(lake).state(TOPIC, TOPIC_ID, 0)
-    done = lay_out(storage_of(lake))
+    done = optimize(storage_of(lake))
     assert (done.files_before, done.files_after, done.rows) == (RANGES, 1, END)
     assert (done.is_done, done.lost, done.reasons) == (True, 0, {"small": 1})
     # As the worker answers it: what cannot be sent would end its thread.
@@ -146,7 +146,7 @@ def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
     (entry,) = snapshot(lake).index.files(0)
     assert (entry.rows, entry.min_offset, entry.max_offset) == (END, 0, END - 1)
     assert (entry.partition, entry.null_timestamps) == (0, 0)
-    assert lay_out(storage_of(lake)).files_before == 0, "once is enough"
+    assert optimize(storage_of(lake)).files_before == 0, "once is enough"
     fill(lake, END)
     assert lake.records() == records(0, END + 10)
 
@@ -154,7 +154,7 @@ def test_small_files_become_one_and_nothing_else_changes(lake: Lake) -> None:
 def test_the_commit_is_no_change_of_data(lake: Lake) -> None:
     """Streams, Delta's as ours, do not see a row again; older versions stay as they were."""
     version = snapshot(lake).version
-    lay_out(storage_of(lake))
+    optimize(storage_of(lake))
     actions = last_commit(lake)
     moved = [each for action in actions for each in action.values() if "dataChange" in each]
     assert len(moved) == RANGES + 1 and not any(each["dataChange"] for each in moved)
@@ -170,10 +170,10 @@ def test_the_commit_is_no_change_of_data(lake: Lake) -> None:
 @pytest.mark.parametrize("point", LAYOUT_POINTS)
 def test_killed_between_two_steps_each_record_is_there_once(lake: Lake, point: str) -> None:
     with pytest.raises(Crash):
-        lay_out(storage_of(lake, point))
+        optimize(storage_of(lake, point))
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
-    done = lay_out(storage_of(lake))
+    done = optimize(storage_of(lake))
     assert done.files_after == (0 if point == "after_layout_commit" else 1)
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
@@ -197,10 +197,10 @@ def test_files_that_are_deleted_before_their_commit_are_written_again(
 
     if old_ones_too:
         with pytest.raises(StorageError, match="cannot be written again"):
-            lay_out(storage_of(lake), goes_on=after_a_script)
+            optimize(storage_of(lake), goes_on=after_a_script)
         assert "is missing, and cannot be written again" in caplog.text
         return
-    done = lay_out(storage_of(lake), goes_on=after_a_script)
+    done = optimize(storage_of(lake), goes_on=after_a_script)
     assert (len(taken), done.files_before, done.files_after) == (1, RANGES, 1)
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
@@ -209,9 +209,9 @@ def test_files_that_are_deleted_before_their_commit_are_written_again(
 
 def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:
     reading, planned = storage_of(lake), snapshot(lake)
-    first = reading.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
-    lay_out(storage_of(lake))
-    following = reading.read(
+    first = reading.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+    optimize(storage_of(lake))
+    following = reading.reader.read(
         TOPIC, TOPIC_ID, 0, first.next_offset, max_bytes=1 << 20, committed_only=True
     )
     assert following.chunks
@@ -230,7 +230,7 @@ def test_what_others_have_scattered_is_put_in_order(
         lake.settings = TierSettings(
             lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000
         )
-    done = lay_out(storage_of(lake))
+    done = optimize(storage_of(lake))
     assert done.reasons["unsorted"] >= 1 and done.is_done
     assert lie_well(lake)
     assert (len(snapshot(lake).index.files(0)) > 1) is is_large
@@ -244,7 +244,7 @@ def test_files_that_overlap_are_merged_in_order(lake: Lake) -> None:
     rows = [everything.take(pa.array(range(at, END, 2))) for at in (0, 1)]
     lay_by_hand(lake, rows)
     assert len(snapshot(lake).index.find(0, 40, 41)) == 2
-    done = lay_out(storage_of(lake))
+    done = optimize(storage_of(lake))
     assert (done.files_before, done.files_after) == (2, 1)
     assert lie_well(lake) and lake.records() == records(0, END)
 
@@ -292,14 +292,14 @@ def test_an_offset_that_is_there_twice_is_left_to_its_owner(
     lay_by_hand(lake, twice)
     storage = storage_of(lake)
     before = snapshot(lake).version
-    assert lay_out(storage).files_before == 0
+    assert optimize(storage).files_before == 0
     assert "stay as they lie: an offset of" in caplog.text
-    assert lay_out(storage).files_before == 0 and snapshot(lake).version == before
+    assert optimize(storage).files_before == 0 and snapshot(lake).version == before
     assert not list((lake.root / "lake" / "topics" / TOPIC / "partition=0").glob("*.tmp"))
-    monkeypatch.setattr(delta_layout, "FILES_KNOWN_MAX", 2)
+    monkeypatch.setattr(optimizer, "FILES_KNOWN_MAX", 2)
     lay_by_hand(lake, twice, "anew")
-    assert lay_out(storage).files_before == 0
-    assert len(storage.layout._passed_over) == 2, "and not of all files that ever were"
+    assert optimize(storage).files_before == 0
+    assert len(storage.optimizer._passed_over) == 2, "and not of all files that ever were"
 
 
 def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,8 +313,8 @@ def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatc
             table(lake).delete('"offset" = 41')
         return made
 
-    monkeypatch.setattr("broker.worker.delta.layout.write_anew", erase_first)
-    done = lay_out(storage)
+    monkeypatch.setattr("broker.worker.delta.optimizer.write_anew", erase_first)
+    done = optimize(storage)
     expected = [each for each in range(END) if each != 41]
     assert (done.lost, done.files_after) == (1, 1)
     assert offsets(lake) == expected
@@ -345,9 +345,9 @@ def test_what_a_disk_that_fails_has_taken_already_goes(
 
     monkeypatch.setattr(relaying, "write_rows", fails_at_the_second)
     with pytest.raises(OSError, match="No space"):
-        lay_out(storage_of(lake))
+        optimize(storage_of(lake))
     assert len(written) == 2 and set(folder.iterdir()) == before
-    assert lay_out(storage_of(lake)).is_done
+    assert optimize(storage_of(lake)).is_done
 
 
 def test_a_damaged_file_of_others_is_named(lake: Lake) -> None:
@@ -380,11 +380,11 @@ def test_one_damaged_file_keeps_no_other_as_it_lies(
     ours = snapshot(lake).index.files(0)[-2]
     damage(lake.root / "lake" / ours.path)
     storage = storage_of(lake)
-    assert lay_out(storage).reasons == {"small": 1}
+    assert optimize(storage).reasons == {"small": 1}
     left = [each.path for each in snapshot(lake).index.files(0)]
     assert {theirs.path, ours.path} <= {*left}
     assert len(left) == 4, "both, what lay between, what lies behind"
-    assert lay_out(storage).reasons == {}
+    assert optimize(storage).reasons == {}
     said = [each.message for each in caplog.records if "stay as they lie" in each.message]
     assert [sum(path in each for each in said) for path in (theirs.path, ours.path)] == [1, 1]
     folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
@@ -403,8 +403,8 @@ def test_a_store_that_is_away_is_asked_again(lake: Lake, monkeypatch: pytest.Mon
         patch.setattr("kafka_ds.delta.store.local.LocalStore.read_range", away)
         patch.setattr("kafka_ds.delta.store.local.LocalStore.local_path", lambda *_: None)
         with pytest.raises(StorageError, match="connection reset"):
-            lay_out(storage)
-    assert lay_out(storage).files_before == 1
+            optimize(storage)
+    assert optimize(storage).files_before == 1
 
 
 def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: Lake) -> None:
@@ -417,7 +417,7 @@ def test_what_delta_rs_has_erased_is_laid_around_the_log_start(lake: Lake) -> No
     storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=50)
     for start in range(END, 2 * END, 10):
         fill(lake, start)
-    assert lay_out(storage).expired_rows == 49
+    assert optimize(storage).expired_rows == 49
     assert offsets(lake) == [*range(50, 2 * END)]
     notes = table(lake).to_pyarrow_table(columns=["offset", "note"]).sort_by("offset")
     assert notes["note"].to_pylist() == ["x"] * 10 + [None] * (2 * END - 60)
@@ -428,7 +428,7 @@ def test_a_column_of_others_goes_with_its_rows(lake: Lake) -> None:
     table(lake).update(predicate='"offset" < 20', new_values={"note": "7"})
     before = table(lake).to_pyarrow_table().sort_by("offset")
     assert before["note"].to_pylist().count(7) == 20
-    assert lay_out(storage_of(lake)).is_done and len(snapshot(lake).files) == 1
+    assert optimize(storage_of(lake)).is_done and len(snapshot(lake).files) == 1
     assert table(lake).to_pyarrow_table().sort_by("offset") == before
     assert lake.records() == records(0, END)
 
@@ -437,13 +437,13 @@ def test_a_leader_that_was_deposed_lays_nothing(lake: Lake) -> None:
     storage_of(lake).fence(TOPIC, TOPIC_ID, {0: 5})
     before = snapshot(lake).version
     with pytest.raises(StorageError, match="leader epoch 5 wrote"):
-        lay_out(storage_of(lake), epoch=4)
-    assert lay_out(storage_of(lake), epoch=5, goes_on=lambda: False).files_before == 0
+        optimize(storage_of(lake), epoch=4)
+    assert optimize(storage_of(lake), epoch=5, goes_on=lambda: False).files_before == 0
     assert snapshot(lake).version == before
     written = list((lake.root / "lake" / "topics" / TOPIC / "partition=0").iterdir())
     assert len(written) == RANGES, "what was written for nothing is gone"
     other = bytes(16 * [9])
-    done = storage_of(lake).layout.lay_out(TOPIC, other, 0, leader_epoch=9)
+    done = storage_of(lake).optimizer.optimize(TOPIC, other, 0, leader_epoch=9)
     assert done.files_before == 0, "another incarnation's table is not touched"
 
 
@@ -456,7 +456,7 @@ def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
     storage = storage_of(lake)
     storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=25)
     storage.remove_below(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=20)
-    lay_out(storage, takes_any_expired=True)
+    optimize(storage, takes_any_expired=True)
     history = table(lake).history()
     versions = range(table(lake).version(), -1, -1)
     assert [each.get("readVersion", -1) for each in history] == [each - 1 for each in versions]
@@ -486,11 +486,11 @@ def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
 
 
 def test_expired_rows_go_before_their_file_does(lake: Lake) -> None:
-    lay_out(storage_of(lake))
+    optimize(storage_of(lake))
     begin_at(lake, 30)
-    assert lay_out(storage_of(lake)).files_before == 0, "less than half"
+    assert optimize(storage_of(lake)).files_before == 0, "less than half"
     begin_at(lake, 45)
-    done = lay_out(storage_of(lake))
+    done = optimize(storage_of(lake))
     assert (done.rows, done.expired_rows, dict(done.reasons)) == (35, 45, {"expired": 1})
     assert offsets(lake) == list(range(45, END))
     # A stream that follows takes it as a deletion, and brings no row again.
@@ -502,13 +502,13 @@ def test_expired_rows_go_before_their_file_does(lake: Lake) -> None:
 
 def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: Lake) -> None:
     """What straddled held their horizon back."""
-    lay_out(storage_of(lake))
+    optimize(storage_of(lake))
     begin_at(lake, 50)
     copier, storage, metadata = lake.open()
     place = StoragePlace(topic=TOPIC, topic_id=TOPIC_ID, partition=0, leader_epoch=3)
     sweeper = Sweeper(storage, metadata, copier, RaisingCrashPoints())
     assert sweeper.sweep(place).segments == 0
-    lay_out(storage_of(lake))
+    optimize(storage_of(lake))
     assert sweeper.sweep(place).segments == 5
 
 
@@ -517,7 +517,7 @@ def test_any_expired_row_goes_where_that_is_asked_for(lake: Lake) -> None:
         lake_uri=lake.settings.lake_uri, lake_maintenance_expired_ratio=0.0
     )
     begin_at(lake, 11)
-    assert lay_out(storage_of(lake)).expired_rows == 1
+    assert optimize(storage_of(lake)).expired_rows == 1
     # The file that lies wholly below is retention's to take out.
     assert offsets(lake) == [*range(10), *range(11, END)]
 
@@ -529,7 +529,7 @@ def test_at_every_version_each_offset_is_there_once(
     lots, erased = random.Random(seed), set[int]()
     for _ in range(6):
         make_round(lake, lots, erased)
-        lay_out(storage_of(lake))
+        optimize(storage_of(lake))
         end = storage_of(lake).state(TOPIC, TOPIC_ID, 0).tiered_end
         assert offsets(lake) == [each for each in range(end + 1) if each not in erased]
     for version in range(snapshot(lake).version + 1):

@@ -14,8 +14,9 @@ from broker.worker import copier as copying
 from broker.worker.copier import Copier
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta import storage as delta_storage
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.maintenance import TableMaintenance
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.orphans import Orphans
 from broker.worker.settings import TierSettings
 from broker.worker.sweeper import Sweeper
@@ -60,7 +61,10 @@ def test_topics_that_come_and_go_leave_nothing(
         monkeypatch.setattr(module, name, 1)
     begin_lake(tmp_path / "lake")
     settings, points = TierSettings(lake_uri=str(tmp_path / "lake"), node_id=1), CrashPoints()
-    storage, metadata = DeltaStorage.open(settings, points), DeltaMetadata.open(settings, points)
+    store = open_store(settings.lake_uri)
+    storage = RemoteStorageManager(store, settings, points)
+    metadata = RemoteLogMetadataManager(store, settings, points)
+    maintenance = TableMaintenance(store, points, ManualClock(), interval=100)
     copier = Copier(storage, metadata, node_id=1, crash_points=points, new_id=new_uuid)
     sweeper = Sweeper(storage, metadata, copier, points)
     clock = ManualClock()
@@ -72,13 +76,13 @@ def test_topics_that_come_and_go_leave_nothing(
         answer = copier.copy(copy_request([copy_range(path, 0, 9)], topic=topic, topic_id=topic_id))
         assert [each.outcome for each in answer.partitions] == ["finished"]
         for committed_only in (True, False):
-            read = storage.read(
+            read = storage.reader.read(
                 topic, topic_id, 0, 0, max_bytes=1 << 20, committed_only=committed_only
             )
             assert read.next_offset == 10
-        assert storage.ending(topic, topic_id, 0, 9).end_offset == 9
+        assert storage.aux_state.at(topic, topic_id, 0, 9).end_offset == 9
         assert [each.end_offset for each in metadata.list_segments(topic_id, 0)] == [9]
-        storage.maintain(topic)
+        storage.maintain(topic, maintenance)
         clock.ms += DAY_MS
         orphans.are_due_in(f"{TOPICS}/{topic}")
         orphans.take_out()

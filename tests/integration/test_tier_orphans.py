@@ -43,7 +43,7 @@ def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
     assert orphans.take_out() == [], "it may be on its way yet"
     for name, modified in files(folder).items():
         os.utime(folder / name, (modified - DAYS_SECONDS,) * 2)
-    reading.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=False)
+    reading.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=False)
     later = Orphans(open_store(lake.settings.lake_uri), SystemLogClock())
     later.are_due_in(f"topics/{TOPIC}")
     gone = {each.removeprefix(f"topics/{TOPIC}/") for each in later.take_out()}
@@ -51,5 +51,5 @@ def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
     assert len(files(folder)) == 2
     assert lake.records() == records(0, 10)
     # Who knew of the residue that is gone finds the other one.
-    again = reading.read(TOPIC, TOPIC_ID, 0, 5, max_bytes=1, committed_only=False)
+    again = reading.reader.read(TOPIC, TOPIC_ID, 0, 5, max_bytes=1, committed_only=False)
     assert again.next_offset > 5

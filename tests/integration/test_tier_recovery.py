@@ -9,8 +9,9 @@ import pytest
 
 from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.metadata.remote_log import DELETIONS, DeltaMetadata
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.maintenance import TableMaintenance
+from broker.worker.metadata.remote_log import DELETIONS, RemoteLogMetadataManager
 from broker.worker.rpc import CONFLICT, FINISHED
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.log import DeltaLog
@@ -119,7 +120,7 @@ def test_a_table_that_cannot_be_read_fails_its_topic_alone(
 def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> None:
     settings = TierSettings(node_id=1, lake_log_retention_ms=30 * DAY_MS + 1)
     worker = Worker(store)
-    worker.storage = DeltaStorage(store, settings, CrashPoints(), clock=store.clock)
+    worker.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
     worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=1, offset=0)
     snapshot = TopicSnapshot.load(store, TOPIC)
     assert snapshot.configuration["delta.logRetentionDuration"] == "interval 31 days"
@@ -143,7 +144,9 @@ def test_rows_that_others_insert_raise_an_alarm_once_and_reach_nobody(
     (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert said.startswith(f"{TABLE}: version 2 (WRITE) by another engine: partition 0: 10 rows")
     assert worker.storage.complaints() == 1
-    worker.storage.maintain(TOPIC)
+    worker.storage.maintain(
+        TOPIC, TableMaintenance(store, CrashPoints(), store.clock, interval=100)
+    )
     later = Worker(store)
     assert later.copy(source(20, 29))[0].outcome == FINISHED
     assert later.storage.complaints() == 0, "it was told of"
@@ -256,8 +259,8 @@ def test_a_table_that_a_topic_left_which_was_deleted_as_it_was_made(
         asked.append(topic_id)
         return is_known
 
-    storage = DeltaStorage(store, TierSettings(), CrashPoints(), was_deleted=was_deleted)
-    metadata = DeltaMetadata(store, TierSettings(), CrashPoints())
+    storage = RemoteStorageManager(store, TierSettings(), CrashPoints(), was_deleted=was_deleted)
+    metadata = RemoteLogMetadataManager(store, TierSettings(), CrashPoints())
     copier = Copier(
         storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=lambda: bytes([7] * 16)
     )

@@ -10,7 +10,8 @@ import pytest
 from broker.crash_points import REPAIR_POINTS, CrashPoints
 from broker.worker import service
 from broker.worker.delta.check import Look
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.errors import StorageError
 from broker.worker.rpc import (
     FINISHED,
     Check,
@@ -21,7 +22,6 @@ from broker.worker.rpc import (
     StoreState,
 )
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
@@ -521,7 +521,9 @@ def test_a_worker_that_dies_while_it_repairs_leaves_it_to_the_next(
     for path in (*data_files(store), *residue_files(store)):
         del store.objects[path]
     dying = Worker(store, node_id=2)
-    dying.storage = DeltaStorage(store, TierSettings(node_id=2), DiesAt(point), clock=store.clock)
+    dying.storage = RemoteStorageManager(
+        store, TierSettings(node_id=2), DiesAt(point), clock=store.clock
+    )
     with pytest.raises(Died):
         repair(dying, source(0, 9))
     later = Worker(store, node_id=3)

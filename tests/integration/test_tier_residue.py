@@ -7,11 +7,11 @@ import pytest
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.worker.copier import Copier
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.errors import StorageError
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import PartitionOutcome
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
 from kafka_ds.records.batch import (
     HEADER_BYTES,
     ControlType,
@@ -23,6 +23,7 @@ from kafka_ds.records.batch import (
     read_header,
     seal,
 )
+from kafka_ds.topic.lake import open_lake
 from tests.fakes.store import begin_lake
 from tests.integration.tier_broker import table
 from tests.integration.tier_segments import (
@@ -43,8 +44,9 @@ class Lake:
         begin_lake(self.path)
         self.root = root
         settings = TierSettings(lake_uri=str(self.path))
-        self.storage = DeltaStorage.open(settings, CrashPoints())
-        metadata = DeltaMetadata.open(settings, CrashPoints())
+        store = open_lake(str(self.path), is_there=True)
+        self.storage = RemoteStorageManager(store, settings, CrashPoints())
+        metadata = RemoteLogMetadataManager(store, settings, CrashPoints())
         self.copier = Copier(
             self.storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid
         )
@@ -62,7 +64,7 @@ class Lake:
         found: list[bytes] = []
         offset = start
         while True:
-            read = self.storage.read(
+            read = self.storage.reader.read(
                 TOPIC, TOPIC_ID, 0, offset, max_bytes=2000, committed_only=committed_only
             )
             assert read.chunks
@@ -149,8 +151,10 @@ def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: Lake) 
     for identity in ("0" * 22, "z" * 22):  # Listed before the one that won, and behind it.
         place = won.with_name(f"{won.name.partition('-')[0]}-{identity}.residue")
         place.write_bytes(lost.read_bytes())
-        fresh = DeltaStorage.open(TierSettings(lake_uri=str(lake.path)), CrashPoints())
-        read = fresh.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=2000, committed_only=False)
+        fresh = RemoteStorageManager(
+            open_lake(str(lake.path), is_there=True), TierSettings(), CrashPoints()
+        )
+        read = fresh.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=2000, committed_only=False)
         assert offsets([bytes(chunk) for chunk in read.chunks]) == list(range(10))
         place.unlink()
 

@@ -6,10 +6,14 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.spi import StorageError
+from broker.crash_points import CrashPoints
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.errors import StorageError
+from broker.worker.maintenance import TableMaintenance
+from kafka_ds.delta.log import SystemLogClock
+from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.recovery import add_back, give_up
-from tests.integration.filled_lake import fill, lay_out, storage_of
+from tests.integration.filled_lake import fill, optimize, storage_of
 from tests.integration.lake_bench import Lake
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, all_records, records
 
@@ -34,11 +38,11 @@ def by_sql(lake: Lake) -> list[int]:
     return sorted(rows["offset"].to_pylist())
 
 
-def consumed(storage: DeltaStorage, offset: int = 0) -> list[int]:
+def consumed(storage: RemoteStorageManager, offset: int = 0) -> list[int]:
     """By a consumer that reads on from where it came to."""
     found: list[int] = []
     while True:
-        read = storage.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
+        read = storage.reader.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
         found += [each.offset for each in all_records(read.chunks)]
         offset = read.next_offset
         if offset > read.tiered_end:
@@ -51,10 +55,10 @@ def test_a_mistaken_delete_is_undone_for_consumers_as_well(lake: Lake, erased: r
     storage = storage_of(lake)
     table(lake).delete(f'"offset" >= {erased.start} AND "offset" < {erased.stop}')
     left = [each for each in range(END) if each not in erased]
-    lay_out(storage)  # Follows the table at once.
+    optimize(storage)  # Follows the table at once.
     assert consumed(storage) == by_sql(lake) == left
     table(lake).restore(4)
-    lay_out(storage)
+    optimize(storage)
     assert consumed(storage) == by_sql(lake) == list(range(END))
     assert storage.complaints() == 0
 
@@ -67,18 +71,20 @@ def test_a_consumer_gets_an_error_where_a_restore_took_records_away(
     table(lake).restore(2)
     fill(lake, END)
     caplog.clear()  # Its own worker has told.
-    assert lay_out(storage).missing_offsets == 20
+    assert optimize(storage).missing_offsets == 20
     (said,) = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
     assert said.startswith(
         f"{TOPIC}-0: version 5 of the table (RESTORE) took 20 tiered offsets out: 20 to 39;"
     )
     for offset in (20, 29, 39):
         with pytest.raises(StorageError, match="took offsets 20 to 39 out of the table"):
-            storage.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
+            storage.reader.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
     position = 0
     with pytest.raises(StorageError, match="took offsets 20 to 39"):
         while True:
-            read = storage.read(TOPIC, TOPIC_ID, 0, position, max_bytes=300, committed_only=True)
+            read = storage.reader.read(
+                TOPIC, TOPIC_ID, 0, position, max_bytes=300, committed_only=True
+            )
             position = read.next_offset
     assert position == 20, "nobody is led over them"
     assert consumed(storage, END) == list(range(END, END + 10))
@@ -95,15 +101,18 @@ def test_somebody_decides_what_becomes_of_them(
 ) -> None:
     storage = storage_of(lake)
     table(lake).restore(2)
-    lay_out(storage)
+    optimize(storage)
     if noted:
-        storage.maintain(TOPIC)
+        store = open_lake(lake.settings.lake_uri, is_there=True)
+        storage.maintain(
+            TOPIC, TableMaintenance(store, CrashPoints(), SystemLogClock(), interval=100)
+        )
         table(lake).create_checkpoint()
         storage = storage_of(lake)
-        assert lay_out(storage).missing_offsets == 20
+        assert optimize(storage).missing_offsets == 20
     fill(lake, END)
     settle(str(lake.root / "lake"), TOPIC)
-    assert lay_out(storage).missing_offsets == 0
+    assert optimize(storage).missing_offsets == 0
     wanted = list(there) if there else [*range(20), *range(END, END + 10)]
     assert consumed(storage) == consumed(storage_of(lake)) == by_sql(lake) == wanted
     assert "no tiered offsets are missing any more" in caplog.text

@@ -12,7 +12,7 @@ import pytest
 from broker.crash_points import CrashPoints
 from broker.worker import service
 from broker.worker.delta import writer
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import (
     FAILED,
     FINISHED,
@@ -153,15 +153,15 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_the_lake(
     copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def broken_at(step: str) -> None:
-        able = getattr(DeltaStorage, step)
+        able = getattr(RemoteStorageManager, step)
 
-        def fail_one(self: DeltaStorage, what: Any, *rest: Any) -> Any:
+        def fail_one(self: RemoteStorageManager, what: Any, *rest: Any) -> Any:
             first = what[0] if isinstance(what, list) else what
             if getattr(first, "topic", first) == "t1":
                 raise ValueError("of ours")
             return able(self, what, *rest)
 
-        monkeypatch.setattr(DeltaStorage, step, fail_one)
+        monkeypatch.setattr(RemoteStorageManager, step, fail_one)
 
     expected = [FINISHED] * PARTITIONS + [FAILED] * PARTITIONS
     if step == "holds":

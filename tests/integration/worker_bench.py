@@ -5,8 +5,8 @@ from typing import Any
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.worker.copier import Copier
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import PartitionOutcome
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.actions import encode_actions
@@ -30,8 +30,8 @@ class Worker:
     def __init__(self, store: MemoryStore, node_id: int = 1) -> None:
         self.store = store
         settings = TierSettings(node_id=node_id)
-        self.storage = DeltaStorage(store, settings, CrashPoints(), clock=store.clock)
-        self.metadata = DeltaMetadata(store, settings, CrashPoints(), clock=store.clock)
+        self.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
+        self.metadata = RemoteLogMetadataManager(store, settings, CrashPoints(), clock=store.clock)
         self.copier = Copier(
             self.storage,
             self.metadata,
@@ -54,7 +54,7 @@ class Worker:
         found: list[int] = []
         offset = 0
         while True:
-            read = self.storage.read(
+            read = self.storage.reader.read(
                 TOPIC, TOPIC_ID, partition, offset, max_bytes=1000, committed_only=True
             )
             found += [record.offset for record in all_records(read.chunks)]

@@ -19,11 +19,10 @@ from broker.worker.cache.pieces import Piece
 from broker.worker.copier import Copier
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta import tables as delta_tables
-from broker.worker.delta.reader import ColdReader
-from broker.worker.delta.storage import DeltaStorage
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.delta.reader import ColdRead, ColdReader
+from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.settings import TierSettings
-from broker.worker.spi import ColdRead
 from kafka_ds.delta.store.local import LocalStore
 from tests.fakes.clock import ManualClock
 from tests.integration.tier_segments import (
@@ -49,7 +48,7 @@ class Lake:
         self.start()
         copier = Copier(
             self.storage,
-            DeltaMetadata(self.store, TierSettings(), CrashPoints()),
+            RemoteLogMetadataManager(self.store, TierSettings(), CrashPoints()),
             node_id=1,
             crash_points=CrashPoints(),
             new_id=new_uuid,
@@ -66,7 +65,7 @@ class Lake:
         )
         self.cache._try(self.cache._find_all)
         settings = TierSettings(lake_reader_cache_bytes=memory_bytes)
-        self.storage = DeltaStorage(
+        self.storage = RemoteStorageManager(
             self.store, settings, CrashPoints(), cache=self.cache, memory=shared
         )
 
@@ -77,7 +76,7 @@ class Lake:
     def offsets(self, start: int = 0) -> list[int]:
         found: list[int] = []
         while True:
-            read = self.storage.read(
+            read = self.storage.reader.read(
                 TOPIC, TOPIC_ID, 0, start, max_bytes=1_000, committed_only=True
             )
             found += [each.offset for each in all_records(read.chunks) if each.offset >= start]
@@ -139,7 +138,7 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
     lake.start(memory_bytes=1 << 20, shared=WorkerMemory(memory.fd))
 
     def read(start: int, max_bytes: int = 1 << 20) -> ColdRead:
-        return lake.storage.read(
+        return lake.storage.reader.read(
             TOPIC, TOPIC_ID, 0, start, max_bytes=max_bytes, committed_only=True
         )
 
@@ -155,14 +154,14 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
     assert [bytes(each) for each in found.chunks] == before
     held = [found]
     while all(at is not None for at, _ in held[-1].shared):
-        lake.start(memory_bytes=0, shared=lake.storage._cold._maker._memory)
+        lake.start(memory_bytes=0, shared=lake.storage.reader._maker._memory)
         held.append(read(0, max_bytes=1))
     assert b"".join(held[-1].chunks) == b"".join(before)[: held[-1].shared[0][1]]
 
 
 def test_an_answer_goes_on_in_the_next_piece_if_it_is_there(lake: Lake) -> None:
     lake.start(memory_bytes=1 << 20)
-    cold = lake.storage._cold
+    cold = lake.storage.reader
     key = PieceKey(topic_id=TOPIC_ID, partition=0, committed_only=True, layout="0" * 16)
     first = Piece(0, (b"aa", b"bb"), (5, 10), 0)
     assert cold._take(key, first, 0, 100) == ([first.take(0, 2)], 10, 10)
@@ -177,7 +176,7 @@ def test_an_answer_goes_on_in_the_next_piece_if_it_is_there(lake: Lake) -> None:
 
 def test_what_comes_after_a_piece_is_prepared_while_somebody_is_at_that(lake: Lake) -> None:
     lake.start(memory_bytes=16 << 20)
-    cold, place = lake.storage._cold, delta_reader._Place(TOPIC, TOPIC_ID, 0, True)
+    cold, place = lake.storage.reader, delta_reader._Place(TOPIC, TOPIC_ID, 0, True)
 
     def there(offset: int) -> bool:
         return cold._cache.find(place.key(cold._files(place, offset).layout), offset) is not None
@@ -217,19 +216,19 @@ def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> Non
 
 def test_the_latest_record_is_found_whatever_was_erased_or_has_no_date(lake: Lake) -> None:
     """Statistics describe what was written: a file's largest value may be deleted, or lie below the log start."""
-    found = lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
+    found = lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
     assert found is not None
     assert found[1:] == (COUNT - 1, 3)
     lake.table.delete(f'"offset" >= {COUNT - 10}')
     lake.start()
-    assert lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) == (
+    assert lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) == (
         found[0] - 10,
         COUNT - 11,
         3,
     )
     lake.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=COUNT - 5)
     lake.start()
-    assert lake.storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
+    assert lake.storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
 
 
 def test_who_reads_ahead_outlives_what_nobody_thought_of(

@@ -10,7 +10,7 @@ import pytest
 from broker.crash_points import CrashPoints
 from broker.metadata.log import MetadataLog
 from broker.worker.delta.front import removals
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
@@ -127,9 +127,9 @@ def test_spark_cleans_up_none_of_the_clusters_decisions(spark, tmp_path):
 
 def lay_anew(table, *, data_change=False):
     """All of partition 0 in one file, as the broker merges small ones."""
-    with_settings = TierSettings(lake_uri=table.log.store.root, lake_maintenance_min_files=2)
-    storage = DeltaStorage.open(with_settings, CrashPoints())
-    done = storage.layout.lay_out("orders", TOPIC_ID, 0, leader_epoch=0)
+    settings = TierSettings(lake_maintenance_min_files=2)
+    storage = RemoteStorageManager(table.log.store, settings, CrashPoints())
+    done = storage.optimizer.optimize("orders", TOPIC_ID, 0, leader_epoch=0)
     assert (done.reasons, done.files_after) == ({"small": 1}, 1)
     if data_change:
         # What would be seen if it were said to be a change.

@@ -18,7 +18,7 @@ from broker.worker import sweeper
 from broker.worker.delta import front as delta_front
 from broker.worker.delta.layout import LayoutKeeper
 from broker.worker.delta.tables import SharedTable
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta import commit as attempt
 from kafka_ds.delta import snapshot
@@ -202,7 +202,7 @@ def files_below_that_nobody_finished_stay(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def deletions_of_the_dead_are_left_to_them(patch: pytest.MonkeyPatch) -> None:
     """A deletion that a dead leader has begun is not completed."""
-    patch.setattr(DeltaMetadata, "is_deleting", lambda self, topic_id, partition: False)
+    patch.setattr(RemoteLogMetadataManager, "is_deleting", lambda self, topic_id, partition: False)
 
 
 @mutation

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
 from broker.crash_points import CrashPoints
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.topic.recovery import add_back, give_up
@@ -92,12 +92,12 @@ def test_a_column_that_was_renamed_or_dropped_is_told(
         assert readers(spark, lake) == [list(range(40))] * 2
 
 
-def consumed(storage: DeltaStorage, lake: Lake) -> list[int]:
+def consumed(storage: RemoteStorageManager, lake: Lake) -> list[int]:
     """By a consumer of old offsets."""
     found: list[int] = []
     at = 0
     while True:
-        read = storage.read("t", lake.topic_id, 0, at, max_bytes=500, committed_only=True)
+        read = storage.reader.read("t", lake.topic_id, 0, at, max_bytes=500, committed_only=True)
         found += [each.offset for each in all_records(read.chunks)]
         at = read.next_offset
         if at > read.tiered_end:
@@ -108,7 +108,7 @@ def test_deletion_vectors_are_honoured_by_all_readers_and_stop_no_copy(
     spark: SparkSession, lake: Lake
 ) -> None:
     settings = TierSettings(lake_uri=lake.uri, node_id=1, lake_maintenance_min_files=2)
-    storage = DeltaStorage(lake.store, settings, CrashPoints())
+    storage = RemoteStorageManager(lake.store, settings, CrashPoints())
     size = 3000
     lake.add(0, [record_batch([Row(offset=n) for n in range(40, size)])], row_group_bytes=4096)
 
@@ -135,7 +135,7 @@ def test_deletion_vectors_are_honoured_by_all_readers_and_stop_no_copy(
     left = [n for n in (*left, *range(size, size + 5)) if n % 7]
     check(left)
     write_checkpoint(lake.table.log)
-    done = storage.layout.lay_out("t", lake.topic_id, 0, leader_epoch=0)
+    done = storage.optimizer.optimize("t", lake.topic_id, 0, leader_epoch=0)
     assert done.rows and done.files_before > done.files_after
     check(left)
     spark.sql(f"DELETE FROM {name(lake)} WHERE offset = 5")

@@ -19,8 +19,8 @@ from broker.log.own_batches import OwnBatch, read_marker, record_own
 from broker.log.producers import CorruptSnapshot, Producers
 from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.tables import TopicTables, tiered_end
+from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import EndOfRange
-from broker.worker.spi import OffsetOutOfRange, StorageError
 from kafka_ds.records.batch import MAGIC, NO_LEADER_EPOCH, BatchHeader, CorruptRecord, read_header
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.topic.index import FileEntry
@@ -40,7 +40,7 @@ class _Partition:
     index: int
 
 
-class EndingReader:
+class AuxStateReader:
     """Answers for all topics."""
 
     def __init__(self, tables: TopicTables, reader: FileReader, residue: ResidueFiles) -> None:

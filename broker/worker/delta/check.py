@@ -17,7 +17,7 @@ One thread, the one that copies.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -28,8 +28,8 @@ from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.worker.delta.segments import described
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
+from broker.worker.errors import SourceGone, StorageError
 from broker.worker.rpc import CopyRange, Missing
-from broker.worker.spi import RemoteStorageManager, SourceGone, StorageError
 from kafka_ds.delta.actions import remove_action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
@@ -83,17 +83,17 @@ class StoreCheck:
         self,
         store: Store,
         tables: TopicTables,
-        storage: RemoteStorageManager,
         reader: FileReader,
         crash_points: CrashPoints,
         *,
+        holds: Callable[[RemoteLogSegment], RemoteLogSegment | None],
         level: int,
         threads: int,
     ) -> None:
-        """`threads`: how many files are looked for at a time."""
+        """`holds` is `RemoteStorageManager.holds`; `threads`: how many files are looked for at a time."""
         self._store = store
         self._tables = tables
-        self._storage = storage
+        self._holds = holds
         self._reader = reader
         self._crash_points = crash_points
         self._level = level
@@ -146,7 +146,7 @@ class StoreCheck:
             and each.row_count > 0
             and each.end_offset <= end
             and not _ends_in(files, each)
-            and self._storage.holds(each) is None
+            and self._holds(each) is None
             and not self._lies_inside(files, lost, each)
         ]
         return Look(tiered_end=end, gaps=gaps)
@@ -211,7 +211,7 @@ class StoreCheck:
         """With what its commit said of it, if it is in the table and nobody has said so yet."""
         if segment.state is FINISHED:
             return segment
-        return self._storage.holds(segment) or segment
+        return self._holds(segment) or segment
 
     @staticmethod
     def _of_files(

@@ -7,9 +7,9 @@ residue file's own header says whether it only concerns offsets that are given u
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from broker.worker.delta.tables import tiered_end
-from broker.worker.spi import Front
 from kafka_ds.delta.actions import Action, remove_action
 from kafka_ds.delta.deletion_vector import action_of
 from kafka_ds.delta.store.store import Store, StoreEntry
@@ -19,6 +19,22 @@ from kafka_ds.topic.names import RESIDUE, start_of_residue
 from kafka_ds.topic.snapshot import TopicSnapshot
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Where a partition begins in the storage."""
+
+    log_start_offset: int
+    """As the storage was told last, by whoever leads or led."""
+    tiered_end: int
+    """-1: nothing."""
+    horizon: int
+    """Below it nothing is held but what may go."""
+    has_files_below: bool = False
+    """Whether there is anything of that."""
+    oldest_ms: int | None = None
+    """No record that is kept first is older; None where that is not known without reading."""
 
 
 def front_of(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> Front:

@@ -39,9 +39,10 @@ from broker.worker.delta.pieces import PieceMaker
 from broker.worker.delta.residue import ResidueFiles, ResiduePiece
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.delta.times import TimesReader
+from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.settings import TierSettings
-from broker.worker.spi import ColdRead, OffsetOutOfRange, StorageError
 from kafka_ds.delta.store.store import Store
+from kafka_ds.records.crc import Buffer
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.snapshot import TopicSnapshot
@@ -64,6 +65,19 @@ PREFETCHES_MAX = 8
 # Decompressing and encoding need no Python: of two pieces at the same time, one consumer's included.
 PREFETCHERS = 2
 TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdRead:
+    """Batches from an offset on."""
+
+    chunks: tuple[Buffer, ...]
+    next_offset: int
+    tiered_end: int
+    log_start_offset: int
+    shared: tuple[tuple[int | None, int], ...] = ((None, 0),)
+    """Where all of these bytes lie in the memory that is shared with the broker, in order: (position, bytes) of each
+    run of them. A position None: they are not all there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from broker.worker.spi import StorageError
+from broker.worker.errors import StorageError
 from kafka_ds.delta.store.store import Store
 from kafka_ds.records.batch import CorruptRecord, crc_is_valid, read_header
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue, ResidueHeader

@@ -1,15 +1,43 @@
-"""Pure: what a commit of a topic's table says of a segment that it makes visible, and reading that back."""
+"""Pure: the files of segments on their way into a topic's table, and what a commit says of a segment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
+if TYPE_CHECKING:
+    from kafka_ds.topic.files.parquet import WrittenFile
+
 DATA_SUFFIX = ".parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFiles:
+    """The files of consecutive segments of one partition: durable, but not committed yet."""
+
+    segments: tuple[RemoteLogSegment, ...]
+    """With the files, residue, rows and bytes filled in; still COPY_SEGMENT_STARTED."""
+    files: tuple[WrittenFile, ...]
+    begun_ms: int
+    leader_log_start: int = 0
+    undecodable_to: int = -1
+    """The last offset of batches that cannot be decoded; -1 where all can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyCommit:
+    """What became of a commit of several partitions' files."""
+
+    dropped: dict[int, str] = field(default_factory=dict)
+    """Partitions whose segments are not in the table, with the reason."""
+    final: frozenset[int] = frozenset()
+    """Those dropped for good: the table is another's, or changed in a way not understood."""
+    commit: tuple[int, str] | None = None
+    """Version and commit id, to see it again (`confirm`); None where nothing was committed."""
 
 
 def described(segment: RemoteLogSegment) -> dict[str, Any]:

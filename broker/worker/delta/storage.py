@@ -7,35 +7,33 @@ happens to that table.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Self
 
 from broker.crash_points import CrashPoints
 from broker.ipc.shared_memory import WorkerMemory
 from broker.worker.cache.disk_cache import DiskCache
-from broker.worker.delta.aux_state import EndingReader
+from broker.worker.delta.aux_state import AuxStateReader
 from broker.worker.delta.check import StoreCheck
 from broker.worker.delta.decided import Decided
-from broker.worker.delta.front import drop_residue, front_of, removals, residue_of
-from broker.worker.delta.layout import LayoutKeeper
+from broker.worker.delta.front import Front, drop_residue, front_of, removals, residue_of
+from broker.worker.delta.optimizer import TableOptimizer
 from broker.worker.delta.reader import ColdReader
 from broker.worker.delta.residue import ResidueFiles
-from broker.worker.delta.segments import DATA_SUFFIX, completed, described, named_after
-from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
-from broker.worker.maintenance import TableMaintenance
-from broker.worker.rpc import CopyRange, EndOfRange, TieredState
-from broker.worker.settings import TierSettings
-from broker.worker.spi import (
-    ColdRead,
-    CommitLost,
-    CommittedRange,
-    FileMissing,
-    Front,
-    StorageError,
+from broker.worker.delta.segments import (
+    DATA_SUFFIX,
+    CopyCommit,
     WrittenFiles,
+    completed,
+    described,
+    named_after,
 )
+from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
+from broker.worker.errors import CommitLost, FileMissing, StorageError
+from broker.worker.maintenance import TableMaintenance
+from broker.worker.rpc import CopyRange, TieredState
+from broker.worker.settings import TierSettings
 from broker.worker.turns import Turns
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import Conflict
@@ -53,7 +51,6 @@ from kafka_ds.topic.commit_rules import (
     objection,
 )
 from kafka_ds.topic.files.parquet import FileReader
-from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.names import deleted_mark
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
@@ -70,7 +67,7 @@ TRIES_MAX = 3
 FOOTERS_MAX = 32
 
 
-class DeltaStorage:
+class RemoteStorageManager:
     """The tables of the topics under one lake."""
 
     def __init__(
@@ -82,7 +79,6 @@ class DeltaStorage:
         clock: LogClock | None = None,
         cache: DiskCache | None = None,
         memory: WorkerMemory | None = None,
-        checkpointed: Callable[[str], None] = lambda folder: None,
         was_deleted: Callable[[bytes], bool] = lambda topic_id: False,
         threads: int = 1,
     ) -> None:
@@ -99,28 +95,17 @@ class DeltaStorage:
             log_retention_ms=settings.lake_log_retention_ms,
             was_deleted=was_deleted,
         )
-        self._cold = ColdReader(store, self._tables, reader, settings, cache, memory)
-        self._endings = EndingReader(self._tables, reader, ResidueFiles(store))
-        self._upkeep = TableMaintenance(
-            store,
-            crash_points,
-            self._clock,
-            interval=settings.lake_checkpoint_interval,
-            checkpointed=checkpointed,
-        )
-        self.layout = LayoutKeeper(  # another thread's than that which copies
-            store,
-            self._tables,
-            settings,
-            crash_points,
-            clock=self._clock,
+        self.reader = ColdReader(store, self._tables, reader, settings, cache, memory)
+        self.aux_state = AuxStateReader(self._tables, reader, ResidueFiles(store))
+        self.optimizer = TableOptimizer(  # another thread's than that which copies
+            store, self._tables, settings, crash_points, clock=self._clock
         )
         self.check = StoreCheck(
             store,
             self._tables,
-            self,
             reader,
             crash_points,
+            holds=self.holds,
             level=settings.lake_compression_level,
             threads=threads,
         )
@@ -130,15 +115,12 @@ class DeltaStorage:
         self._lost: set[bytes] = set()
         """Attempts whose range is seen to be another's: their files may go."""
 
-    @classmethod
-    def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
-        """The storage that the settings name."""
-        return cls(open_lake(settings.lake_uri, is_there=True), settings, crash_points)
-
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
+        """How far a partition is tiered: the truth from which everything else follows."""
         return self.states(topic, topic_id, [partition])[0]
 
     def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
+        """The same for several partitions of a topic, at one moment: the table is read once for all."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             if snapshot is None or snapshot.topic_id != topic_id:
                 text = uuid_text(topic_id)
@@ -163,7 +145,11 @@ class DeltaStorage:
 
     def write(
         self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
-    ) -> list[WrittenFiles]:
+    ) -> WrittenFiles:
+        """Make the files of consecutive segments of one partition durable, but not visible.
+
+        They share files. Raises SourceGone, StorageError.
+        """
         table = self._tables.get(segments[0].topic)
         # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
         table.claim(segments[0].topic_id)
@@ -185,53 +171,32 @@ class DeltaStorage:
                 crash_points=self._crash_points,
             )
 
-    def commit(self, topic: str, topic_id: bytes, ranges: Sequence[WrittenFiles]) -> CommittedRange:
+    def commit(self, topic: str, topic_id: bytes, written: Sequence[WrittenFiles]) -> CopyCommit:
+        """Make files visible in one step; a partition drops out as a whole if another writer was first.
+
+        Raises StorageError, CommitError, ForeignTable.
+        """
         shared = self._tables.get(topic)
         self._decided.forget()
         intent = Intent(
-            operation=OPERATION, topic_id=topic_id, partitions=tuple(self._intents(shared, ranges))
+            operation=OPERATION,
+            topic_id=topic_id,
+            partitions=tuple(_intent(shared, each) for each in written),
         )
         try:
             with shared.lock:
-                done = shared.commit(intent, begun_ms=min(each.parts.begun_ms for each in ranges))
+                done = shared.commit(intent, begun_ms=min(each.begun_ms for each in written))
         except Conflict as conflict:
-            return _all_dropped(ranges, conflict)
-        return CommittedRange(
-            written=tuple(each for each in ranges if each.segment.partition not in done.out),
-            dropped={partition: str(conflict) for partition, conflict in done.out.items()},
-            final=frozenset(
-                partition
-                for partition, conflict in done.out.items()
-                if isinstance(conflict, FINAL_CONFLICTS)
-            ),
-            commit=(done.version, done.attempt.commit_id),
-        )
-
-    @staticmethod
-    def _intents(shared: SharedTable, ranges: Sequence[WrittenFiles]) -> Iterator[PartitionIntent]:
-        """One intent for each partition: its ranges follow each other."""
-        now_ms = shared.table.log.clock.wall_ms()
-        by_partition: dict[int, list[WrittenFiles]] = {}
-        for each in ranges:
-            by_partition.setdefault(each.segment.partition, []).append(each)
-        for partition, parts in by_partition.items():
-            files = {file.path: file for each in parts for file in each.parts.files}
-            yield PartitionIntent(
-                partition=partition,
-                leader_epoch=parts[-1].segment.leader_epoch,
-                start_offset=parts[0].segment.start_offset,
-                end_offset=parts[-1].segment.end_offset,
-                adds=tuple(
-                    file.add(shared.folder, partition, now_ms=now_ms) for file in files.values()
-                ),
-                leader_log_start=parts[0].parts.leader_log_start,
-                undecodable_to=max(each.parts.undecodable_to for each in parts),
-                segments=tuple(described(each.segment) for each in parts),
-            )
+            return _outcome({each.segments[0].partition: conflict for each in written})
+        return _outcome(done.out, (done.version, done.attempt.commit_id))
 
     def move_log_start(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
     ) -> None:
+        """Record durably that a partition begins there; never backwards, and not for an earlier epoch.
+
+        Raises StorageError, CommitError, ForeignTable.
+        """
         shared = self._tables.get(topic)
         shared.claim(topic_id)
         part = PartitionIntent(
@@ -254,6 +219,10 @@ class DeltaStorage:
                 raise StorageError(str(conflict)) from conflict
 
     def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
+        """From now on refuse commits of earlier leader epochs to these partitions (number → epoch).
+
+        Raises StorageError, also where a later epoch is there; CommitError, ForeignTable.
+        """
         shared = self._tables.get(topic)
         # Where there is none, somebody of an earlier epoch may be about to make it.
         shared.claim(topic_id)
@@ -275,12 +244,19 @@ class DeltaStorage:
                 raise StorageError("; ".join(map(str, out.values())))
 
     def front(self, topic: str, topic_id: bytes, partition: int) -> Front:
+        """Where the partition begins, as of now."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             return front_of(snapshot, topic_id, partition)
 
     def remove_below(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
     ) -> int:
+        """Remove all files that hold nothing at or above an offset, in one step; returns how many.
+
+        `offset` is at most `Front.horizon`: the log start was moved before. Removed files stay in the store until
+        VACUUM, for readers of older versions. Raises StorageError (also for an earlier leader epoch than one that
+        wrote), CommitError, ForeignTable.
+        """
         shared = self._tables.get(topic)
         with shared.lock:
             count = self._remove_below(shared, topic_id, partition, leader_epoch, offset)
@@ -319,6 +295,11 @@ class DeltaStorage:
     # -- after a crash ----------------------------------------------------------------------
 
     def holds(self, segment: RemoteLogSegment) -> RemoteLogSegment | None:
+        """Whether an unfinished attempt became visible: the attempt completed as committed, or None.
+
+        Completed without a file where the log was cleaned up: this attempt or another at its range became visible.
+        Raises FateUnknown while a commit of it is open.
+        """
         table = self._tables.get(segment.topic)
         with table.lock:
             table.table.settle()
@@ -339,6 +320,10 @@ class DeltaStorage:
         return None
 
     def verify(self, segment: RemoteLogSegment) -> None:
+        """Check that each file of a committed range is there; FileMissing names one that is not.
+
+        A file that another writer has replaced since by a commit is not missing.
+        """
         table = self._tables.get(segment.topic)
         residue = [segment.residue] if segment.residue else []
         names = [f"{table.folder}/{name}" for name in (*segment.files, *residue)]
@@ -356,6 +341,11 @@ class DeltaStorage:
                     raise FileMissing(f"{name} is committed but not in the store")
 
     def confirm(self, topic: str, commit: tuple[int, str]) -> None:
+        """Read a commit back; CommitLost where its version is another writer's by now.
+
+        Some writers check whether a version is there, and then rename over it. What is known of the table is
+        forgotten then, and read again.
+        """
         table = self._tables.get(topic)
         version, commit_id = commit
         with table.lock:
@@ -373,6 +363,7 @@ class DeltaStorage:
                 )
 
     def is_deleted(self, topic: str, topic_id: bytes) -> bool:
+        """Whether this incarnation of the topic is known to be over: nothing of it is committed any more."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             if snapshot is None:
                 return False
@@ -380,6 +371,10 @@ class DeltaStorage:
             return others or deleted_mark(topic_id) in snapshot.txns
 
     def discard(self, segment: RemoteLogSegment) -> bool:
+        """Remove what is left of an attempt that never became visible and never will.
+
+        False: it is not certain yet that it never will, and nothing is removed.
+        """
         deleted = self.is_deleted(segment.topic, segment.topic_id)
         if segment.segment_id not in self._lost and not deleted:
             return False
@@ -393,36 +388,8 @@ class DeltaStorage:
         self._lost.discard(segment.segment_id)
         return True
 
-    def read(
-        self,
-        topic: str,
-        topic_id: bytes,
-        partition: int,
-        offset: int,
-        *,
-        max_bytes: int,
-        committed_only: bool,
-    ) -> ColdRead:
-        return self._cold.read(
-            topic, topic_id, partition, offset, max_bytes=max_bytes, committed_only=committed_only
-        )
-
-    def offset_for_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, timestamp_ms: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
-        return self._cold.times.offset_for_timestamp(
-            topic, topic_id, partition, timestamp_ms, start_offset=start_offset
-        )
-
-    def max_timestamp(
-        self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
-    ) -> tuple[int, int, int] | None:
-        return self._cold.times.max_timestamp(topic, topic_id, partition, start_offset=start_offset)
-
-    def ending(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
-        return self._endings.at(topic, topic_id, partition, offset)
-
     def delete_topic(self, topic: str, topic_id: bytes) -> None:
+        """Remove every record of this incarnation of a topic; a new topic of that name is left alone."""
         table = self._tables.get(topic)
         residue = self._store.list(f"{table.folder}/_residue")
         if table.retire(topic_id):
@@ -433,12 +400,12 @@ class DeltaStorage:
         # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
         for entry in residue:
             self._store.delete(entry.path)
-        self._cold.forget(topic, topic_id)
-        self._endings.forget(topic)
-        self._upkeep.forget(table.folder)
+        self.reader.forget(topic, topic_id)
+        self.aux_state.forget(topic)
         self._tables.forget(topic)
 
-    def maintain(self, topic: str) -> None:
+    def maintain(self, topic: str, maintenance: TableMaintenance) -> None:
+        """Checkpoints, clean-up: what keeps the next commit as fast as the first."""
         # A folder that is not ours raises here, before anything in it is touched.
         table = self._tables.get(topic)
         with table.view(fresh=False) as snapshot:
@@ -448,14 +415,35 @@ class DeltaStorage:
             if snapshot.marks_due():
                 table.table.mark_complaints()
             version = snapshot.version
-        self._upkeep.look_after(table.folder, version)
+        maintenance.look_after(table.folder, version)
 
     def complaints(self) -> int:
         """The commits found so far in which other engines put rows into topics' tables."""
         return self._tables.complaints()
 
 
-def _all_dropped(ranges: Sequence[WrittenFiles], conflict: Conflict) -> CommittedRange:
-    dropped = {each.segment.partition: str(conflict) for each in ranges}
-    is_final = isinstance(conflict, FINAL_CONFLICTS)
-    return CommittedRange(dropped=dropped, final=frozenset(dropped if is_final else ()))
+def _intent(shared: SharedTable, written: WrittenFiles) -> PartitionIntent:
+    now_ms, segments = shared.table.log.clock.wall_ms(), written.segments
+    partition = segments[0].partition
+    return PartitionIntent(
+        partition=partition,
+        leader_epoch=segments[-1].leader_epoch,
+        start_offset=segments[0].start_offset,
+        end_offset=segments[-1].end_offset,
+        adds=tuple(each.add(shared.folder, partition, now_ms=now_ms) for each in written.files),
+        leader_log_start=written.leader_log_start,
+        undecodable_to=written.undecodable_to,
+        segments=tuple(described(each) for each in segments),
+    )
+
+
+def _outcome(out: Mapping[int, Conflict], commit: tuple[int, str] | None = None) -> CopyCommit:
+    return CopyCommit(
+        dropped={partition: str(conflict) for partition, conflict in out.items()},
+        final=frozenset(
+            partition
+            for partition, conflict in out.items()
+            if isinstance(conflict, FINAL_CONFLICTS)
+        ),
+        commit=commit,
+    )

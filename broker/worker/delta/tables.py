@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from broker.worker.spi import StorageError
+from broker.worker.errors import StorageError
 from kafka_ds.delta.commit import Conflict, FateUnknown, VersionsGone
 from kafka_ds.delta.log import ForeignTable, LogClock
 from kafka_ds.delta.snapshot import NoSuchTable

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.worker.delta.tables import TopicTables, tiered_end
-from broker.worker.spi import StorageError
+from broker.worker.errors import StorageError
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry, FileIndex, latest_ms
 

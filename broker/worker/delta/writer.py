@@ -17,9 +17,10 @@ from itertools import chain
 from broker.crash_points import CrashPoints
 from broker.worker.copy_shares import cut
 from broker.worker.delta.residue import is_batch
+from broker.worker.delta.segments import WrittenFiles
+from broker.worker.errors import StorageError
 from broker.worker.rpc import ZSTD, CopyRange
 from broker.worker.segment_source import RangeSource
-from broker.worker.spi import StorageError, WrittenFiles
 from broker.worker.turns import Turns
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
@@ -34,17 +35,6 @@ log = logging.getLogger(__name__)
 
 # Of ranges and files of which many may wait for the store at a time: an object store's are in memory until then.
 SMALL_BYTES_MAX = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileParts:
-    """What a commit needs besides the segments of written ranges; ranges that share files share it."""
-
-    files: tuple[WrittenFile, ...]
-    begun_ms: int
-    leader_log_start: int = 0
-    undecodable_to: int = -1
-    """The last offset of batches that cannot be decoded; -1 where all can."""
 
 
 @dataclass(slots=True)
@@ -67,7 +57,7 @@ def write_ranges(
     begun_ms: int,
     turns: Turns,
     crash_points: CrashPoints,
-) -> list[WrittenFiles]:
+) -> WrittenFiles:
     """Write the rows and the residue of a partition's ranges."""
     origins = [_Found() for _ in sources]
     readers = [
@@ -102,26 +92,23 @@ def write_ranges(
     undecodable_to = _warn_of_undecodable(segments, origins)
     lake_bytes = sum(each.size for each in files)
     log_bytes = max(1, sum(each.size_bytes for each in sources))
-    parts = FileParts(
-        files=tuple(files),
-        begun_ms=begun_ms,
-        leader_log_start=sources[0].log_start_offset,
-        undecodable_to=undecodable_to,
-    )
-    return [
-        WrittenFiles(
-            segment=replace(
+    return WrittenFiles(
+        segments=tuple(
+            replace(
                 segment,
                 files=tuple(each.path.removeprefix(f"{table}/") for each in files),
                 residue=residue,
                 row_count=origin.row_count,
                 lake_bytes=lake_bytes * segment.size_bytes // log_bytes,
                 max_timestamp_ms=origin.max_timestamp_ms,
-            ),
-            parts=parts,
-        )
-        for segment, origin in zip(segments, origins, strict=True)
-    ]
+            )
+            for segment, origin in zip(segments, origins, strict=True)
+        ),
+        files=tuple(files),
+        begun_ms=begun_ms,
+        leader_log_start=sources[0].log_start_offset,
+        undecodable_to=undecodable_to,
+    )
 
 
 def _all(

@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,11 +26,10 @@ from broker.metadata.events import NO_BROKER_EPOCH
 from broker.metadata.image import MetadataPosition
 from broker.metadata.table import EXPIRED_LOG_CLEANUP, PROPERTIES
 from broker.system import new_uuid
-from broker.worker.copier import STORE_ERRORS
+from broker.worker.errors import STORE_ERRORS, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.delta.commit import Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
@@ -38,7 +37,6 @@ from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
-from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.names import CLUSTER_METADATA, ID_CHARACTERS
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA
 
@@ -73,18 +71,9 @@ class Materialiser:
         settings: TierSettings,
         crash_points: CrashPoints,
         delete_topic: Callable[[str, bytes], None],
-        *,
-        checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
         self._store = store
         clock = SystemLogClock()
-        self._upkeep = TableMaintenance(
-            store,
-            crash_points,
-            clock,
-            interval=settings.lake_checkpoint_interval,
-            checkpointed=checkpointed,
-        )
         self._merging = EventMerging(store, CLUSTER_METADATA, settings, crash_points, clock)
         self._crash_points = crash_points
         self._delete_topic = delete_topic
@@ -93,18 +82,6 @@ class Materialiser:
         self._snapshot = TableSnapshot(self._log)
         self._snapshot_event_version = 0
         self._turn = 0
-
-    @classmethod
-    def open(
-        cls,
-        settings: TierSettings,
-        crash_points: CrashPoints,
-        delete_topic: Callable[[str, bytes], None],
-    ) -> Self:
-        """The table under the lake that the settings name."""
-        return cls(
-            open_lake(settings.lake_uri, is_there=True), settings, crash_points, delete_topic
-        )
 
     def materialise(self, version: int) -> int:
         """Make rows of all events up to `version` at least; gives the version reached."""
@@ -120,10 +97,10 @@ class Materialiser:
                 return done
         raise StorageError(f"{CLUSTER_METADATA}: rows cannot be added now")
 
-    def maintain(self) -> None:
+    def maintain(self, maintenance: TableMaintenance) -> None:
         """Checkpoints, clean-up, merges. A starting broker reads the commits back to the last snapshot."""
         if self._snapshot.version >= 0:
-            self._upkeep.look_after(
+            maintenance.look_after(
                 CLUSTER_METADATA, self._snapshot.version, keep_from=self._needed_from
             )
             self._merging.look()

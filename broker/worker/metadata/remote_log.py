@@ -8,9 +8,9 @@ a dead one began. A commit whose fate is unknown is settled with the same bytes 
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 from broker.crash_points import CrashPoints
 from broker.system import new_uuid
@@ -22,7 +22,6 @@ from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
-from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.remote_log_segment import (
     RemoteLogSegment,
     RemoteLogSegmentState,
@@ -39,7 +38,7 @@ DELETIONS = (
 )
 
 
-class DeltaMetadata:
+class RemoteLogMetadataManager:
     """The events of one broker's attempts, and the state that follows from all events."""
 
     def __init__(
@@ -49,17 +48,9 @@ class DeltaMetadata:
         crash_points: CrashPoints,
         *,
         clock: LogClock | None = None,
-        checkpointed: Callable[[str], None] = lambda folder: None,
     ) -> None:
         self._settings = settings
         self._clock = clock or SystemLogClock()
-        self._upkeep = TableMaintenance(
-            store,
-            crash_points,
-            self._clock,
-            interval=settings.lake_checkpoint_interval,
-            checkpointed=checkpointed,
-        )
         self._events = RemoteLogEvents(store, clock=self._clock)
         self._merging = EventMerging(
             store, self._events.log.table, settings, crash_points, self._clock
@@ -74,18 +65,18 @@ class DeltaMetadata:
         self._segments: dict[tuple[bytes, int], RemoteSegments] = {}
         self._lock = threading.Lock()
 
-    @classmethod
-    def open(cls, settings: TierSettings, crash_points: CrashPoints) -> Self:
-        """The metadata under the lake that the settings name."""
-        return cls(open_lake(settings.lake_uri, is_there=True), settings, crash_points)
-
     # -- writing ----------------------------------------------------------------------------
 
     def add(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Write events of fresh attempts, all COPY_SEGMENT_STARTED. Raises CommitError, OSError."""
         known = self._known()
         self._append(segments, known | {each.segment_id: each for each in segments})
 
     def update(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Write later events of known attempts; a deletion's may concern an attempt of any broker.
+
+        An event that is there already is not written twice.
+        """
         known = self._known()
         fresh = [each for each in segments if each.segment_id in known or self._is_going(each)]
         if fresh:
@@ -104,9 +95,14 @@ class DeltaMetadata:
         )
 
     def unfinished(self) -> list[RemoteLogSegment]:
+        """Attempts of this broker that are STARTED and not known to have ended."""
         return list(self._known().values())
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
+        """Mark attempts as deleted that never became visible and never will. The files of this broker's are gone.
+
+        Writes DELETE_SEGMENT_STARTED and FINISHED, in this order: no attempt stays STARTED for ever.
+        """
         known = self._known()
         fresh = [each for each in segments if each.segment_id in known or self._is_open(each)]
         if fresh:
@@ -122,6 +118,7 @@ class DeltaMetadata:
         return there is not None and there.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
     def is_deleting(self, topic_id: bytes, partition: int) -> bool:
+        """Whether a deletion was begun there that may be unfinished."""
         self._known()
         key = (uuid_text(topic_id), partition)
         if key in self._deleting:
@@ -224,24 +221,28 @@ class DeltaMetadata:
         self._events.append(events, info=info)
         self._open, self._deleting = left, deleting
 
-    def maintain(self) -> None:
+    def maintain(self, maintenance: TableMaintenance) -> None:
+        """Checkpoints, clean-up, merges of small files."""
         log = self._events.log
         if log.known_version is not None:
-            self._upkeep.look_after(log.table, log.known_version)
+            maintenance.look_after(log.table, log.known_version)
         self._merging.look()
 
     # -- reading ----------------------------------------------------------------------------
 
     def list_segments(self, topic_id: bytes, partition: int) -> list[RemoteLogSegment]:
+        """All segments of a partition except deleted ones, by start offset."""
         return self._followed(topic_id, partition).list()
 
     def list_topic(self, topic_id: bytes) -> list[RemoteLogSegment]:
+        """All segments of all partitions of a topic except deleted ones."""
         self._followed(topic_id, 0)
         with self._lock:
             mine = [each for (owner, _), each in self._segments.items() if owner == topic_id]
             return [segment for each in mine for segment in each.list()]
 
     def forget_topic(self, topic_id: bytes) -> None:
+        """The topic is gone, and each of its segments is deleted: forget them."""
         # With what was said last: it would be remembered when it is followed.
         self._followed(topic_id, 0)
         with self._lock:
@@ -251,9 +252,11 @@ class DeltaMetadata:
     def segment(
         self, topic_id: bytes, partition: int, epoch: int, offset: int
     ) -> RemoteLogSegment | None:
+        """The finished segment that holds `offset` as written in `epoch`."""
         return self._followed(topic_id, partition).segment(epoch, offset)
 
     def highest_offset_for_epoch(self, topic_id: bytes, partition: int, epoch: int) -> int | None:
+        """The highest offset of that epoch that was ever copied."""
         return self._followed(topic_id, partition).highest_offset_for_epoch(epoch)
 
     def _followed(self, topic_id: bytes, partition: int) -> RemoteSegments:

@@ -14,10 +14,11 @@ from broker.metadata import table
 from broker.metadata.events import TopicCreated, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog, replay_commit
+from broker.worker.errors import StorageError
+from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata import materialise
 from broker.worker.metadata.materialise import Materialiser
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
 from kafka_ds.delta import actions
 from kafka_ds.delta.actions import KIND_KEY
 from kafka_ds.delta.commit import FateUnknown, PlainChange
@@ -49,11 +50,15 @@ class Cluster:
             self.log.found("c")
             self.image = self.log.load()
         self.deleted: list[bytes] = []
+        self.settings = TierSettings(**settings)
         self.worker = Materialiser(
             store,
-            TierSettings(**settings),
+            self.settings,
             CrashPoints(),
             lambda topic, topic_id: self.deleted.append(topic_id),
+        )
+        self.maintenance = TableMaintenance(
+            store, CrashPoints(), SystemLogClock(), interval=self.settings.lake_checkpoint_interval
         )
 
     def decide(self, first: int, last: int) -> None:
@@ -309,9 +314,9 @@ def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
     cluster = Cluster(store, lake_maintenance_interval_ms=0, lake_maintenance_min_files=FILES_MIN)
     cluster.decide(0, 5)
     before = rows_at(store)
-    cluster.worker.maintain()
+    cluster.worker.maintain(cluster.maintenance)
     assert len(files_at(store)) == 5, "a young table at the start of a worker"
-    cluster.worker.maintain()
+    cluster.worker.maintain(cluster.maintenance)
     assert len(files_at(store)) == 1 and rows_at(store) == before
     cluster.decide(5, 6)
     # What was replaced goes with VACUUM, a week later.
@@ -338,7 +343,7 @@ def test_a_worker_that_lives_for_one_commit_cleans_the_log_up(
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 1000)
     cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
     cluster.decide(10, 11)
-    cluster.worker.maintain()
+    cluster.worker.maintain(cluster.maintenance)
     commits = log_of(store).listing().commits
     assert commits == list(range(checkpoint, log_of(store).latest_version() + 1))
     assert state(Cluster(store).image) == state(cluster.image)
@@ -361,7 +366,7 @@ def test_what_a_starting_broker_reads_stays_however_old_it_is(
         os.utime(path, (0, 0))
     cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
     cluster.decide(5, 6)
-    cluster.worker.maintain()
+    cluster.worker.maintain(cluster.maintenance)
     assert log_of(store).listing().commits == list(range(log_of(store).latest_version() + 1))
     assert state(Cluster(store).image) == state(cluster.image)
 
@@ -390,7 +395,7 @@ def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
         os.utime(path, (0, 0))
     with pytest.raises(failure):
         cluster.worker.materialise(cluster.image.version)
-    cluster.worker.maintain()
+    cluster.worker.maintain(cluster.maintenance)
     later = Cluster(store)
     later.worker.materialise(later.image.version)
     assert sorted(later.deleted) == [bytes([number]) * 16 for number in range(2, 9)]

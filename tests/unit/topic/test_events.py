@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from broker.crash_points import CrashPoints
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.commit import FateUnknown
 from kafka_ds.delta.log import DeltaLog, ForeignTable
@@ -185,7 +185,7 @@ def test_nothing_is_appended_before_the_table_is_there(store):
 def test_a_broker_that_looks_again_after_the_clean_up_sees_what_others_have_begun_since(tmp_path):
     store, clock = LocalStore(str(tmp_path)), ManualClock()
     one, two = (
-        DeltaMetadata(store, TierSettings(node_id=number), CrashPoints(), clock=clock)
+        RemoteLogMetadataManager(store, TierSettings(node_id=number), CrashPoints(), clock=clock)
         for number in (1, 2)
     )
     states = RemoteLogSegmentState

@@ -14,9 +14,10 @@ from broker.crash_points import CrashPoints
 from broker.worker import copy_shares
 from broker.worker.copy_shares import cut
 from broker.worker.delta import writer
+from broker.worker.delta.segments import WrittenFiles
 from broker.worker.delta.writer import write_ranges
+from broker.worker.errors import SourceGone
 from broker.worker.rpc import CopyRange
-from broker.worker.spi import SourceGone, WrittenFiles
 from broker.worker.turns import Turns
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.batches.residue import Residue
@@ -60,7 +61,7 @@ def written(
     *,
     turns: Turns | None = None,
     file_bytes: int = 1 << 30,
-) -> list[WrittenFiles]:
+) -> WrittenFiles:
     segments = [
         RemoteLogSegment(
             topic=TOPIC,
@@ -88,12 +89,12 @@ def written(
     )
 
 
-def offsets_of(store: MemoryStore, done: list[WrittenFiles]) -> list[list[int]]:
+def offsets_of(store: MemoryStore, done: WrittenFiles) -> list[list[int]]:
     """The offsets in each file."""
     reader = FileReader(store)
     return [
         reader.read(each.path, start_offset=0, end_offset=1 << 40)[0].column("offset").to_pylist()
-        for each in done[0].parts.files
+        for each in done.files
     ]
 
 
@@ -133,8 +134,7 @@ def test_the_rows_of_all_shares_are_those_of_one(ranges: list[CopyRange]) -> Non
     assert [len(each) for each in offsets_of(store, one)] == [251]
     parts = offsets_of(other, three)
     assert len(parts) == 3 and [offset for part in parts for offset in part] == list(range(251))
-    for before, after in zip(one, three, strict=True):
-        was, now = before.segment, after.segment
+    for was, now in zip(one.segments, three.segments, strict=True):
         assert (was.row_count, was.max_timestamp_ms) == (now.row_count, now.max_timestamp_ms)
         assert len(now.files) == 3 and now.residue == was.residue
 
@@ -143,11 +143,11 @@ def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(ranges: list[Co
     store = MemoryStore()
     done = written(store, [replace(each, compression="snappy") for each in ranges], 2)
     assert sum(offsets_of(store, done), []) == list(range(251))
-    for each in done[0].parts.files:
+    for each in done.files:
         group = pq.read_metadata(pa.BufferReader(store.read(each.path))).row_group(0)
         assert {group.column(at).compression for at in range(group.num_columns)} == {"SNAPPY"}
         assert is_light_file(each.path)
-    plainly = written(store, ranges, 2)[0].parts.files
+    plainly = written(store, ranges, 2).files
     assert not any(is_light_file(each.path) for each in plainly)
 
 
@@ -213,9 +213,9 @@ def test_bytes_that_are_no_batches_are_kept_as_of_one(
     one, four = written(store, [source], 1), written(other, [source], 4)
     assert len(offsets_of(other, four)) > 1
     assert sum(offsets_of(other, four), []) == sum(offsets_of(store, one), [])
-    assert one[0].segment.row_count == four[0].segment.row_count == 28 * 7 - 14
+    assert one.segments[0].row_count == four.segments[0].row_count == 28 * 7 - 14
     for made in (one, four):
-        name = f"{TABLE}/{made[0].segment.residue}"
+        name = f"{TABLE}/{made.segments[0].residue}"
         data = (store if made is one else other).read(name)
         header = Residue(
             lambda at, size, d=data: d[at : at + size], name=name, size=len(data)
@@ -243,8 +243,8 @@ def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_p
         store = MemoryStore()
         done = written(store, ranges, threads)
         assert sum(offsets_of(store, done), []) == [*range(21), *range(40, 240)]
-        assert [each.segment.row_count for each in done] == [21, 0, 200]
-        assert [each.segment.end_offset for each in done] == [29, 39, 250]
+        assert [each.row_count for each in done.segments] == [21, 0, 200]
+        assert [each.end_offset for each in done.segments] == [29, 39, 250]
     # Of a log that is not compacted, what is missing is not there yet, or lost.
     for each in ranges:
         with pytest.raises(SourceGone, match="ends at offset"):

@@ -8,7 +8,7 @@ import pytest
 
 from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.worker.metadata.event_files import EventMerging
-from broker.worker.metadata.remote_log import DeltaMetadata
+from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
@@ -179,8 +179,10 @@ def test_a_table_with_columns_of_others_is_left_as_it_is(store: MemoryStore) -> 
     assert merge_events(log_of(store), files_min=4) == []
 
 
-def metadata_of(store: MemoryStore, **settings: int) -> DeltaMetadata:
-    return DeltaMetadata(store, TierSettings(**settings), CrashPoints(), clock=store.clock)
+def metadata_of(store: MemoryStore, **settings: int) -> RemoteLogMetadataManager:
+    return RemoteLogMetadataManager(
+        store, TierSettings(**settings), CrashPoints(), clock=store.clock
+    )
 
 
 def test_a_worker_finds_what_it_began_behind_a_merge(store: MemoryStore) -> None:

@@ -8,7 +8,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from broker.crash_points import CrashPoints
 from broker.worker.delta.front import removals
-from broker.worker.delta.storage import DeltaStorage
+from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.settings import TierSettings
 from kafka_ds.delta import actions
@@ -148,13 +148,13 @@ def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated
     table = forget(store)
     cut(table)
     unset = "offset 29.*an engine forgot them.*docs/concepts/table.md"
-    storage = DeltaStorage(store, TierSettings(), CrashPoints())
+    storage = RemoteStorageManager(store, TierSettings(), CrashPoints())
     with pytest.raises(ForeignTable, match=unset):
         storage.state("orders", TOPIC_ID, 0)
     with pytest.raises(ForeignTable, match=unset):
-        storage.read("orders", TOPIC_ID, 0, 5, max_bytes=1000, committed_only=True)
+        storage.reader.read("orders", TOPIC_ID, 0, 5, max_bytes=1000, committed_only=True)
     with pytest.raises(ForeignTable, match=unset):
-        storage.ending("orders", TOPIC_ID, 0, 5)
+        storage.aux_state.at("orders", TOPIC_ID, 0, 5)
     with pytest.raises(ForeignTable, match=unset):
         storage.fence("orders", TOPIC_ID, {0: 9})
     with pytest.raises(ForeignTable, match=unset):

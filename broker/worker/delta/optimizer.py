@@ -20,9 +20,9 @@ from broker.crash_points import CrashPoints
 from broker.system import new_uuid
 from broker.worker.delta.check import OPERATION as REPAIR
 from broker.worker.delta.tables import SharedTable, TopicTables
+from broker.worker.errors import StorageError
 from broker.worker.rpc import Optimized
 from broker.worker.settings import TierSettings
-from broker.worker.spi import StorageError
 from kafka_ds.delta.actions import Action, remove_action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.deletion_vector import action_of
@@ -58,7 +58,7 @@ class _State:
     missing_offsets: int
 
 
-class LayoutKeeper:
+class TableOptimizer:
     """Rewrites the files of partitions, one after the other."""
 
     def __init__(
@@ -86,7 +86,7 @@ class LayoutKeeper:
         self._passed_over: set[str] = set()
         """Files that cannot be read or written anew; each is told of once, unless there are very many."""
 
-    def lay_out(
+    def optimize(
         self,
         topic: str,
         topic_id: bytes,

@@ -1,4 +1,4 @@
-"""The copier over each remote storage: the Delta tables, in a folder and on S3, and plain files pass the same tests."""
+"""The copier over a lake in a folder and on S3: the same tests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.crash_points import COPY_POINTS
-from broker.worker.spi import OffsetOutOfRange
+from broker.worker.errors import OffsetOutOfRange
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.integration.lake_bench import Crash, Lake
 from tests.integration.tier_segments import (
@@ -20,19 +20,14 @@ from tests.integration.tier_segments import (
 )
 
 
-@pytest.fixture(params=["folder", "delta", "s3"])
+@pytest.fixture(params=["delta", "s3"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     if request.param == "s3":
         request.getfixturevalue("s3_environment")
     return Lake(request.param, tmp_path)
 
 
-# Between these the folder has no step.
-DELTA_POINTS = ("after_parquet", "after_residue")
-CRASHES = [
-    *((kind, point) for kind in ("delta", "s3") for point in COPY_POINTS),
-    *(("folder", point) for point in COPY_POINTS if point not in DELTA_POINTS),
-]
+CRASHES = [(kind, point) for kind in ("delta", "s3") for point in COPY_POINTS]
 
 
 @pytest.fixture
@@ -63,17 +58,17 @@ def test_partitions_are_apart(lake: Lake, make: Callable[[int, int], Path]) -> N
     storage = lake.open()[1]
     assert storage.state(TOPIC, TOPIC_ID, 1).tiered_end == -1
     with pytest.raises(OffsetOutOfRange):
-        storage.read(TOPIC, TOPIC_ID, 1, 0, max_bytes=1, committed_only=True)
+        storage.reader.read(TOPIC, TOPIC_ID, 1, 0, max_bytes=1, committed_only=True)
 
 
 def test_offsets_outside_are_out_of_range(lake: Lake, make: Callable[[int, int], Path]) -> None:
     storage = lake.open()[1]
     with pytest.raises(OffsetOutOfRange):
-        storage.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+        storage.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
     lake.copy(copy_request([copy_range(make(0, 10), 0, 9)]))
-    storage.read(TOPIC, TOPIC_ID, 0, 9, max_bytes=1, committed_only=True)
+    storage.reader.read(TOPIC, TOPIC_ID, 0, 9, max_bytes=1, committed_only=True)
     with pytest.raises(OffsetOutOfRange):
-        storage.read(TOPIC, TOPIC_ID, 0, 10, max_bytes=1, committed_only=True)
+        storage.reader.read(TOPIC, TOPIC_ID, 0, 10, max_bytes=1, committed_only=True)
 
 
 def test_a_repeated_copy_finds_what_the_first_one_did(
@@ -139,25 +134,39 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(
 def test_a_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
     lake.copy(copy_request([copy_range(make(0, 50), 0, 49)]))
     storage = lake.open()[1]
-    found = storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, BASE_MS + 17, start_offset=0)
+    found = storage.reader.times.offset_for_timestamp(
+        TOPIC, TOPIC_ID, 0, BASE_MS + 17, start_offset=0
+    )
     assert found == (BASE_MS + 17, 17, 3)
-    assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, BASE_MS + 50, start_offset=0) is None
-    assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=0) == (BASE_MS, 0, 3)
+    assert (
+        storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, BASE_MS + 50, start_offset=0)
+        is None
+    )
+    assert storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=0) == (
+        BASE_MS,
+        0,
+        3,
+    )
     # The leader's log start may have moved, and the lake has not heard of it yet.
-    found = storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=30)
+    found = storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=30)
     assert found == (BASE_MS + 30, 30, 3)
-    assert storage.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=50) is None
-    assert storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=50) is None
+    assert storage.reader.times.offset_for_timestamp(TOPIC, TOPIC_ID, 0, 0, start_offset=50) is None
+    assert storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=50) is None
 
 
 def test_the_latest_time_is_found(lake: Lake, make: Callable[[int, int], Path]) -> None:
     storage = lake.open()[1]
-    assert storage.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
+    assert storage.reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0) is None
     for start in (0, 30, 60):
         lake.copy(copy_request([copy_range(make(start, 30), start, start + 29)]))
-        found = lake.open()[1].max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
+        found = lake.open()[1].reader.times.max_timestamp(TOPIC, TOPIC_ID, 0, start_offset=0)
         assert found == (BASE_MS + start + 29, start + 29, 3)
-    assert lake.open()[1].max_timestamp(TOPIC, b"another topic id"[:16], 0, start_offset=0) is None
+    assert (
+        lake.open()[1].reader.times.max_timestamp(
+            TOPIC, b"another topic id"[:16], 0, start_offset=0
+        )
+        is None
+    )
 
 
 def test_segments_are_found_by_epoch_and_offset(
@@ -179,4 +188,4 @@ def test_a_deleted_topic_holds_nothing(lake: Lake, make: Callable[[int, int], Pa
     storage.delete_topic(TOPIC, TOPIC_ID)
     storage.delete_topic(TOPIC, TOPIC_ID)
     with pytest.raises(OffsetOutOfRange):
-        storage.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
+        storage.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)

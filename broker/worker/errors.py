@@ -1,0 +1,52 @@
+"""Shell: what goes wrong with the lake, and keeping it from others than the partition or table that it concerns."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from broker.worker.rpc import CONFLICT, FAILED
+from kafka_ds.delta.commit import CommitError, Conflict
+from kafka_ds.delta.log import ForeignTable
+
+log = logging.getLogger(__name__)
+
+
+class StorageError(Exception):
+    """The store failed, and nothing of the request is visible: ask again."""
+
+
+class FileMissing(StorageError):
+    """A file that the table names is not in the store."""
+
+
+class CommitLost(StorageError):
+    """A commit was there, and another writer's is in its place."""
+
+
+class SourceGone(Exception):
+    """A local segment to be copied is missing, or not what the request says."""
+
+
+class OffsetOutOfRange(Exception):
+    """The storage does not hold the offset."""
+
+
+# Whatever meets one of these is asked for again.
+STORE_ERRORS = (StorageError, CommitError, Conflict, ForeignTable, OSError)
+
+
+@contextmanager
+def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
+    """Keep what goes wrong with one partition, or one table, from others: they go on.
+
+    `failed` is told why, and the outcome: FAILED, or CONFLICT where somebody has to undo something.
+    """
+    try:
+        yield
+    except ForeignTable as error:
+        failed(str(error), CONFLICT)
+    except (SourceGone, *STORE_ERRORS) as error:
+        failed(str(error), FAILED)
+    except Exception as error:
+        log.exception("unexpected error with one partition or table")
+        failed(repr(error), FAILED)
