@@ -25,7 +25,7 @@ def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int
             continue
         name = log_manager.set_aside(log.topic, log.partition)
         _LOGGER.error(
-            "%s-%d is a log of no topic of this cluster, or of no replica here; its folder is now %s",
+            "Found stray log dir of %s-%d: no topic of this cluster, or no replica here; its folder is now %s",
             log.topic, log.partition, name,
         )  # fmt: skip
 

@@ -196,5 +196,4 @@ def _failing_alone(directory: LogDirectory) -> Iterator[None]:
 def give_up(directory: LogDirectory, error: OSError, partitions: int = 0) -> None:
     """Take a directory offline, and log that."""
     directory.fail(error)
-    what = f", with {partitions} partitions" if partitions else ""
-    _LOGGER.error("log directory %s has failed and is offline%s: %s", directory, what, error)
+    _LOGGER.error("Stopping serving %d logs in dir %s: %s", partitions, directory, error)

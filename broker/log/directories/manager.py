@@ -521,7 +521,7 @@ class LogManager:
             with suppress(OSError):
                 log.close()
         if not self._directories.online:
-            _LOGGER.critical("all log directories have failed")
+            _LOGGER.critical("Shutdown broker because all log dirs have failed")
             self._all_failed()
 
     # -- checkpoints ----------------------------------------------------------------------------

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
+from broker.membership.channel import ControllerChannel
 from broker.metrics.names import meter
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -42,18 +43,16 @@ Key = tuple[bytes, int]
 Batch = Mapping[Key, "tuple[HostedPartition, Proposal]"]
 
 
-class Asks(Protocol):
-    """The way to the active controller."""
-
-    async def ask(self, request: Any, *, timeout_ms: int) -> Any:
-        """Its answer; raises KafkaError."""
-
-
 class IsrProposals:
     """The proposals of all partitions that this broker leads."""
 
     def __init__(
-        self, controller: Asks, *, node_id: int, broker_epoch: Callable[[], int], timeout_ms: int
+        self,
+        controller: ControllerChannel,
+        *,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        timeout_ms: int,
     ) -> None:
         """`timeout_ms` bounds one request; it is asked again until metadata or an answer decide."""
         self._controller = controller
@@ -68,6 +67,17 @@ class IsrProposals:
     def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
         """Ask, and apply the answer."""
         loop = asyncio.get_running_loop()
+        leader, isr = partition.leader, effect.proposal.members
+        _LOGGER.info(
+            "%s-%d: %s ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d)",
+            partition.topic,
+            partition.index,
+            "Shrinking" if isr < set(leader.isr) else "Expanding",
+            _listed(leader.isr),
+            _listed(isr),
+            partition.high_watermark,
+            partition.log.log_end_offset,
+        )
         if effect.after_ms:
             loop.call_later(effect.after_ms / 1000, self._add, partition, effect.proposal)
         else:
@@ -80,10 +90,9 @@ class IsrProposals:
         self.failed += not (effect.expanded or effect.shrunk)
         if effect.expanded or effect.shrunk:
             leader = partition.leader
-            isr = ",".join(map(str, sorted(leader.isr)))
             _LOGGER.info(
-                "%s-%d has the ISR %s at partition epoch %d",
-                partition.topic, partition.index, isr, leader.partition_epoch,
+                "%s-%d: ISR updated to %s and version updated to %d",
+                partition.topic, partition.index, _listed(leader.isr), leader.partition_epoch,
             )  # fmt: skip
 
     def samples(self) -> Iterator[Sample]:
@@ -120,17 +129,21 @@ class IsrProposals:
         try:
             response = await self._controller.ask(self._request(batch), timeout_ms=self._timeout_ms)
         except KafkaError as error:
-            _LOGGER.warning("the controller does not answer about %d ISRs: %s", len(batch), error)
+            _LOGGER.warning(
+                "the controller does not answer AlterPartition for %d partitions: %s",
+                len(batch),
+                error,
+            )
             failed = AlterPartitionAnswer(error=error.code)
             return lambda _: failed
         except Exception:
             # A mistake of ours must not leave the ISRs as they are for ever.
-            _LOGGER.exception("asking about %d ISRs", len(batch))
+            _LOGGER.exception("AlterPartition for %d partitions", len(batch))
             unknown = AlterPartitionAnswer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
             return lambda _: unknown
         whole = ErrorCode(response.error_code)
         if whole is not ErrorCode.NONE:
-            _LOGGER.warning("the controller takes no ISRs from this broker: %s", whole.name)
+            _LOGGER.warning("the controller refused AlterPartition: %s", whole.name)
         answers = {
             (topic.topic_id, each.partition_index): _answer(each)
             for topic in response.topics
@@ -147,7 +160,7 @@ class IsrProposals:
             answer = answer_of(key)
             if answer.error is not ErrorCode.NONE:
                 _LOGGER.info(
-                    "%s-%d keeps its ISR for now: %s",
+                    "%s-%d: Failed to alter partition: %s",
                     partition.topic, partition.index, answer.error.name,
                 )  # fmt: skip
             try:
@@ -181,6 +194,10 @@ class IsrProposals:
         return AlterPartitionRequest(
             broker_id=self._node_id, broker_epoch=own_epoch, topics=list(topics.values())
         )
+
+
+def _listed(members: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(members)))
 
 
 def _answer(told: AlterPartitionResponsePartition) -> AlterPartitionAnswer:

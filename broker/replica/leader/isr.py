@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from broker.metadata.events import NO_BROKER_EPOCH
+from broker.metadata.image import BrokerRegistration
 from kafka_ds.protocol.errors import ErrorCode
 
 # Answers after which only newer metadata tell what is: the proposal may have been carried out, or be out of date.
@@ -111,27 +112,12 @@ PartitionState: TypeAlias = CommittedIsr | Pending
 # -- who may join -----------------------------------------------------------------------------------
 
 
-class BrokerView(Protocol):
-    """What the leader must know about another broker."""
-
-    @property
-    def broker_epoch(self) -> int: ...
-    @property
-    def fenced(self) -> bool: ...
-    @property
-    def in_controlled_shutdown(self) -> bool: ...
+NO_BROKERS: Mapping[int, BrokerRegistration] = {}
 
 
-class BrokersView(Protocol):
-    """The registered brokers by number, as the metadata have them at the moment."""
-
-    def get(self, broker_id: int, /) -> BrokerView | None: ...
-
-
-NO_BROKERS: Mapping[int, BrokerView] = {}
-
-
-def may_join(brokers: BrokersView, replica: int, broker_epoch: int | None) -> bool:
+def may_join(
+    brokers: Mapping[int, BrokerRegistration], replica: int, broker_epoch: int | None
+) -> bool:
     """Whether the controller would take it, as far as the metadata say: neither fenced nor shutting down (KIP-841), and
     in the broker epoch in which it fetched (KIP-903); -1 is a fetch that did not say, None that it has not fetched."""
     registered = brokers.get(replica)

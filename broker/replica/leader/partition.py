@@ -24,7 +24,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from broker.metadata.events import (
     NO_BROKER_EPOCH,
@@ -32,6 +32,7 @@ from broker.metadata.events import (
     RECOVERING,
     PartitionRegistration,
 )
+from broker.metadata.image import BrokerRegistration
 from broker.replica.leader.effects import (
     NOTHING,
     AdvanceHighWatermark,
@@ -44,7 +45,6 @@ from broker.replica.leader.isr import (
     NO_BROKERS,
     NOT_APPLIED,
     AlterPartitionAnswer,
-    BrokersView,
     CommittedIsr,
     PartitionState,
     PendingExpand,
@@ -92,7 +92,7 @@ class LeaderPartition:
         log_end_offset: int,
         high_watermark: int,
         min_insync_replicas: int,
-        brokers: BrokersView = NO_BROKERS,
+        brokers: Mapping[int, BrokerRegistration] = NO_BROKERS,
         lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
         has_lost: bool = False,
     ) -> None:
