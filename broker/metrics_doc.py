@@ -25,7 +25,7 @@ MBeans with the rules of its example `kafka-kraft-3_0_0.yml` (lower case), so da
   the last five to ten minutes;
 - samples without a `topic` are the broker's totals, as in Kafka: do not add them to those with a `topic`;
 - socket metrics cover all listeners together;
-- **ours** marks metrics that Kafka does not have.
+- **not Kafka's** marks metrics that Kafka does not have.
 
 `process_*` (CPU, memory, open files, start time) come from prometheus-client. Kafka's rates of one, five and fifteen
 minutes, its idle percentages and the times of its response queue have no equivalent here and are left out.
@@ -43,7 +43,7 @@ def render() -> str:
 def _row(metric: Metric) -> str:
     kind = "histogram" if metric.kind is MetricKind.SUMMARY else metric.kind.value
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    says = f"{metric.says} **ours**" if metric.ours else metric.says
+    says = f"{metric.says} **not Kafka's**" if metric.ours else metric.says
     return f"| `{metric.name}` | {kind} | {labels} | `{metric.bean}` | {says} |\n"
 
 

@@ -20,8 +20,7 @@ class AccessConfig(LakeConfig):
 
     authorizer_class_name: str = string(
         "",
-        "Who decides what a client may do: empty: nobody, so that everybody may do all, or Kafka's "
-        f"StandardAuthorizer, `{STANDARD_AUTHORIZER}`, which decides by ACLs.",
+        f"The authorizer. Empty disables authorization; `{STANDARD_AUTHORIZER}` enforces ACLs.",
         honours=("", STANDARD_AUTHORIZER),
     )
     super_users: str = string(

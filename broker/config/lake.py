@@ -24,7 +24,7 @@ class LakeConfig:
     lake_max_lag_ms: int = i64(
         -1,
         "The longest time a record waits before it is in the table, even if its segment is still open; -1 means that "
-        "only closed segments are copied. Topics with remote.copy.lag.ms and remote.copy.lag.bytes copy closed "
+        "only rolled segments are copied. Topics with remote.copy.lag.ms and remote.copy.lag.bytes copy rolled "
         "segments only.",
         low=-1,
         ours=True,
@@ -37,7 +37,8 @@ class LakeConfig:
     )
     lake_worker_idle_ms: int = i64(
         300_000,
-        "How long the worker process stays alive without work; -1 means it is never stopped.",
+        "How long the worker process stays alive without work; -1 means it is never stopped. After brief work only, "
+        "such as maintenance of a small table, it ends after five seconds at most.",
         low=-1,
         ours=True,
     )
@@ -136,7 +137,7 @@ class LakeConfig:
     )
     lake_reader_cache_bytes: int = i64(
         16 * _MIB,
-        "How much memory the worker uses to cache batches read from the lake for consumers of old offsets.",
+        "How much memory the worker uses to cache batches read from the lake for consumers of cold records.",
         low=0,
         ours=True,
     )
@@ -194,7 +195,7 @@ class LakeConfig:
     )
     remote_log_manager_task_interval_ms: int = i64(
         30_000,
-        "How often the leader checks what to copy and what has expired; a segment that closes is copied without "
+        "How often the leader checks what to copy and what has expired; a segment that rolls is copied without "
         "waiting for this. Followers ask their leaders as often where the lake ends.",
         low=1,
     )
@@ -213,12 +214,12 @@ class LakeConfig:
     )
     remote_log_reader_max_pending_tasks: int = i32(
         100,
-        "How many reads of old offsets may wait; more are refused with a retriable error.",
+        "How many cold reads may wait; more are refused with a retriable error.",
         low=1,
     )
     remote_log_reader_threads: int = i32(
         2,
-        "How many reads of old offsets run at a time.",
+        "How many cold reads run at a time.",
         low=1,
         ours=True,
         fixed="the worker process starts its threads once",

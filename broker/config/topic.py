@@ -168,7 +168,7 @@ class TopicConfig:
     )
     remote_copy_lag_bytes: int = i64(
         0,
-        "How many bytes of log must follow a closed segment before it is copied to the lake, unless "
+        "How many bytes of log must follow a rolled segment before it is copied to the lake, unless "
         "remote.copy.lag.ms releases it earlier. -1 means local.retention.bytes; 0 in either setting means that "
         "segments are copied at once.",
         low=-1,
@@ -176,7 +176,7 @@ class TopicConfig:
     )
     remote_copy_lag_ms: int = i64(
         0,
-        "How old a closed segment's newest record must be before the segment is copied to the lake, unless "
+        "How old a rolled segment's newest record must be before the segment is copied to the lake, unless "
         "remote.copy.lag.bytes releases it earlier. -1 means local.retention.ms; 0 in either setting means that "
         "segments are copied at once.",
         low=-1,
@@ -214,26 +214,26 @@ class TopicConfig:
     )
     segment_bytes: int = i32(
         1 << 30,
-        "The size at which a segment is closed and a new one is opened.",
+        "The size at which a segment is rolled: it is closed for writing and a new one begins.",
         low=1 << 20,
         synonyms=_of("log.segment.bytes"),
     )
     segment_index_bytes: int = i32(
         10 << 20,
-        "The largest size of an index file; a segment is closed when one of its indexes is full.",
+        "The largest size of an index file; a segment is rolled when one of its indexes is full.",
         low=4,
         synonyms=_of("log.index.size.max.bytes"),
     )
     segment_jitter_ms: int = i64(
         0,
-        "How much earlier than after segment.ms a segment may be closed. The amount differs between logs, so that "
+        "How much earlier than after segment.ms a segment may be rolled. The amount differs between logs, so that "
         "they do not all roll at once.",
         low=0,
         synonyms=_of("log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS)),
     )
     segment_ms: int = i64(
         7 * DAY_MS,
-        "The age at which a segment is closed even if it is not full.",
+        "The age at which a segment is rolled even if it is not full.",
         low=1,
         synonyms=_of("log.roll.ms", ("log.roll.hours", HOUR_MS)),
     )

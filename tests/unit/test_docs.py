@@ -49,9 +49,10 @@ def braces_expanded(name: str) -> list[str]:
 
 
 def anchors_of(page: str) -> set[str]:
-    """Those that GitHub gives to headings."""
+    """Those that GitHub gives to headings, and those that are written."""
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    given = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return given | set(re.findall(r'<a id="([^"]+)">', page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
