@@ -83,11 +83,13 @@ def _section(words: tuple[str, ...], command: click.Command) -> Iterator[str]:
     text, _, examples = cleandoc(command.help or "").partition("\n\b\n")
     yield from (" ".join(part.split()) + "\n" for part in text.strip().split("\n\n"))
     context = click.Context(command, info_name=f"kafka-ds {' '.join(words)}")
-    yield "```"
+    yield "```text"
     pieces = [p for p in command.collect_usage_pieces(context) if p != "[OPTIONS]"]
     yield " ".join([f"kafka-ds {' '.join(words)}", *pieces, "[OPTIONS]"])
     if examples:
+        yield "```"
         yield ""
+        yield "```sh"
         for line in examples.splitlines()[1:]:
             yield line.removeprefix("  ").rstrip()
     yield "```"

@@ -1,0 +1,122 @@
+"""Pages are followed as they stand there: their commands print what they say, their scripts run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import CommandLine
+from tests.pages import ROOT, Block, Reader, blocks_of
+from tests.processes import BrokerProcess, wait_until
+
+# What is waited for between steps: records in the table, disks without what is there.
+QUICKLY = {
+    "lake.max.lag.ms": 500,
+    "lake.local.grace.ms": 0,
+    "remote.log.manager.task.interval.ms": 200,
+    "log.retention.check.interval.ms": 200,
+    "log.segment.delete.delay.ms": 0,
+}
+SPARK = "spark"
+
+
+def steps(page: str) -> list[Block]:
+    """What is run here: setting up and starting are the test's own, Spark's are in tests/spark/test_pages.py."""
+    return [
+        block
+        for block in blocks_of(ROOT / page)
+        if block.language in ("console", "python") and SPARK not in block.code
+    ]
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    data = tmp_path / "data"
+    running = BrokerProcess(
+        tmp_path / "broker", {**QUICKLY, "log.dirs": data / "log", "lake.uri": data / "lake"}
+    ).start()
+    yield running
+    running.stop()
+
+
+def test_the_quick_start_does_what_it_says(broker: BrokerProcess, tmp_path: Path) -> None:
+    reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+    found = steps("README.md")
+    assert sum(len(block.commands) for block in found) >= 7
+    for block in found:
+        if " sql " in block.code:
+            wait_for_rows(broker, tmp_path, 3)
+        reader.follow(block)
+
+
+def test_the_tutorial_and_what_continues_it(broker: BrokerProcess, tmp_path: Path) -> None:
+    instead = {"127.0.0.1:9092": broker.bootstrap}
+    reader = Reader(tmp_path, instead, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+    for block in steps("docs/get-started/tutorial.md"):
+        if "table show" in block.code:
+            wait_for_rows(broker, tmp_path, 1000)
+        reader.follow(block)
+
+    for block in steps("docs/how-to/decode.md"):
+        if block.title != "avro_orders.py":
+            reader.follow(block)
+
+    for block in steps("docs/how-to/erase.md"):
+        reader.follow(block)
+        if "topic alter" in block.code:
+            wait_until("the disk is empty", lambda: not records_on_disk(tmp_path))
+    reader.type("python vacuum.py", "… files removed\n")
+    seen = reader.run("kafka-ds tail orders --from beginning --no-follow --values").stdout
+    assert seen.count("\n") == 1000 - 254
+    assert "ada" not in seen
+    assert records_of(tmp_path, "key") == {b"ben", b"cho", b"dia"}
+
+
+def test_avro_is_decoded(broker: BrokerProcess, tmp_path: Path) -> None:
+    (script,) = [
+        block for block in steps("docs/how-to/decode.md") if block.title == "avro_orders.py"
+    ]
+    reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+    # A zero, the schema's id, and by Avro's rules order 21 as 42, and the length of a text as its double.
+    written = b"\0\0\0\0\7" + bytes([42, 6]) + b"ada"
+    CommandLine(broker.bootstrap, tmp_path).ok("produce", "avro-orders", typed=written + b"\n")
+    wait_for_rows(broker, tmp_path, 1)
+    reader.follow(script)
+    reader.type("python -i avro_orders.py <<< 'print(orders.rows())' 2>&-", "[(21, 'ada')]\n")
+
+
+def test_tls_scram_and_acls(tmp_path: Path) -> None:
+    blocks = list(blocks_of(ROOT / "docs/how-to/tls-and-scram.md"))
+    certificates = next(block for block in blocks if block.language == "sh")
+    settings = next(block for block in blocks if block.title == "server.properties")
+    Reader(tmp_path, {}).follow(certificates)
+    keys = {f"={name}.pem": f"={tmp_path / name}.pem" for name in ("broker", "authority")}
+    Reader(tmp_path, keys).follow(settings)
+    broker = BrokerProcess(tmp_path / "broker", {"listeners": "SASL_SSL://127.0.0.1:0"})
+    broker.program = (*broker.program, str(tmp_path / settings.title))
+    broker.start()
+    try:
+        reader = Reader(tmp_path, {"localhost:9093": broker.bootstrap})
+        for block in blocks:
+            if block not in (certificates, settings):
+                reader.follow(block)
+    finally:
+        broker.stop()
+
+
+def wait_for_rows(broker: BrokerProcess, home: Path, count: int) -> None:
+    kafka_ds = CommandLine(broker.bootstrap, home)
+    wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lake_rows"] == count)
+
+
+def records_on_disk(folder: Path) -> bool:
+    return any(log.stat().st_size for log in (folder / "data" / "log").glob("orders-*/*.log"))
+
+
+def records_of(folder: Path, column: str) -> set[bytes]:
+    import polars
+
+    table = polars.read_delta(str(folder / "data" / "lake" / "topics" / "orders"))
+    return set(table[column])

@@ -1,0 +1,102 @@
+"""The code blocks of the pages: found, and run as a reader would run them in a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^( *)```([a-z]*)(?: title=\"(\S+)\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (.*)\n((?:[^$].*\n|\n)*)", re.MULTILINE)
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One fenced block; `title` is the file as which a reader saves it."""
+
+    page: str
+    line: int
+    language: str
+    title: str
+    code: str
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """Of a console: each command, and what it is said to print."""
+        return COMMAND.findall(self.code)
+
+
+def blocks_of(path: Path) -> Iterator[Block]:
+    text = path.read_text()
+    for found in BLOCK.finditer(text):
+        indent, language, title, code = found.groups()
+        yield Block(
+            page=path.relative_to(ROOT).as_posix(),
+            line=text[: found.start()].count("\n") + 1,
+            language=language,
+            title=title or "",
+            code=textwrap.dedent(code) if indent else code,
+        )
+
+
+def all_blocks() -> list[Block]:
+    return [block for page in PAGES for block in blocks_of(page)]
+
+
+class Reader:
+    """Someone who follows pages in one folder: saves the files, types the commands, and compares what is printed.
+
+    ``instead`` has what differs here: a port is a free one. In an expected output … stands for anything.
+    """
+
+    def __init__(self, folder: Path, instead: Mapping[str, str], **environment: str) -> None:
+        self.folder = folder
+        self.instead = instead
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("KAFKA_DS_")}
+        self.environment = {**kept, "HOME": str(folder), "PYTHON": sys.executable, **environment}
+
+    def follow(self, block: Block) -> None:
+        if block.language == "console":
+            for command, output in block.commands:
+                self.type(command, output)
+        elif block.title:
+            (self.folder / block.title).write_text(self.here(block.code))
+        elif block.language == "python":
+            done = self.run(f"python - <<'END'\n{block.code}\nEND")
+            assert done.returncode == 0, done.stderr
+        else:
+            assert block.language == "sh", block
+            done = self.run(f"set -e\n{block.code}")
+            assert done.returncode == 0, done.stderr
+
+    def type(self, command: str, output: str) -> None:
+        done = self.run(command)
+        said = MOMENT.sub("(time)", done.stdout + done.stderr)
+        expected = re.escape(MOMENT.sub("(time)", output)).replace("…", ".*")
+        assert re.fullmatch(expected, said), f"$ {command}\n{said}\ninstead of\n{output}"
+
+    def here(self, text: str) -> str:
+        for written, used in self.instead.items():
+            text = text.replace(written, used)
+        return text
+
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        ours = 'kafka-ds() { "$PYTHON" -m broker.cli "$@"; }\npython() { "$PYTHON" "$@"; }\n'
+        return subprocess.run(
+            ["bash", "-c", ours + self.here(script)],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            cwd=self.folder,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
