@@ -44,7 +44,7 @@ def test_the_pages_of_spark_do_what_they_say(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """README.md, docs/get-started/spark.md, then docs/how-to/exactly-once.md and what docs/how-to/decode.md has for Spark."""
+    """README.md, get-started/spark.md, then how-to/exactly-once.md and what how-to/decode.md has for Spark."""
     monkeypatch.setattr(spark_conf.session, "session", lambda *_, **__: spark)
     here = {"127.0.0.1:9092": orders.broker.bootstrap, '"data/': f'"{tmp_path}/data/'}
     names: dict[str, object] = {"spark": spark}
