@@ -15,12 +15,19 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, read_files
 from kafka_ds.topic.missing import missing_files_of
-from kafka_ds.topic.names import MissingRange, complaint_mark, missing_mark, quarantine_mark
+from kafka_ds.topic.names import (
+    MissingRange,
+    complaint_mark,
+    data_file,
+    missing_mark,
+    quarantine_mark,
+)
 from kafka_ds.topic.recovery import AddedBack, add_back, give_up, missing_ranges
 from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of
+from tests.unit.topic.foreign_commits import foreign_commit
 
 OTHER_ID = bytes(range(2, 18))
 
@@ -133,6 +140,17 @@ def test_a_file_that_is_put_beside_its_own_rows_is_quarantined(table):
     )
     for each in readers(table):
         assert [len(each.index.files(0)), len(each.quarantined)] == [1, 1]
+        assert offsets(each) == list(range(40))
+
+
+def test_a_file_beyond_the_tiered_end_was_never_in_the_table_whatever_it_is_called(table):
+    """Its offsets are yet to be given out: a copy that did not commit left it, say."""
+    add = next(each["add"] for each in table.log.read_version(4) if "add" in each)
+    stats = {"numRecords": 10, "minValues": {"offset": 50}, "maxValues": {"offset": 59}}
+    name = data_file(0, 50, attempt_of(51))
+    foreign_commit(table.log.store, {"add": {**add, "path": name, "stats": json.dumps(stats)}})
+    for each in readers(table):
+        assert [path.rpartition("/")[2] for path in each.quarantined] == [name.rpartition("/")[2]]
         assert offsets(each) == list(range(40))
 
 
