@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,9 +18,46 @@ from kafka_ds.protocol.messages import MetadataRequest
 from kafka_ds.records.batch import MAGIC_POSITION
 from spark_conf import jars
 from tests.integration.raw_client import RawClient
-from tests.peer.apache_kafka import ApacheKafka
-from tests.peer.zookeeper import running_zookeeper
+from tests.peer.apache_kafka import (
+    LOG4J_1,
+    TOOL_OPTIONS,
+    ApacheKafka,
+    free_ports,
+    java,
+    wait_for_listener,
+)
 from tests.processes import wait_until
+
+MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+
+
+@contextlib.contextmanager
+def running_zookeeper(jar_folder: Path, folder: Path) -> Iterator[str]:
+    """Where it listens."""
+    folder.mkdir(parents=True)
+    log4j, log_file = folder / "log4j.properties", folder / "zookeeper.log"
+    log4j.write_text(LOG4J_1)
+    (port,) = free_ports(1)
+    options = (
+        *TOOL_OPTIONS,
+        f"-Dlog4j.configuration={log4j.as_uri()}",
+        "-Dzookeeper.admin.enableServer=false",
+        "-Dzookeeper.jmx.log4j.disable=true",
+    )
+    with log_file.open("wb") as log:
+        process = subprocess.Popen(
+            java(jar_folder, options, MAIN, str(port), str(folder / "data")),
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+        )
+    try:
+        wait_for_listener("ZooKeeper", f"127.0.0.1:{port}", process, log_file)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
 
 HOUR_MS = 3_600_000
 CUT_AT = 77

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from kafka_ds.protocol.errors import ErrorCode
-from tests.sim.chance import drawn_from
 from tests.sim.checkers import (
     Watch,
     check_committed,
@@ -27,6 +29,22 @@ from tests.sim.operator import Mover, Operator
 from tests.sim.readers import READ_COMMITTED, Consumer
 from tests.sim.sequences import Sequences
 from tests.sim.world import World
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Inside this context, ids (`uuid`, `secrets`) and the functions of `random` follow from the seed."""
+    source = random.Random(seed)
+    modules: Any = random
+    urandom, sources_urandom, state = os.urandom, modules._urandom, random.getstate()
+    os.urandom = modules._urandom = source.randbytes
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        os.urandom, modules._urandom = urandom, sources_urandom
+        random.setstate(state)
+
 
 TOPIC = "orders"
 RESULTS = "results"

@@ -9,26 +9,78 @@ from __future__ import annotations
 import asyncio
 import errno
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
 from random import Random
 from typing import IO, Any
 
 from broker.config.loader import from_given
+from broker.metadata.events import (
+    BrokerUnregistered,
+    ControllerChange,
+    Event,
+    FenceBroker,
+    PartitionChanged,
+    RegisterBroker,
+    UnfenceBroker,
+)
+from broker.metadata.image import MetadataImage
+from broker.metadata.log import MetadataLog, replay_commit
 from broker.node import Node
+from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import NotWritten, StoreEntry
 from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.frame import decode_request_header
 from kafka_ds.protocol.messages import AlterPartitionRequest
 from kafka_ds.protocol.types import message_info
+from kafka_ds.topic.names import CLUSTER_METADATA
+from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.store import MemoryStore
 from tests.sim.clients import EPOCH_MS
 from tests.sim.loop import Process, SimExecutor, SimLoop
 from tests.sim.network import Fabric, SimNetwork
-from tests.sim.truth import Truth
 from tests.sim.wire import WireConnection
+
+
+class Truth:
+    """Reads the cluster's metadata out of the store, each commit once."""
+
+    def __init__(self, store: Any, log: Callable[[str], None]) -> None:
+        """`log` is called with every decision when it is first seen here."""
+        self._tell = log
+        self._log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=ManualClock()))
+        self._image = MetadataImage()
+
+    def image(self) -> MetadataImage:
+        """The cluster's metadata at this moment."""
+        for version, events in self._log.read_after(self._image.version):
+            replay_commit(self._image, version, events)
+            for line in _lines(events):
+                self._tell(f"version {version}: {line}")
+        return self._image
+
+
+def _lines(events: Sequence[Event]) -> Iterator[str]:
+    for event in events:
+        match event:
+            case PartitionChanged(registration=state):
+                yield (
+                    f"{event.topic}-{event.partition} led by {state.leader} in epoch "
+                    f"{state.leader_epoch} (partition epoch {state.partition_epoch}), isr {state.isr}, "
+                    f"elr {state.elr}, last known {state.last_known_elr}, "
+                    f"recovering {state.leader_recovery_state}"
+                )
+            case RegisterBroker():
+                yield f"registered {event.broker_id}, epoch before {event.previous_broker_epoch}"
+            case FenceBroker() | UnfenceBroker() | BrokerUnregistered():
+                yield f"{type(event).__name__} {event.broker_id}"
+            case ControllerChange():
+                yield f"controller {event.controller_id} epoch {event.controller_epoch}"
+            case _:
+                yield type(event).__name__
+
 
 PORT = 9092
 HOST = "host-"

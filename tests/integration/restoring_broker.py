@@ -1,3 +1,0 @@
-"""What several tests use: ."""
-
-from __future__ import annotations
