@@ -123,7 +123,7 @@ class Node(Parts):
         )
         self.keys = self.server.keys
         self._metrics_server = MetricsServer(self.metrics)
-        self.console = Console(self, self._dispatcher, self.metrics.net, config.console_host)
+        self.console = Console(self, self._dispatcher, self.metrics.net, config)
         self._executor = threads(DISK_THREADS_MAX, "disk")
         self._threads = threads
         self._ticking: asyncio.Task[None] | None = None
@@ -217,9 +217,9 @@ class Node(Parts):
         await self.replica_manager.start()
 
     def _open_metadata(self) -> MetadataLog:
-        self._store = store_of(self.config.lake_uri, self._open_lake)
-        table = DeltaLog(self._store, CLUSTER_METADATA, clock=self._lake_clock)
-        metadata_log = MetadataLog(self._store, log=table)
+        self.store = store_of(self.config.lake_uri, self._open_lake)
+        table = DeltaLog(self.store, CLUSTER_METADATA, clock=self._lake_clock)
+        metadata_log = MetadataLog(self.store, log=table)
         # Disks with something on them have a cluster: where the lake has none, it may be elsewhere (`_check_lake`).
         self.metadata = metadata_log.load(begins=self._has_empty_disks())
         if self.metadata.cluster_id is None and self._has_empty_disks():
@@ -229,7 +229,7 @@ class Node(Parts):
             log.info(
                 "lake.uri=%s held no cluster: a new, empty one begins in %s",
                 self.config.lake_uri,
-                self._store.uri(""),
+                self.store.uri(""),
             )
         elif self._serves_clients:
             self._lost_its_disks = (
@@ -331,7 +331,7 @@ class Node(Parts):
         self.member = ClusterMember(
             config,
             self.controller,
-            self._store,
+            self.store,
             lease_thread=self._threads(1, "lease"),
             clock=self.clock,
             network=self.network,
@@ -341,7 +341,7 @@ class Node(Parts):
         self.security = Security(
             config,
             self.metadata,
-            self._store,
+            self.store,
             node_id=config.node_id,
             executor=self._executor,
             new_uuid=new_uuid,

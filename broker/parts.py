@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.seams import Clock, Disk, Network
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.security import Security
+    from kafka_ds.delta.store.store import Store
 
 
 class Parts:
@@ -45,6 +46,7 @@ class Parts:
     failed: asyncio.Future[BaseException] | None
 
     metadata: MetadataImage
+    store: Store  # of the lake
     log_manager: LogManager
     replica_manager: ReplicaManager
     controller: ClusterDriver

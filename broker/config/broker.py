@@ -84,16 +84,22 @@ class BrokerConfig(ListenerConfig):
     )
     console_port: int | None = i32(
         None,
-        "The port of the web console, which anybody who reaches it may read; without it there is none. Not together "
-        "with authorizer.class.name.",
+        "The port of the web console; without it there is none. What it shows, and to whom, is what clients of "
+        "console.listener.name may know.",
         low=0,
         high=65535,
         ours=True,
     )
     console_host: str = string(
         "127.0.0.1",
-        "The address at which the web console listens; another one than a loopback address only where all listeners "
-        "are PLAINTEXT.",
+        "The address at which the web console listens; while console.listener.name is PLAINTEXT and another listener "
+        "is not, a loopback address.",
+        ours=True,
+    )
+    console_listener_name: str | None = string(
+        None,
+        "The listener whose TLS and users the web console has: with SSL or SASL_SSL it speaks HTTPS, with SASL one "
+        "logs in with name and password by PLAIN or SCRAM. Without it, the first of listeners.",
         ours=True,
     )
     log_format: str = string(
@@ -491,6 +497,11 @@ class BrokerConfig(ListenerConfig):
             or self.security_inter_broker_protocol
             or self.endpoints[0].name
         ).upper()
+
+    @property
+    def console_listener(self) -> str:
+        """The name of the listener by which the web console knows its readers."""
+        return (self.console_listener_name or self.endpoints[0].name).upper()
 
     @property
     def protocols(self) -> Mapping[str, str]:

@@ -271,19 +271,25 @@ def _check_listeners(config: BrokerConfig) -> None:
 
 
 def _check_console(config: BrokerConfig) -> None:
-    """The console asks nobody who they are: it shows nothing that a listener would keep from them."""
+    """The console shows nothing to those whom every listener would keep it from."""
     port, host = config.console_port, config.console_host
     if port is None:
         return
-    if config.authorizer_class_name:
+    name = config.console_listener
+    if name not in config.protocols:
+        raise ConfigError(f"console.listener.name={name} is none of listeners")
+    protocol = config.protocols[name]
+    others = set(config.protocols.values())
+    if protocol == "PLAINTEXT" and others != {"PLAINTEXT"} and not is_loopback(host):
         raise ConfigError(
-            f"console.port={port}: the console knows no ACLs, so it cannot be had together with "
-            f"authorizer.class.name={config.authorizer_class_name}"
+            f"console.host={host}: by the listener {name} the console has neither TLS nor passwords, so it must be at "
+            f"a loopback address while listeners={config.listeners} are not all PLAINTEXT: set console.listener.name"
         )
-    if set(config.protocols.values()) != {"PLAINTEXT"} and not is_loopback(host):
+    offered = cast("tuple[str, ...]", config.of_listener(name, ENABLED))
+    if protocol.startswith("SASL") and set(offered) <= {"OAUTHBEARER"}:
         raise ConfigError(
-            f"console.host={host}: the console has neither TLS nor passwords, so it must be at a loopback address "
-            f"while listeners={config.listeners} are not all PLAINTEXT"
+            f"console.port={port}: one logs in to the console by PLAIN or SCRAM, and {name} offers neither: set "
+            "console.listener.name"
         )
 
 

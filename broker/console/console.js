@@ -51,12 +51,22 @@ const some = (n, kind) => (n ? h("span", { class: kind }, number(n)) : "0");
 
 // -- asking -----------------------------------------------------------------------------------------
 
-async function ask(view, query) {
-  const answer = await fetch("api/" + view + (query ? "?" + new URLSearchParams(query) : ""));
+class LoginNeeded extends Error {}
+class Refused extends Error {}
+
+async function read(answer) {
   const content = await answer.json();
+  if (answer.status === 401) throw new LoginNeeded(content.error);
+  if (answer.status === 403) throw new Refused(content.error);
   if (!answer.ok) throw new Error(content.error || answer.statusText);
   return content;
 }
+const ask = async (view, query) => read(await fetch("api/" + view + (query ? "?" + new URLSearchParams(query) : "")));
+const post = async (path, content) => read(await fetch("api/" + path, {
+  method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(content),
+}));
+// What ACLs keep from this user is missing from a page that shows more than that.
+const allowed = (asked, instead) => asked.catch((error) => { if (error instanceof Refused) return instead; throw error; });
 
 function trouble(error) {
   const place = document.getElementById("trouble");
@@ -106,6 +116,7 @@ function chart(title, words, lines) {
 }
 
 function charts() {
+  if (!samples.length) return h("p", { class: "quiet" }, "ACLs do not let you see this broker's metrics.");
   const perSecond = (n) => brief(n) + "/s", ms = (n) => brief(n) + " ms", bytes = (n) => size(n) + "/s";
   return h("div", { class: "charts" },
     chart("Records from producers", perSecond, [
@@ -176,7 +187,7 @@ function messages(topic, partition) {
   const at = input("at", { placeholder: "offset, or 2026-01-31 12:00" });
   const limit = input("limit", { type: "number", min: 1, max: 500, value: 50 });
   let next = null;
-  async function read(offset) {
+  async function load(offset) {
     const query = { topic, partition, limit: limit.value || 50 };
     if (offset !== null) query.offset = offset;
     else if (from.value === "offset") query.offset = at.value;
@@ -200,7 +211,7 @@ function messages(topic, partition) {
           h("div", {}, name + ": ", bytesText(value, as.value))) },
       ], found.records, "No records there."));
   }
-  const go = (offset) => read(offset).then(() => trouble(null), trouble);
+  const go = (offset) => load(offset).then(() => trouble(null), failed);
   const form = h("form", { on: { submit: (event) => { event.preventDefault(); go(null); } } },
     h("label", {}, "From", from), h("label", {}, "At", at), h("label", {}, "Records", limit),
     h("label", {}, "Bytes as", as), h("button", { id: "read" }, "Read"),
@@ -256,8 +267,9 @@ const pages = {
       ], await ask("topics"), "There are no topics yet.")];
   },
   async topic(name) {
-    const topic = await ask("topic", { topic: name });
+    const [topic, commits] = await Promise.all([ask("topic", { topic: name }), ask("history", { topic: name })]);
     return [h("h1", {}, topic.name), h("p", { class: "quiet" }, "Topic id ", h("code", {}, topic.id)),
+      h("h2", {}, "Partitions"),
       table([
         { title: "Partition", show: (p) => link(String(p.partition), "partition", name, p.partition) },
         { title: "Leader", show: (p) => (p.leader < 0 ? h("span", { class: "bad" }, "none") : p.leader) },
@@ -269,7 +281,20 @@ const pages = {
         { title: "Log end", n: true, show: (p) => number(p.log_end_offset) },
         { title: "Local", n: true, show: (p) => size(p.local_bytes) },
         { title: "In the lake", n: true, show: (p) => size(p.lake_bytes) },
-      ], topic.partitions), settings(topic.settings)];
+      ], topic.partitions),
+      h("h2", {}, "History of its table"),
+      table([
+        { title: "Version", n: true, show: (c) => number(c.version) },
+        { title: "Time (UTC)", show: (c) => (c.timestamp === null ? "–" : time(c.timestamp)) },
+        { title: "Operation", show: (c) => c.operation || "–" },
+        { title: "Rows", n: true, show: (c) => number(c.rows) },
+        { title: "Files added", n: true, show: (c) => number(c.files_added) },
+        { title: "Bytes added", n: true, show: (c) => (c.files_added ? size(c.bytes_added) : "–") },
+        { title: "Files removed", n: true, show: (c) => number(c.files_removed) },
+        { title: "Parameters", class: "mono", show: (c) => Object.entries(c.parameters || {})
+          .map(([key, value]) => `${key}=${value}`).join("\n") || "–" },
+      ], commits, "There is no table yet: it begins with the first segment that is copied."),
+      topic.settings === null ? h("p", { class: "quiet" }, "ACLs do not let you see its settings.") : settings(topic.settings)];
   },
   async partition(topic, partition) {
     const p = await ask("partition", { topic, partition });
@@ -287,6 +312,7 @@ const pages = {
         { title: "State", show: (g) => g.state }, { title: "Protocol", show: (g) => g.type },
         { title: "Partitions", n: true, show: (g) => number(g.partitions) },
         { title: "Lag", n: true, show: (g) => number(g.lag) },
+        { title: "Of it in the lake", n: true, show: (g) => number(g.lag_in_lake) },
       ], await ask("groups"), "This broker coordinates no groups.")];
   },
   async group(id) {
@@ -298,6 +324,7 @@ const pages = {
         { title: "Committed", n: true, show: (o) => number(o.committed_offset) },
         { title: "End", n: true, show: (o) => number(o.end_offset) },
         { title: "Lag", n: true, show: (o) => number(o.lag) },
+        { title: "Of it in the lake", n: true, show: (o) => number(o.lag_in_lake) },
       ], group.offsets, "No committed offsets."),
       h("h2", {}, "Members"), table([
         { title: "Client", class: "wide", show: (m) => m.client_id }, { title: "Host", show: (m) => m.host },
@@ -310,6 +337,50 @@ const pages = {
 };
 const live = new Set(["overview", "partition", "groups", "group", "topics"]);
 
+
+// -- who looks --------------------------------------------------------------------------------------
+
+function login() {
+  clearInterval(polling);
+  ++shown;
+  cluster = null;
+  samples.length = 0;
+  document.body.classList.add("out");
+  const user = h("input", { name: "user", autocomplete: "username", required: true });
+  const password = h("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
+  const button = h("button", { class: "main" }, "Log in");
+  async function enter(event) {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      await post("login", { user: user.value, password: password.value });
+      begin();
+    } catch (error) {
+      trouble(error);
+      password.value = "";
+    }
+    button.disabled = false;
+  }
+  main.replaceChildren(h("form", { id: "login", on: { submit: enter } }, h("h1", {}, "Log in"),
+    h("p", { class: "quiet" }, "With the name and password of a Kafka client (SASL)."),
+    h("label", {}, "User", user), h("label", {}, "Password", password), button));
+  user.focus();
+}
+
+function whose() {
+  const leave = () => post("logout", {}).then(login, trouble);
+  document.getElementById("whose").replaceChildren(
+    `broker ${cluster.node_id} · version ${cluster.version}`,
+    ...(cluster.user ? [" · " + cluster.user + " ", h("button", { id: "logout", on: { click: leave } }, "Log out")] : []));
+}
+
+// -- showing ----------------------------------------------------------------------------------------
+
+function failed(error) {
+  if (error instanceof LoginNeeded) login();
+  else trouble(error);
+}
+
 async function show(isAgain) {
   const turn = ++shown;
   const [page, ...rest] = (location.hash || "#/overview").slice(2).split("/").map(decodeURIComponent);
@@ -320,7 +391,7 @@ async function show(isAgain) {
     main.replaceChildren(...nodes);
     trouble(null);
   } catch (error) {
-    if (turn === shown) trouble(error);
+    if (turn === shown) failed(error);
   }
   for (const each of document.querySelectorAll("nav a")) {
     const its = { topic: "topics", partition: "topics", group: "groups" }[page] || page;
@@ -331,13 +402,13 @@ async function show(isAgain) {
 async function poll() {
   if (document.hidden) return;
   try {
-    const [sample, found] = await Promise.all([ask("metrics"), ask("cluster")]);
-    samples.push(sample);
+    const [sample, found] = await Promise.all([allowed(ask("metrics"), null), ask("cluster")]);
+    if (sample) samples.push(sample);
     if (samples.length > SAMPLES_MAX) samples.shift();
     cluster = found;
-    document.getElementById("whose").textContent = `broker ${cluster.node_id} · version ${cluster.version}`;
+    whose();
   } catch (error) {
-    trouble(error);
+    failed(error);
     return;
   }
   const page = (location.hash || "#/overview").slice(2).split("/")[0];
@@ -345,6 +416,15 @@ async function poll() {
   if (live.has(page) && !isReading) await show(true);
 }
 
+let polling = 0;
+async function begin() {
+  await poll();
+  if (!cluster) return;
+  document.body.classList.remove("out");
+  clearInterval(polling);
+  polling = setInterval(poll, POLL_MS);
+  await show(false);
+}
+
 addEventListener("hashchange", () => { if (cluster) show(false); });
-poll().then(() => { if (cluster) show(false); });
-setInterval(poll, POLL_MS);
+begin();

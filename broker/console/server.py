@@ -1,8 +1,9 @@
 """Shell: the web console: one page, its style and script, and what they ask for as JSON below /api/.
 
-Rules of this file: it reads and changes nothing (GET alone gets this far). The Host header must name this machine as
-an operator would, so that no foreign page reaches it by a name of its own (DNS rebinding); the Content-Security-Policy
-lets the page load nothing but its own files, as what it shows, records above all, may be written by an enemy.
+Rules of this file: it reads and changes nothing; only login and logout come by POST, as JSON, which no form of another
+site sends. The Host header must name this machine as an operator would, so that no foreign page reaches it by a name of
+its own (DNS rebinding); the Content-Security-Policy lets the page load nothing but its own files, as what it shows,
+records above all, may be written by an enemy.
 """
 
 from __future__ import annotations
@@ -15,19 +16,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from broker.console.logins import LoginFailed, LoginNeeded, Logins
 from broker.console.views import NotShown, Views
+from broker.registry import RequestContext
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
 from broker.server.server import own_host
+from kafka_ds.protocol.frame import RequestHeader
 
 if TYPE_CHECKING:
+    from broker.config.loader import BrokerConfig
     from broker.parts import Parts
     from broker.registry import Dispatching
     from broker.seams import Network
+    from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.metrics import NetMetrics
 
 log = logging.getLogger(__name__)
 
 QUERY_FIELDS_MAX = 16
+CLIENT_ID = "console"
+_POSTS = frozenset({"/api/login", "/api/logout"})
 _FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/console.css": ("console.css", "text/css; charset=utf-8"),
@@ -49,11 +57,22 @@ _HEADERS = {
 class Console:
     """Serves the console of one broker."""
 
-    def __init__(self, node: Parts, dispatcher: Dispatching, net: NetMetrics, host: str) -> None:
+    def __init__(
+        self, node: Parts, dispatcher: Dispatching, net: NetMetrics, config: BrokerConfig
+    ) -> None:
+        self._node = node
+        self._dispatcher = dispatcher
         self._views = Views(node, dispatcher, net)
-        self._host = host
-        self._names = {"localhost", host.lower(), own_host().lower()} - {""}
-        self._server = HttpServer(self._answer)
+        self._host, self._listener = config.console_host, config.console_listener
+        advertised = {each.host.lower() for each in config.advertised_endpoints}
+        self._names = {"localhost", self._host.lower(), own_host().lower(), *advertised} - {""}
+        self._logins = Logins(
+            f"kafka-ds-{config.node_id}",
+            net,
+            node.clock.now_ms,
+            config.connection_failed_authentication_delay_ms,
+        )
+        self._server = HttpServer(self._answer, takes_posts=True)
         self._files: dict[str, HttpResponse] = {}
 
     def bind(self, network: Network, port: int) -> None:
@@ -69,11 +88,18 @@ class Console:
         """Where it listens, if it does."""
         return self._server.address
 
+    @property
+    def _security(self) -> ListenerSecurity | None:
+        return self._node.keys.of(self._listener)
+
     async def serve(self) -> None:
         """Begins to accept."""
-        await self._server.serve()
+        security = self._security
+        uses_tls = security is not None and security.uses_tls
+        await self._server.serve((lambda: self._security.context) if uses_tls else None)  # type: ignore[union-attr]
         if self.address is not None:
-            log.info("the console is at http://%s:%d/", *self.address)
+            scheme = "https" if uses_tls else "http"
+            log.info("the console is at %s://%s:%d/", scheme, *self.address)
 
     async def stop(self) -> None:
         """Accepts nobody any more."""
@@ -83,22 +109,64 @@ class Console:
         if not self._is_meant(request.headers.get("host", "")):
             told = "this name is not the console's: use console.host, localhost or an address"
             return await _json({"error": told}, "421 Misdirected Request")
+        if request.method == "POST":
+            return await self._posted(request)
         found = self._files.get(request.path)
         if found is not None:
             return found
+        try:
+            return await _json(await self._viewed(request))
+        except NotShown as error:
+            return await _json({"error": str(error)}, error.status)
+        except LoginNeeded:
+            return await _json({"error": "log in"}, "401 Unauthorized")
+        except LoginFailed as error:
+            return await _json({"error": str(error)}, "403 Forbidden")
+
+    async def _viewed(self, request: HttpRequest) -> Any:
+        """Raises NotShown, LoginNeeded, LoginFailed."""
         view = self._views.by_path.get(request.path.removeprefix("/api/"))
         if view is None or not request.path.startswith("/api/"):
-            return await _json({"error": f"{request.path} is not here"}, "404 Not Found")
+            raise NotShown(f"{request.path} is not here")
         try:
             pairs = parse_qsl(request.query, max_num_fields=QUERY_FIELDS_MAX)
         except ValueError as error:
+            raise NotShown(f"the query is not understood: {error}", "400 Bad Request") from None
+        principal = self._logins.principal_of(request, self._security)
+        asking = RequestContext(
+            RequestHeader(0, 0, 0, CLIENT_ID),
+            request.client_host,
+            self._listener,
+            self._node,
+            principal,
+            dispatcher=self._dispatcher,
+        )
+        return await view(dict(pairs), asking)
+
+    async def _posted(self, request: HttpRequest) -> HttpResponse:
+        """A login or a logout."""
+        security, headers = self._security, request.headers
+        if security is None or not security.uses_sasl or request.path not in _POSTS:
+            return await _json({"error": f"{request.path} takes no POST"}, "405 Method Not Allowed")
+        origin = headers.get("origin", "")
+        is_own = not origin or origin.partition("://")[2] == headers["host"]
+        if not is_own or headers.get("content-type") != "application/json":
             return await _json(
-                {"error": f"the query is not understood: {error}"}, "400 Bad Request"
+                {"error": "only the console's own page may do this"}, "403 Forbidden"
             )
+        if request.path == "/api/logout":
+            cookie = self._logins.log_out(request, security)
+            return await _json({}, cookie=cookie)
         try:
-            return await _json(await view(dict(pairs)))
-        except NotShown as error:
-            return await _json({"error": str(error)}, error.status)
+            given = json.loads(request.body)
+            user, password = str(given["user"]), str(given["password"])
+        except (ValueError, KeyError, TypeError):
+            return await _json({"error": "user and password are needed"}, "400 Bad Request")
+        try:
+            cookie = await self._logins.log_in(user, password, security)
+        except LoginFailed as error:
+            return await _json({"error": str(error)}, "403 Forbidden")
+        return await _json({"user": user}, cookie=cookie)
 
     def _is_meant(self, host: str) -> bool:
         """Whether a browser asks for this machine by an address or by its own name."""
@@ -114,11 +182,12 @@ class Console:
         return True
 
 
-async def _json(content: Any, status: str = "200 OK") -> HttpResponse:
+async def _json(content: Any, status: str = "200 OK", *, cookie: str | None = None) -> HttpResponse:
     """In a thread: a cluster may have many thousands of partitions."""
 
     def work() -> bytes:
         return json.dumps(content, separators=(",", ":")).encode()
 
     body = await asyncio.get_running_loop().run_in_executor(None, work)
-    return HttpResponse(status=status, body=body, content_type="application/json", headers=_HEADERS)
+    headers = _HEADERS if cookie is None else {**_HEADERS, "Set-Cookie": cookie}
+    return HttpResponse(status=status, body=body, content_type="application/json", headers=headers)

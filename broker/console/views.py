@@ -1,8 +1,9 @@
 """Shell: what the console shows, as values for JSON.
 
-Rules of this file: it asks this broker's own handlers, or reads the state that they read, and changes nothing. Offsets,
-sizes and lag are those of replicas on this broker, groups those that it coordinates: what others know is null here, not
-zero. Long walks let clients through.
+Rules of this file: it asks this broker's own handlers in the name of whoever looks, or reads the state that they read,
+and changes nothing. What is read has the ACLs of the API that tells the same: cluster and sizes DESCRIBE on the
+cluster, topics DESCRIBE, records READ. Offsets, sizes and lag are those of replicas on this broker, groups those that
+it coordinates: what others know is null here, not zero. Long walks let clients through.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.config.describe import ConfigSource
 from broker.console.records import RECORDS_MAX, rows_of
+from broker.console.table_history import history
 from broker.log.values import READ_COMMITTED
+from broker.metadata.acls import AclOperation, ResourceType
+from broker.principal import ANONYMOUS
+from broker.security.authorization.permissions import may, sees
 from broker.server.local_request import handle_locally
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
@@ -35,13 +40,14 @@ from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from kafka_ds.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import CorruptRecord
+from kafka_ds.topic.names import topic_table
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
     from broker.metadata.events import PartitionRegistration
     from broker.metadata.image import TopicImage
     from broker.parts import Parts
-    from broker.registry import Dispatching
+    from broker.registry import Dispatching, RequestContext
     from broker.replica.follower.followed import FollowedPartition
     from broker.replica.leader.hosted import HostedPartition
     from broker.server.metrics import NetMetrics
@@ -54,6 +60,15 @@ READERS_MAX = 1
 # A read from the lake that takes longer than remote.fetch.max.wait.ms has no records, and goes on for the next one.
 COLD_TRIES_MAX = 12
 NUMBER_MAX = 2**63 - 1
+HISTORY_SHOWN = 20
+HISTORY_MAX = 100
+_REFUSALS = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 
 Query: TypeAlias = Mapping[str, str]
 Row: TypeAlias = dict[str, Any]
@@ -75,11 +90,12 @@ class Views:
         self._dispatcher = dispatcher
         self._net = net
         self._readers = asyncio.Semaphore(READERS_MAX)
-        self.by_path: Mapping[str, Callable[[Query], Awaitable[Any]]] = {
+        self.by_path: Mapping[str, Callable[[Query, RequestContext], Awaitable[Any]]] = {
             "cluster": self._cluster,
             "topics": self._topics,
             "topic": self._topic,
             "partition": self._partition,
+            "history": self._history,
             "records": self._records,
             "groups": self._groups,
             "group": self._group,
@@ -87,21 +103,23 @@ class Views:
             "metrics": self._metrics,
         }
 
-    async def _ask(self, request: Any) -> Any:
-        return await handle_locally(self._node, self._dispatcher, request)
+    async def _ask(self, asking: RequestContext, request: Any) -> Any:
+        return await handle_locally(self._node, self._dispatcher, request, asking)
 
     # -- cluster ------------------------------------------------------------------------------
 
-    async def _cluster(self, query: Query) -> Row:
+    async def _cluster(self, query: Query, asking: RequestContext) -> Row:
         image = self._node.metadata
+        topics = [each for each in image.topics.values() if sees(asking, each.name)]
         return {
+            "user": str(asking.principal) if asking.principal != ANONYMOUS else None,
             "cluster_id": image.cluster_id,
             "version": VERSION,
             "node_id": self._node.config.node_id,
             "controller_id": image.controller_id,
             "metadata_version": image.version,
-            "topics": len(image.topics),
-            "partitions": sum(len(each.partitions) for each in image.topics.values()),
+            "topics": len(topics),
+            "partitions": sum(len(each.partitions) for each in topics),
             "brokers": [
                 {
                     "id": each.broker_id,
@@ -115,8 +133,10 @@ class Views:
             ],
         }
 
-    async def _metrics(self, query: Query) -> Row:
+    async def _metrics(self, query: Query, asking: RequestContext) -> Row:
         """Totals, of which the page makes rates."""
+        if not may(asking, AclOperation.DESCRIBE):
+            raise _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         net = self._net
         counters = {
             metric.name: value
@@ -141,15 +161,15 @@ class Views:
             },
         }
 
-    async def _settings(self, query: Query) -> list[Row]:
-        return await self._configs(BROKER_RESOURCE, str(self._node.config.node_id))
+    async def _settings(self, query: Query, asking: RequestContext) -> list[Row]:
+        return await self._configs(asking, BROKER_RESOURCE, str(self._node.config.node_id))
 
-    async def _configs(self, kind: int, name: str) -> list[Row]:
+    async def _configs(self, asking: RequestContext, kind: int, name: str) -> list[Row]:
         resource = DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource], include_documentation=True)
-        (result,) = (await self._ask(request)).results
+        (result,) = (await self._ask(asking, request)).results
         _check(result.error_code)
         return [
             {
@@ -165,16 +185,18 @@ class Views:
 
     # -- topics -------------------------------------------------------------------------------
 
-    async def _topics(self, query: Query) -> list[Row]:
+    async def _topics(self, query: Query, asking: RequestContext) -> list[Row]:
         rows, walked = [], 0
         for topic in sorted(self._node.metadata.topics.values(), key=lambda each: each.name):
+            if not sees(asking, topic.name):
+                continue
             if walked >= PARTITIONS_AT_ONCE:
                 walked = 0
                 await asyncio.sleep(0)
             walked += len(topic.partitions)
             partitions = list(topic.partitions.items())
             registered = [each for _, each in partitions]
-            here = [self._replica_row(topic.name, number) for number, _ in partitions]
+            here = [self._replica_row(asking, topic.name, number) for number, _ in partitions]
             rows.append(
                 {
                     "name": topic.name,
@@ -191,11 +213,13 @@ class Views:
             )
         return rows
 
-    async def _topic(self, query: Query) -> Row:
-        topic = self._topic_of(query)
+    async def _topic(self, query: Query, asking: RequestContext) -> Row:
+        topic = self._topic_of(query, asking)
         rows = []
         for number, registration in sorted(topic.partitions.items()):
-            rows.append(_registered(number, registration) | self._replica_row(topic.name, number))
+            rows.append(
+                _registered(number, registration) | self._replica_row(asking, topic.name, number)
+            )
             if len(rows) % PARTITIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)
         return {
@@ -203,44 +227,71 @@ class Views:
             "id": uuid_text(topic.topic_id),
             "is_internal": topic.is_internal,
             "partitions": rows,
-            "settings": await self._configs(TOPIC_RESOURCE, topic.name),
+            "settings": await self._settings_if_allowed(asking, topic.name),
         }
 
-    def _topic_of(self, query: Query) -> TopicImage:
+    async def _settings_if_allowed(self, asking: RequestContext, topic: str) -> list[Row] | None:
+        try:
+            return await self._configs(asking, TOPIC_RESOURCE, topic)
+        except NotShown:
+            return None
+
+    def _topic_of(self, query: Query, asking: RequestContext) -> TopicImage:
         name = query.get("topic", "")
+        if not may(asking, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            raise _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         topic = self._node.metadata.topics.get(name)
         if topic is None:
             raise NotShown(f"there is no topic {name}")
         return topic
 
-    def _replica_row(self, topic: str, number: int) -> Row:
+    def _replica_row(self, asking: RequestContext, topic: str, number: int) -> Row:
         """What a replica on this broker knows; nothing where there is none."""
         replica = self._node.replica_manager.replica(topic, number)
         if replica is None:
             return {}
         log, tier = replica.log, self._node.tier
+        shows_sizes = may(asking, AclOperation.DESCRIBE, is_told=False)  # as DescribeLogDirs does
         holding = tier.metrics.holdings.get((topic, number)) if tier is not None else None
-        is_tiered = log.config.remote_storage_enable
-        # What is copied; followers know only what was looked at since, up to a minute later.
-        tiered_end = tier.tiered_end(log.topic_id, number) if tier is not None else None
-        if tiered_end is None:
-            tiered_end = log.highest_offset_in_remote_storage
+        _, tiered_end = self._tiered(replica)
         return {
             "log_start_offset": log.log_start_offset,
             "local_log_start_offset": log.local_log_start_offset,
             "last_stable_offset": replica.last_stable_offset(),
             "high_watermark": replica.high_watermark,
             "log_end_offset": log.log_end_offset,
-            "tiered_end": tiered_end if is_tiered else None,
-            "local_bytes": log.size_bytes,
-            "lake_bytes": holding.size_bytes if holding is not None else None,
+            "tiered_end": tiered_end,
+            "local_bytes": log.size_bytes if shows_sizes else None,
+            "lake_bytes": holding.size_bytes if holding is not None and shows_sizes else None,
             "lake_segments": holding.segments if holding is not None else None,
         }
 
+    def _tiered(self, replica: HostedPartition | FollowedPartition) -> tuple[int, int | None]:
+        """The log start, and the last offset that is in the lake; None for a topic that is not tiered."""
+        log, tier = replica.log, self._node.tier
+        if not log.config.remote_storage_enable:
+            return log.log_start_offset, None
+        # What is copied; followers know only what was looked at since, up to a minute later.
+        end = tier.tiered_end(log.topic_id, log.partition) if tier is not None else None
+        return log.log_start_offset, log.highest_offset_in_remote_storage if end is None else end
+
+    async def _history(self, query: Query, asking: RequestContext) -> list[Row]:
+        """The newest commits of a topic's table, the newest first."""
+        topic = self._topic_of(query, asking)
+        limit = min(max(_number(query, "limit", HISTORY_SHOWN), 1), HISTORY_MAX)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                None, history, self._node.store, topic_table(topic.name), limit
+            )
+        except OSError as error:
+            raise NotShown(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
+
     # -- one partition ------------------------------------------------------------------------
 
-    def _replica(self, query: Query) -> tuple[TopicImage, int, HostedPartition | FollowedPartition]:
-        topic, number = self._topic_of(query), _number(query, "partition", 0)
+    def _replica(
+        self, query: Query, asking: RequestContext
+    ) -> tuple[TopicImage, int, HostedPartition | FollowedPartition]:
+        topic, number = self._topic_of(query, asking), _number(query, "partition", 0)
         registration = topic.partitions.get(number)
         if registration is None:
             raise NotShown(f"{topic.name} has no partition {number}")
@@ -252,10 +303,10 @@ class Views:
             )
         return topic, number, replica
 
-    async def _partition(self, query: Query) -> Row:
-        topic, number, replica = self._replica(query)
+    async def _partition(self, query: Query, asking: RequestContext) -> Row:
+        topic, number, replica = self._replica(query, asking)
         segments = list(replica.log.segments.all)
-        row = self._replica_row(topic.name, number)
+        row = self._replica_row(asking, topic.name, number)
         tier, end = self._node.tier, row["tiered_end"]
         gaps = tier.missing_of(topic.topic_id, number) if tier is not None else []
         start = row["log_start_offset"]
@@ -277,27 +328,29 @@ class Views:
             "gaps": [list(gap) for gap in gaps],
         }
 
-    async def _records(self, query: Query) -> Row:
+    async def _records(self, query: Query, asking: RequestContext) -> Row:
         """Committed records from an offset or a time on; without either the newest."""
-        topic, number, replica = self._replica(query)
+        topic, number, replica = self._replica(query, asking)
         limit = count = min(max(_number(query, "limit", 50), 1), RECORDS_MAX)
         start, end = replica.log.log_start_offset, replica.last_stable_offset()
         is_newest = not ("timestamp" in query or "offset" in query)
         if is_newest:
             offset = end - count
         elif "timestamp" in query:
-            found = await self._offset_at(topic.name, number, _number(query, "timestamp", 0))
+            found = await self._offset_at(
+                asking, topic.name, number, _number(query, "timestamp", 0)
+            )
             offset = end if found < 0 else found
         else:
             offset = _number(query, "offset", 0)
         offset = min(max(offset, start), end)
         async with self._readers:
-            rows, next_offset = await self._read(topic, number, offset, limit)
+            rows, next_offset = await self._read(asking, topic, number, offset, limit)
             while is_newest and next_offset < end and count > 1:
                 # They are too large for one fetch: rather fewer than not the last ones.
                 count //= 2
                 offset = max(end - count, start)
-                rows, next_offset = await self._read(topic, number, offset, limit)
+                rows, next_offset = await self._read(asking, topic, number, offset, limit)
         return {
             "offset": offset,
             "next_offset": next_offset,
@@ -306,7 +359,9 @@ class Views:
             "records": rows,
         }
 
-    async def _offset_at(self, topic: str, number: int, timestamp_ms: int) -> int:
+    async def _offset_at(
+        self, asking: RequestContext, topic: str, number: int, timestamp_ms: int
+    ) -> int:
 
         wanted = ListOffsetsPartition(partition_index=number, timestamp=timestamp_ms)
         request = ListOffsetsRequest(
@@ -314,19 +369,19 @@ class Views:
             isolation_level=READ_COMMITTED,
             topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
         )
-        (answer,) = (await self._ask(request)).topics[0].partitions
+        (answer,) = (await self._ask(asking, request)).topics[0].partitions
         _check(answer.error_code)
         offset: int = answer.offset
         return offset
 
     async def _read(
-        self, topic: TopicImage, number: int, offset: int, limit: int
+        self, asking: RequestContext, topic: TopicImage, number: int, offset: int, limit: int
     ) -> tuple[list[Row], int]:
-        data = await self._fetch(topic, number, offset)
+        data = await self._fetch(asking, topic, number, offset)
         for _ in range(COLD_TRIES_MAX):
             if data.records or offset >= data.last_stable_offset:
                 break
-            data = await self._fetch(topic, number, offset)
+            data = await self._fetch(asking, topic, number, offset)
         else:
             raise NotShown("the lake takes long: try again", "503 Service Unavailable")
         try:
@@ -336,7 +391,9 @@ class Views:
         except CorruptRecord as error:
             raise NotShown(f"the records cannot be read: {error}", "502 Bad Gateway") from error
 
-    async def _fetch(self, topic: TopicImage, number: int, offset: int) -> Any:
+    async def _fetch(
+        self, asking: RequestContext, topic: TopicImage, number: int, offset: int
+    ) -> Any:
         wanted = FetchPartition(
             partition=number, fetch_offset=offset, partition_max_bytes=FETCH_BYTES_MAX
         )
@@ -347,7 +404,7 @@ class Views:
             isolation_level=READ_COMMITTED,
             topics=[FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[wanted])],
         )
-        answer = await self._ask(request)
+        answer = await self._ask(asking, request)
         _check(answer.error_code)
         (data,) = answer.responses[0].partitions
         _check(data.error_code)
@@ -355,11 +412,11 @@ class Views:
 
     # -- groups -------------------------------------------------------------------------------
 
-    async def _groups(self, query: Query) -> list[Row]:
-        answer = await self._ask(ListGroupsRequest())
+    async def _groups(self, query: Query, asking: RequestContext) -> list[Row]:
+        answer = await self._ask(asking, ListGroupsRequest())
         _check(answer.error_code)
         groups = sorted(answer.groups, key=lambda each: each.group_id)
-        offsets = await self._offsets([each.group_id for each in groups])
+        offsets = await self._offsets(asking, [each.group_id for each in groups])
         return [
             {
                 "id": each.group_id,
@@ -367,20 +424,23 @@ class Views:
                 "type": each.group_type,
                 "partitions": len(offsets[each.group_id]),
                 "lag": _sum(row["lag"] for row in offsets[each.group_id]),
+                "lag_in_lake": _sum(row["lag_in_lake"] for row in offsets[each.group_id]),
             }
             for each in groups
         ]
 
-    async def _group(self, query: Query) -> Row:
+    async def _group(self, query: Query, asking: RequestContext) -> Row:
         group_id = query.get("group", "")
-        listed = {each.group_id: each for each in (await self._ask(ListGroupsRequest())).groups}
+        listed = {
+            each.group_id: each for each in (await self._ask(asking, ListGroupsRequest())).groups
+        }
         if group_id not in listed:
             raise NotShown(f"this broker coordinates no group {group_id}")
         found = listed[group_id]
         if found.group_type.lower() == "consumer":
-            answer = await self._ask(ConsumerGroupDescribeRequest(group_ids=[group_id]))
+            answer = await self._ask(asking, ConsumerGroupDescribeRequest(group_ids=[group_id]))
         else:
-            answer = await self._ask(DescribeGroupsRequest(groups=[group_id]))
+            answer = await self._ask(asking, DescribeGroupsRequest(groups=[group_id]))
         return {
             "id": group_id,
             "state": found.group_state,
@@ -389,15 +449,15 @@ class Views:
                 {"id": each.member_id, "client_id": each.client_id, "host": each.client_host}
                 for each in answer.groups[0].members
             ],
-            "offsets": (await self._offsets([group_id]))[group_id],
+            "offsets": (await self._offsets(asking, [group_id]))[group_id],
         }
 
-    async def _offsets(self, group_ids: list[str]) -> dict[str, list[Row]]:
+    async def _offsets(self, asking: RequestContext, group_ids: list[str]) -> dict[str, list[Row]]:
         """What each group has committed, and how far that is behind the last stable offset here."""
         if not group_ids:
             return {}
         wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids]
-        answer = await self._ask(OffsetFetchRequest(groups=wanted))
+        answer = await self._ask(asking, OffsetFetchRequest(groups=wanted))
         names = {id_: each.name for id_, each in self._node.metadata.topics_by_id.items()}
         found: dict[str, list[Row]] = {}
         for group in answer.groups:
@@ -416,12 +476,15 @@ class Views:
     def _lag_row(self, topic: str, number: int, committed: int) -> Row:
         replica = self._node.replica_manager.replica(topic, number)
         end = replica.last_stable_offset() if replica is not None else None
+        start, tiered_end = self._tiered(replica) if replica is not None else (0, None)
+        in_lake = None if tiered_end is None else max(0, tiered_end + 1 - max(committed, start))
         return {
             "topic": topic,
             "partition": number,
             "committed_offset": committed,
             "end_offset": end,
             "lag": max(0, end - committed) if end is not None else None,
+            "lag_in_lake": in_lake,
         }
 
 
@@ -458,6 +521,12 @@ def _sum(values: Any) -> int | None:
     return sum(known) if known else None
 
 
+def _refused(code: ErrorCode) -> NotShown:
+    return NotShown(f"ACLs do not let you see this ({code.name})", "403 Forbidden")
+
+
 def _check(code: int) -> None:
+    if code in _REFUSALS:
+        raise _refused(ErrorCode(code))
     if code:
         raise NotShown(f"the broker answers {ErrorCode(code).name}", "502 Bad Gateway")

@@ -1,21 +1,25 @@
 """Shell: the little of HTTP that metrics and console need.
 
-Rules of this file: one request a connection, answered and closed; anything but GET and HEAD is refused, a request of
-more than REQUEST_BYTES_MAX is cut off, and so is a connection above EXCHANGES_MAX. It lives in the broker's event
-loop, where alone its state may be read; an answer that takes long gives way to clients by itself.
+Rules of this file: one request a connection, answered and closed; anything but GET and HEAD is refused, and POST where
+it is not asked for. A request of more than REQUEST_BYTES_MAX, its body included, is cut off, and so is a connection
+above EXCHANGES_MAX, which has REQUEST_SECONDS_MAX for TLS and request each. It lives in the broker's event loop, where
+alone its state may be read; an answer that takes long gives way to clients by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from broker.seams import BoundListener, Network
 from broker.server.server import bind
+from broker.transport.addresses import one_text
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +36,11 @@ class HttpRequest:
     path: str
     query: str
     headers: Mapping[str, str]
+    method: str = "GET"
+    body: bytes = b""
+    client_host: str = ""
+    certificate: Mapping[str, Any] | None = None
+    """The client's, where TLS has asked for one and it is good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +57,14 @@ Answer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    """Serves GET on a port of its own."""
+    """Serves GET on a port of its own, and POST if it `takes_posts`."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, *, takes_posts: bool = False) -> None:
         self.answer = answer
+        self.methods = ("GET", "HEAD", "POST") if takes_posts else ("GET", "HEAD")
         self.exchanges = 0
         self._listener: BoundListener | None = None
+        self._shaking_hands: set[asyncio.Task[None]] = set()
 
     def bind(self, network: Network, host: str, port: int, setting: str) -> None:
         """Takes the port, which `setting` asks for."""
@@ -64,15 +75,40 @@ class HttpServer:
         """Where it listens, if it does."""
         return self._listener.address if self._listener is not None else None
 
-    async def serve(self) -> None:
-        """Begins to accept, if it has a port."""
-        if self._listener is not None:
+    async def serve(self, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
+        """Begins to accept, if it has a port; `tls` gives the context of a connection that begins."""
+        if self._listener is None:
+            return
+        if tls is None:
             await self._listener.serve(partial(_Exchange, self), backlog=16)
+        else:
+            await self._listener.accept(partial(self._begin_tls, tls), backlog=16)
+
+    def _begin_tls(self, tls: Callable[[], ssl.SSLContext], accepted: socket.socket) -> None:
+        if self.exchanges + len(self._shaking_hands) >= EXCHANGES_MAX:
+            accepted.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._shake_hands(tls(), accepted))
+        self._shaking_hands.add(task)
+        task.add_done_callback(self._shaking_hands.discard)
+
+    async def _shake_hands(self, context: ssl.SSLContext, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                partial(_Exchange, self),
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=REQUEST_SECONDS_MAX,
+            )
+        except OSError as error:  # browsers hang up on certificates that they do not know
+            log.debug("no TLS with a browser: %s", error)
 
     async def stop(self) -> None:
         """Accepts nobody any more."""
         if self._listener is not None:
             await self._listener.close()
+        for task in self._shaking_hands:
+            task.cancel()
 
 
 class _Exchange(asyncio.Protocol):
@@ -104,30 +140,50 @@ class _Exchange(asyncio.Protocol):
         if self._answering is not None:
             return
         self._received += data
-        if b"\r\n\r\n" in self._received or b"\n\n" in self._received:
-            self._answering = asyncio.get_running_loop().create_task(self._answer())
-        elif len(self._received) > REQUEST_BYTES_MAX:
+        if len(self._received) > REQUEST_BYTES_MAX:
             self._reply(HttpResponse(status="431 Request Header Fields Too Large"))
+            return
+        head, end, body = self._received.partition(b"\r\n\r\n")
+        if not end:
+            head, end, body = self._received.partition(b"\n\n")
+        if not end:
+            return
+        request = self._parsed(bytes(head), bytes(body))
+        if request.method not in self._server.methods:
+            self._reply(HttpResponse(status="405 Method Not Allowed"))
+            return
+        length = request.headers.get("content-length", "0")
+        if not length.isdigit() or len(length) > 6:
+            self._reply(HttpResponse(status="400 Bad Request"))
+        elif len(body) >= int(length):
+            self._answering = asyncio.get_running_loop().create_task(self._answer(request))
 
-    async def _answer(self) -> None:
-        first, *rest = bytes(self._received).decode("latin-1").split("\n")
+    def _parsed(self, head: bytes, body: bytes) -> HttpRequest:
+        first, *rest = head.decode("latin-1").split("\n")
         method, _, target = first.partition(" ")
         path, _, query = target.split(" ")[0].strip().partition("?")
         headers = {
             name.strip().lower(): value.strip()
             for name, _, value in (line.partition(":") for line in rest)
         }
-        if method not in ("GET", "HEAD"):
-            self._reply(HttpResponse(status="405 Method Not Allowed"))
-            return
+        peer = self._transport.get_extra_info("peername") or ("",)
+        return HttpRequest(
+            path=path,
+            query=query,
+            headers=headers,
+            method=method,
+            body=body,
+            client_host=one_text(str(peer[0])) if peer[0] else "",
+            certificate=self._transport.get_extra_info("peercert"),
+        )
+
+    async def _answer(self, request: HttpRequest) -> None:
         try:
-            response = await self._server.answer(
-                HttpRequest(path=path, query=query, headers=headers)
-            )
+            response = await self._server.answer(request)
         except Exception:  # a mistake of ours must not leave who asks waiting
-            log.exception("%s cannot be shown", path)
+            log.exception("%s cannot be shown", request.path)
             response = HttpResponse(status="500 Internal Server Error")
-        self._reply(response, with_body=method == "GET")
+        self._reply(response, with_body=request.method != "HEAD")
 
     def _reply(self, response: HttpResponse, *, with_body: bool = True) -> None:
         lines = [

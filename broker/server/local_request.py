@@ -1,15 +1,17 @@
 """Shell: a request of this broker to itself: the same handler that serves others, without a socket.
 
 Rules of this file: what comes back is what a peer would have read: a handler's KafkaError is in the response, where the
-API has a place for it.
+API has a place for it. Asked for somebody else it is refused what that principal may not do, as on a connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broker.registry import REGISTRY, RequestContext
+from broker.security.guard import guarded
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.frame import RequestHeader
 from kafka_ds.protocol.refusal import refusal_of
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
 HERE = "127.0.0.1"
 
 
-async def handle_locally(node: Parts, dispatcher: Dispatching, request: Any) -> Any:
-    """The answer of this broker, in the newest version of the API that it serves."""
+async def handle_locally(
+    node: Parts, dispatcher: Dispatching, request: Any, asking: RequestContext | None = None
+) -> Any:
+    """The answer of this broker, in the newest version of the API that it serves; `asking`: to whom it is given."""
     served = REGISTRY.get(api_key_of(type(request)))
     assert served is not None, f"{type(request).__name__} is not served"
     version, config = served.highest, node.config
@@ -32,7 +36,11 @@ async def handle_locally(node: Parts, dispatcher: Dispatching, request: Any) -> 
         header, HERE, config.inter_broker_listener, node, dispatcher=dispatcher
     )
     try:
-        result = served.handler(request, context)
+        if asking is None:
+            result = served.handler(request, context)
+        else:
+            context = replace(asking, header=header, dispatcher=dispatcher)
+            result = guarded(served, request, context)
         return await result if isinstance(result, Awaitable) else result
     except KafkaError as error:
         response = refusal_of(request, version, error.code, error.message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ LISTENERS = {
 class Broker:
     """A node in its own thread, with the event loop that brokers run on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: Mapping[str, str] | None = None) -> None:
         self.authority = Authority(folder / "certificates")
         self.issuer = TokenIssuer(folder / "tokens")
         self.identity = self.authority.issue("broker")
@@ -61,6 +61,7 @@ class Broker:
             f"listener.name.{name}.plain.sasl.jaas.config": f'{plain} user_alice="{PASSWORD}";'
             for name in ("open_sasl", "safe_sasl")
         }
+        given |= more or {}
         config = from_given({name: (str(value), "test") for name, value in given.items()})
         self.node = Node(config, SystemClock(), SystemDisk(), SystemNetwork())
         self._ready = threading.Event()

@@ -268,7 +268,7 @@ async def test_a_controller_that_alone_has_lost_the_store_is_replaced_and_follow
         await old.create("before", 3)
         try:
             for name in ("read", "put_if_absent", "put_durable", "list", "size"):
-                monkeypatch.setattr(old.node._store, name, away)
+                monkeypatch.setattr(old.node.store, name, away)
             others = [each for each in cluster.nodes.values() if each is not old]
             await cluster.until("another one", lambda: any(map(is_active, others)))
             new = next(filter(is_active, others))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import urllib.request
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.browser import PROGRAM, Browser
 from tests.processes import running_broker, wait_until
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 TOPIC = "orders"
+# Charts draw from the second sample on.
+TRACES = "[...document.querySelectorAll('polyline')].filter((each) => each.points.length).length"
 
 
 def ask(port: int, view: str, **query: object) -> Any:
@@ -66,70 +67,53 @@ def test_what_a_broker_tells(tmp_path: Path, free_port: int) -> None:
         found = ask(free_port, "records", topic=TOPIC, offset=40)
         assert [each["value"]["text"] for each in found["records"]] == [HOSTILE, '{"order": 42}']
         (group,) = ask(free_port, "groups")
-        assert (group["id"], group["lag"]) == ("billing", 2)
+        assert (group["id"], group["lag"], group["lag_in_lake"]) == ("billing", 2, 0)
+        newest, *_, first = ask(free_port, "history", topic=TOPIC)
+        assert (first["version"], first["operation"]) == (0, "CREATE TOPIC")
+        assert newest["operation"] == "TIER"
+        assert (newest["rows"] > 0, newest["files_added"] > 0) == (True, True)
+        assert len(ask(free_port, "history", topic=TOPIC, limit=1)) == 1
         assert ask(free_port, "metrics")["requests"]["Produce"]["count"] > 0
 
 
-class Browser:
-    """Headless Chromium, a new one for each page."""
-
-    def __init__(self, program: str, folder: Path, port: int) -> None:
-        self._command = [
-            program,
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            f"--user-data-dir={folder / 'profile'}",
-            "--virtual-time-budget=12000",
-            "--window-size=1280,1000",
-        ]
-        self._port = port
-        self._folder = folder
-
-    def _run(self, *words: str) -> str:
-        done = subprocess.run(
-            [*self._command, *words], capture_output=True, text=True, timeout=240, check=True
-        )
-        return done.stdout
-
-    def _url(self, *parts: str) -> str:
-        return f"http://localhost:{self._port}/#/" + "/".join(quote(each, "") for each in parts)
-
-    def page(self, *parts: str) -> str:
-        """The page's elements once it has drawn."""
-        return self._run("--dump-dom", self._url(*parts))
-
-    def screenshot(self, *parts: str) -> Path:
-        """A picture of the page."""
-        path = self._folder / ("-".join(parts) + ".png")
-        self._run(f"--screenshot={path}", self._url(*parts))
-        return path
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+@pytest.mark.skipif(PROGRAM is None, reason="needs Debian's chromium")
 def test_what_a_browser_shows(tmp_path: Path, free_port: int) -> None:
-    with running_broker(tmp_path, settings_of(free_port)) as broker:
+    with (
+        running_broker(tmp_path, settings_of(free_port)) as broker,
+        Browser(tmp_path / "profile") as browser,
+    ):
         fill(broker.bootstrap)
         wait_until("offsets in the lake", lambda: has_tiered_offsets(free_port))
-        browser = Browser(str(shutil.which("chromium")), tmp_path, free_port)
-        overview = browser.page("overview")
-        assert "broker 1 · version" in overview
-        assert overview.count("<polyline") == 7
-        assert ">orders</a>" in browser.page("topics")
-        partition = browser.page("partition", TOPIC, "0")
-        assert "high watermark 42" in partition
+        browser.open(f"http://localhost:{free_port}/")
+        browser.until("broker 1 · version")
+        wait_until("a second sample", lambda: browser.value(TRACES) > 3)
+        browser.screenshot(tmp_path / "overview.png")
+        browser.click("nav a", "Topics")
+        browser.until("In the lake")
+        browser.click("td a", TOPIC)
+        browser.until("History of its table")
+        browser.until("CREATE TOPIC")
+        browser.screenshot(tmp_path / "topic.png")
+        browser.click("td a", "0")
         # The record's markup is text, and nothing of it has run.
-        assert "&lt;script&gt;document.title='owned'&lt;/script&gt;" in partition
-        assert "<title>kafka-ds console</title>" in partition
-        assert "billing" in browser.page("groups")
-        assert "console.port" in browser.page("settings")
-        assert browser.screenshot("overview").read_bytes().startswith(b"\x89PNG")
-        for page in (
-            ("topics",),
-            ("topic", TOPIC),
-            ("partition", TOPIC, "0"),
-            ("group", "billing"),
-        ):
-            browser.screenshot(*page)
+        browser.until(HOSTILE)
+        assert browser.value("document.title") == "kafka-ds console"
+        assert browser.value("document.querySelector('.picture').textContent").count(
+            "high watermark 42"
+        )
+        browser.click("input[name=at]")
+        browser.type("7")
+        browser.value("document.querySelector('select[name=from]').value = 'offset'")
+        browser.click("input[name=limit]")
+        browser.click("#read", "Read")
+        browser.until("records from offset 7 on")
+        browser.screenshot(tmp_path / "partition.png")
+        browser.click("nav a", "Groups")
+        browser.until("billing")
+        browser.click("td a", "billing")
+        browser.until("Members")
+        browser.screenshot(tmp_path / "group.png")
+        browser.click("nav a", "Settings")
+        browser.until("console.port")
+        assert browser.errors == []

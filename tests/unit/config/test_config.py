@@ -399,18 +399,31 @@ def test_the_same_settings_are_the_same_value() -> None:
         configs.of(other, {"segment.bytes": "none"})
 
 
-def test_a_console_shows_nothing_that_an_authorizer_keeps() -> None:
-    acls = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    with pytest.raises(ConfigError, match=r"console\.port=0: .* authorizer\.class\.name=org"):
-        load(None, ["console.port=0", acls])
-    assert load(None, [acls]).console_port is None
+def test_a_console_knows_its_readers_by_a_listener() -> None:
+    secured = [
+        "listeners=CLIENT://127.0.0.1:1,TOKENS://127.0.0.1:2",
+        "listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,TOKENS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "listener.name.tokens.sasl.enabled.mechanisms=OAUTHBEARER",
+        "inter.broker.listener.name=CLIENT",
+        "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512",
+        "listener.name.client.scram-sha-512.sasl.jaas.config=ScramLoginModule required username=a password=b;",
+        "console.port=0",
+    ]
+    assert load(None, secured).console_listener == "CLIENT", "the first"
+    with pytest.raises(ConfigError, match="by PLAIN or SCRAM, and TOKENS offers neither"):
+        load(None, [*secured, "console.listener.name=tokens"])
+    with pytest.raises(ConfigError, match="console.listener.name=NONE is none of listeners"):
+        load(None, [*secured, "console.listener.name=none"])
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "broker", ""])
 def test_a_console_beside_secured_listeners_stays_on_its_machine(host: str) -> None:
-    secured = "listeners=SSL://127.0.0.1:9093,PLAINTEXT://127.0.0.1:9092"
-    with pytest.raises(ConfigError, match=r"console\.host=.*listeners=SSL"):
-        load(None, ["console.port=0", f"console.host={host}", secured])
+    secured = "listeners=PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093"
+    wanted = ["console.port=0", f"console.host={host}", secured]
+    with pytest.raises(ConfigError, match=r"console\.host=.*listeners=PLAINTEXT"):
+        load(None, wanted)
+    assert load(None, [*wanted, "console.listener.name=SSL"]).console_listener == "SSL"
     assert load(None, ["console.port=0", f"console.host={host}"]).console_host == host
     for loopback in ("127.0.0.1", "::1", "localhost", "127.3.2.1"):
         assert load(None, ["console.port=0", f"console.host={loopback}", secured])

@@ -226,6 +226,7 @@ def test_groups_with_lag(tmp_path: Path) -> None:
                 "committed_offset": 1,
                 "end_offset": 3,
                 "lag": 2,
+                "lag_in_lake": None,
             }
         ]
         assert (await error_of(broker, "group", group="b"))[0] == "404 Not Found"

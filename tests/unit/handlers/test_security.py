@@ -392,7 +392,7 @@ async def test_a_credential_that_cannot_be_written_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with in_process(tmp_path) as broker:
-        store = broker.node._store
+        store = broker.node.store
 
         def fail(path: str, data: bytes) -> None:
             raise OSError(28, "no space left on device", path)
@@ -411,7 +411,7 @@ async def test_a_credential_of_an_epoch_that_is_over_is_refused(
 ) -> None:
     """The controller lost its place and won it again: as it came back it swept away what earlier ones had left."""
     async with in_process(tmp_path) as broker:
-        store, epoch = broker.node._store, broker.node.metadata.controller_epoch
+        store, epoch = broker.node.store, broker.node.metadata.controller_epoch
         put = store.put_durable
         decided = broker.node.controller._controller.image
 

@@ -1,0 +1,234 @@
+"""The console by a listener with TLS and users: login, ACLs, certificates, what other sites may not do."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+import urllib.error
+import urllib.request
+from http.cookiejar import CookieJar
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from broker.security.authentication.scram_users import ScramCredential
+from kafka_ds.security.scram import salted, server_key, stored_key
+from tests.browser import PROGRAM, Browser
+from tests.certificates import Identity
+from tests.integration.secured_broker import PASSWORD, SCRAM, Broker
+from tests.processes import wait_until
+
+BOB = "bob's secret"
+SETTINGS = {
+    "console.port": "0",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS;User:alice",
+}
+SAFE = {**SETTINGS, "console.listener.name": "SAFE_SASL"}
+
+
+class Reader:
+    """A browser's side of it, without the browser."""
+
+    def __init__(self, broker: Broker, identity: Identity | None = None, scheme: str = "https"):
+        address = broker.node.console.address
+        assert address is not None
+        self.root = f"{scheme}://localhost:{address[1]}"
+        context = ssl.create_default_context(cafile=str(broker.authority.file))
+        if identity is not None:
+            context.load_cert_chain(identity.both_file)
+        self.cookies = CookieJar()
+        self._opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=context),
+            urllib.request.HTTPCookieProcessor(self.cookies),
+        )
+
+    def ask(
+        self, path: str, body: Any = None, headers: dict[str, str] | None = None, **query: object
+    ) -> tuple[int, Any]:
+        """Status and content."""
+        url = f"{self.root}/{path}" + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        given = {"Content-Type": "application/json", **(headers or {})} if data else {}
+        request = urllib.request.Request(url, data, given)
+        try:
+            with self._opener.open(request, timeout=60) as answer:
+                content = answer.read()
+                is_json = answer.headers["content-type"] == "application/json"
+                return answer.status, json.loads(content) if is_json else content
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def log_in(self, user: str, password: str) -> int:
+        """The status."""
+        return self.ask("api/login", {"user": user, "password": password})[0]
+
+
+def add_bob(broker: Broker) -> None:
+    salt = os.urandom(16)
+    password = salted(SCRAM, BOB, salt, 4096)
+    stored, servers = stored_key(SCRAM, password), server_key(SCRAM, password)
+    broker.node.security.scram_users.put("bob", SCRAM, ScramCredential(salt, stored, servers, 4096))
+
+
+def admin_of(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap("PLAINTEXT")})
+
+
+def fill(broker: Broker) -> None:
+    admin = admin_of(broker)
+    for future in admin.create_topics([NewTopic("orders", 1), NewTopic("secrets", 1)]).values():
+        future.result(60)
+    producer = Producer({"bootstrap.servers": broker.bootstrap("PLAINTEXT")})
+    producer.produce("orders", b"twelve")
+    assert producer.flush(60) == 0
+
+
+def allow(broker: Broker, who: str, what: AclOperation) -> None:
+    binding = AclBinding(
+        ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, f"User:{who}", "*", what,
+        AclPermissionType.ALLOW,
+    )  # fmt: skip
+    admin = admin_of(broker)  # its requests end with it
+    for future in admin.create_acls([binding]).values():
+        future.result(60)
+
+
+def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
+    with Broker(tmp_path, SAFE) as broker:
+        reader = Reader(broker)
+        status, page = reader.ask("")
+        assert (status, b"kafka-ds" in page) == (200, True)
+        for view in ("cluster", "topics", "metrics", "settings", "groups", "records", "history"):
+            assert reader.ask(f"api/{view}", topic="orders") == (401, {"error": "log in"})
+        before = broker.node.metrics.net.failed_authentications
+        for user, password in (("alice", "wrong"), ("nobody", PASSWORD), ("", ""), ("a\0b", "c")):
+            assert reader.log_in(user, password) == 403
+        assert broker.node.metrics.net.failed_authentications == before + 4
+        assert not list(reader.cookies)
+        assert reader.ask("api/login", ["alice"])[0] == 400
+        # A client without TLS is nobody's trouble.
+        with pytest.raises(OSError):
+            Reader(broker, scheme="http").ask("")
+        assert reader.log_in("alice", PASSWORD) == 200
+        (cookie,) = reader.cookies
+        assert cookie.secure
+        assert cookie.has_nonstandard_attr("HttpOnly")
+        assert cookie.get_nonstandard_attr("SameSite") == "Strict"
+        assert reader.ask("api/cluster")[1]["user"] == "User:alice"
+        kept = Reader(broker)
+        kept.cookies.set_cookie(cookie)
+        assert kept.ask("api/cluster")[0] == 200
+        assert reader.ask("api/logout", {})[0] == 200
+        assert kept.ask("api/cluster")[0] == 401, "the session is over, not just the cookie"
+
+
+def test_each_view_has_the_acls_of_its_api(tmp_path: Path) -> None:
+    with Broker(tmp_path, SAFE) as broker:
+        add_bob(broker)
+        fill(broker)
+        alice, bob = Reader(broker), Reader(broker)
+        assert (alice.log_in("alice", PASSWORD), bob.log_in("bob", BOB)) == (200, 200)
+        assert [each["name"] for each in alice.ask("api/topics")[1]] == ["orders", "secrets"]
+        assert alice.ask("api/metrics")[0] == alice.ask("api/settings")[0] == 200
+
+        assert bob.ask("api/topics") == (200, [])
+        assert bob.ask("api/cluster")[1]["topics"] == 0
+        assert bob.ask("api/groups") == (200, [])
+        for view in ("metrics", "settings", "topic", "partition", "records", "history"):
+            status, told = bob.ask(f"api/{view}", topic="orders")
+            assert (status, "ACLs do not let you" in told["error"]) == (403, True), view
+        # Whether there is such a topic is not told either.
+        assert bob.ask("api/topic", topic="none") == bob.ask("api/topic", topic="orders")
+
+        allow(broker, "bob", AclOperation.DESCRIBE)
+        wait_until("the ACL", lambda: bob.ask("api/topic", topic="orders")[0] == 200)
+        (row,) = bob.ask("api/topics")[1]
+        assert (row["name"], row["local_bytes"]) == ("orders", None)
+        found = bob.ask("api/topic", topic="orders")[1]
+        assert (found["partitions"][0]["log_end_offset"], found["settings"]) == (1, None)
+        assert bob.ask("api/records", topic="orders")[0] == 403
+        allow(broker, "bob", AclOperation.READ)
+        wait_until("the ACL", lambda: bob.ask("api/records", topic="orders")[0] == 200)
+        (record,) = bob.ask("api/records", topic="orders")[1]["records"]
+        assert record["value"]["text"] == "twelve"
+        assert bob.ask("api/topic", topic="secrets")[0] == 403
+
+
+def test_other_sites_log_nobody_in_or_out(tmp_path: Path) -> None:
+    with Broker(tmp_path, SAFE) as broker:
+        reader = Reader(broker)
+        login = {"user": "alice", "password": PASSWORD}
+        for headers in ({"Origin": "https://evil.example"}, {"Content-Type": "text/plain"}):
+            assert reader.ask("api/login", login, headers)[0] == 403
+        assert reader.ask("api/login", login, {"Origin": reader.root})[0] == 200
+        assert reader.ask("api/logout", {}, {"Origin": "https://evil.example"})[0] == 403
+        assert reader.ask("api/cluster")[0] == 200
+        assert reader.ask("api/topics", {})[0] == 405
+
+
+def test_a_certificate_is_a_user_too(tmp_path: Path) -> None:
+    with Broker(tmp_path, {**SETTINGS, "console.listener.name": "MUTUAL"}) as broker:
+        fill(broker)
+        identity = broker.authority.issue("bob", subject={"OU": "clients", "CN": "Bob"})
+        bob = Reader(broker, identity)
+        assert bob.ask("api/cluster")[1]["user"] == "User:bob"
+        assert bob.ask("api/topic", topic="orders")[0] == 403
+        allow(broker, "bob", AclOperation.DESCRIBE)
+        wait_until("the ACL", lambda: bob.ask("api/topic", topic="orders")[0] == 200)
+        assert bob.ask("api/login", {"user": "alice", "password": PASSWORD})[0] == 405
+        with pytest.raises(OSError):
+            Reader(broker).ask("api/cluster")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="needs Debian's chromium")
+def test_one_logs_in_looks_around_and_out(tmp_path: Path) -> None:
+    with Broker(tmp_path, SAFE) as broker, Browser(tmp_path / "profile") as browser:
+        add_bob(broker)
+        fill(broker)
+        allow(broker, "bob", AclOperation.DESCRIBE)
+        browser.open(Reader(broker).root)
+        browser.until("With the name and password of a Kafka client")
+        browser.screenshot(tmp_path / "login.png")
+        browser.type("bob")
+        browser.click("input[type=password]")
+        browser.type("wrong")
+        browser.click("button", "Log in")
+        browser.until("The name or the password is wrong.")
+        browser.click("input[type=password]")
+        browser.type(BOB)
+        browser.click("button", "Log in")
+        browser.until("ACLs do not let you see this broker's metrics.")
+        assert "User:bob" in browser.text()
+        browser.click("nav a", "Topics")
+        browser.until("orders")
+        assert "secrets" not in browser.text()
+        browser.click("a", "orders")
+        browser.until("ACLs do not let you see its settings.")
+        browser.click("nav a", "Settings")
+        browser.until("ACLs do not let you see this (CLUSTER_AUTHORIZATION_FAILED)")
+        browser.screenshot(tmp_path / "refused.png")
+        browser.click("#logout")
+        browser.until("With the name and password of a Kafka client")
+        browser.click("input[name=user]")
+        browser.type("alice")
+        browser.click("input[type=password]")
+        browser.type(PASSWORD)
+        browser.click("button", "Log in")
+        browser.click("nav a", "Settings")
+        browser.until("super.users")
+        assert browser.errors == []
