@@ -89,7 +89,7 @@ async def restore(node: Node, say: Say, report: Report | None = None) -> None:
             raise node.failed.result()
         await working
     except BaseException:
-        log.error("not all was brought back: empty log.dirs and restore again")
+        log.error("the restore is incomplete: empty log.dirs and restore again")
         raise
     finally:
         working.cancel()
@@ -127,7 +127,7 @@ class Restoration:
         now_ms = self._node.clock.monotonic_ms()
         if now_ms - self._logged_ms >= LOG_EVERY_MS:
             self._logged_ms = now_ms
-            log.info("%d of %d partitions are back", done, total)
+            log.info("restored %d of %d partitions", done, total)
 
     async def _noted(self) -> list[Row]:
         """What brokers have noted of their partitions and groups; asked until the lake answers."""
@@ -136,7 +136,7 @@ class Restoration:
             try:
                 return await self._node.tier.noted_offsets()
             except KafkaError as error:
-                log.warning("the lake does not say what was noted yet: %s", error)
+                log.warning("cannot read the published offsets yet, retrying: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     # -- leaders ------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Restoration:
         topics: dict[str, list[int]] = {}
         for topic, index in leaderless:
             topics.setdefault(topic, []).append(index)
-        log.warning("nobody leads %d partitions: this broker will", len(leaderless))
+        log.warning("%d partitions have no leader: electing this broker", len(leaderless))
         request = ElectLeadersRequest(
             election_type=ElectionType.UNCLEAN,
             topic_partitions=[
@@ -177,7 +177,7 @@ class Restoration:
         try:
             await node.member.channel.ask(request, timeout_ms=node.config.request_timeout_ms)
         except KafkaError as error:
-            log.warning("no election yet: %s", error)
+            log.warning("leader election failed, retrying: %s", error)
 
     def _led_by(self, is_meant: Callable[[int], bool]) -> list[tuple[str, int]]:
         """Partitions of this broker that have such a leader."""
@@ -247,7 +247,7 @@ class Restoration:
             ends = [each for each in found if isinstance(each, int)]
             if len(ends) == len(asked):
                 return ends
-            log.warning("the lake does not say where partitions end yet")
+            log.warning("cannot read yet where partitions end in the lake, retrying")
             await asyncio.sleep(RETRY_SECONDS)
         return []
 

@@ -148,7 +148,7 @@ class LogCleaner:
             try:
                 has_cleaned = await self.clean_dirtiest(index)
             except Exception:  # the root of a task: nobody else would hear of it
-                log.exception("a log cleaner has ended")
+                log.exception("log cleaner stopped unexpectedly")
                 self.metrics.dead_threads += 1
                 return
             if not has_cleaned:
@@ -172,7 +172,9 @@ class LogCleaner:
         try:
             outcome = await run.clean(self._clock.now_ms())
         except CleaningAborted:
-            log.info("%s: truncated, deleted or made a table while it was cleaned", dirty.name)
+            log.info(
+                "Cleaning of %s aborted: it was truncated, deleted or made a table", dirty.name
+            )
             return True
         except Exception as error:  # noqa: BLE001 - whatever it is, as in Kafka it concerns this log alone
             return self._failed(dirty, error)
@@ -189,18 +191,18 @@ class LogCleaner:
     def _failed(self, dirty: Log, error: Exception) -> bool:
         """Note that a log could not be cleaned; whether to go on at once."""
         if isinstance(error, WorkerLost) and not isinstance(error, WorkerDied):
-            log.warning("no log is cleaned: %s", error)
+            log.warning("the cleaner's process could not be asked: %s", error)
             return False
         if _may_pass(error):
-            log.error("%s is not cleaned now: %s", dirty.name, error)
+            log.error("Cleaning of %s failed: %s", dirty.name, error)
             return False
         if isinstance(error, WorkerDied) and dirty in self._together:
-            log.error("%s is cleaned again, alone: %s over one of several logs", dirty.name, error)
+            log.error("Cleaning %s again, alone: %s over one of several logs", dirty.name, error)
             self._suspects.add(dirty)
             return False
         is_ours = not isinstance(error, WorkerLost | WorkerFailed | KafkaError | CorruptRecord)
         log.error(
-            "%s is not cleaned any more until the broker restarts: %s",
+            "Marked %s as uncleanable until the broker restarts: %s",
             dirty.name,
             error,
             exc_info=error if is_ours else None,
@@ -285,7 +287,8 @@ class LogCleaner:
         if plan.not_believed is not None:
             if not each.config.deletes_old:
                 log.warning(
-                    "%s: clean up to %d, which is not in [%d, %d]: all of it counts as dirty",
+                    "Resetting first dirty offset of %s to its log start offset: the checkpointed offset %d is not in "
+                    "[%d, %d]",
                     each.name,
                     plan.not_believed,
                     each.log_start_offset,
@@ -307,7 +310,7 @@ def _may_pass(error: Exception) -> bool:
 def _log_cleaned(dirty: Log, plan: Cleanable, outcome: Outcome) -> None:
     counters = outcome.counters
     log.info(
-        "%s is clean up to %d: %d of %d records and %d of %d bytes kept, %d dirty, %.1f s",
+        "Cleaned %s up to offset %d: %d of %d records and %d of %d bytes kept, %d dirty, %.1f s",
         dirty.name,
         outcome.end_offset,
         outcome.records_kept,

@@ -76,7 +76,7 @@ class Trimmer:
             if resident_file_bytes() - self._kept_bytes >= GROWTH_BYTES:
                 dropped = _drop_clean_pages()
                 self._kept_bytes = resident_file_bytes()
-                log.debug("gave back %d MiB of clean pages", dropped // 1024)
+                log.debug("released %d MiB of clean pages", dropped // 1024)
 
     def _give_back_freed(self) -> None:
         """The C library goes on counting what it gave back: only where more is resident than then there is more."""
@@ -85,7 +85,9 @@ class Trimmer:
         if before - self._own_bytes >= FREE_BYTES and freed_bytes() >= FREE_BYTES:
             _trim()
             self._own_bytes = resident_own_bytes()
-            log.debug("had %d MiB of freed memory given back", (before - self._own_bytes) >> 20)
+            log.debug(
+                "returned %d MiB of freed memory to the system", (before - self._own_bytes) >> 20
+            )
 
 
 def freed_bytes() -> int:

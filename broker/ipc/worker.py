@@ -126,7 +126,7 @@ class Worker:
         try:
             self._afterwards()
         except Exception:
-            log.exception("upkeep of the tables failed")
+            log.exception("maintenance failed")
 
     def _serve(self, number: int, request: object) -> None:
         name = type(request).__name__

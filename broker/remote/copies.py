@@ -230,7 +230,7 @@ class CopyLoop:
                 try:
                     view, ranges = led.view(with_active=with_active, now_ms=self._clock.now_ms())
                 except Exception:
-                    log.exception("%s cannot be read, and is not copied for now", led.name)
+                    log.exception("%s cannot be read, not copying it for now", led.name)
                     self._unreadable(led)
                     continue
                 found.append((view, ranges))
@@ -293,14 +293,14 @@ class CopyLoop:
             try:
                 states = await self._worker.ask(StateRequest(partitions=question))
             except (WorkerLost, WorkerFailed) as error:
-                log.warning("the lake's state is not known yet: %s", error)
+                log.warning("cannot read the tiered state yet: %s", error)
                 return self._wait_ms(error, asked)
             now_ms = self._clock.monotonic_ms()
             for led, state in zip(asked, states, strict=True):
                 if isinstance(state, Unavailable) and state.outcome == CONFLICT:
                     self._pause(led, state.message)
                 elif isinstance(state, Unavailable):
-                    log.warning("the lake's state of %s: %s", led.name, state.message)
+                    log.warning("cannot read the tiered state of %s: %s", led.name, state.message)
                     self.look_at(led.key, led.state.backoff.failed(now_ms))
                 elif led.state.is_paused and state.conflict:
                     self._pause(led, state.conflict)
@@ -380,7 +380,7 @@ class CopyLoop:
         if is_ours and UNKNOWN_END < outcome.tiered_end < led.state.copied_offset:
             # Another writer took away what was committed: the local log has it as long as nothing was let go.
             log.error(
-                "%s: the lake ends at %d, where it ended at %d: copied again from there",
+                "%s: the table ends at %d and ended at %d; copying again from there",
                 led.name,
                 outcome.tiered_end,
                 led.state.copied_offset,
@@ -394,7 +394,7 @@ class CopyLoop:
             self._pause(led, outcome.message)
             return
         log.warning(
-            "copy of %s failed, will be tried again: %s",
+            "copy of %s failed, retrying: %s",
             led.name,
             outcome.message,
             extra=_where(led),

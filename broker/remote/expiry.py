@@ -240,7 +240,7 @@ class ExpirationLoop:
         led.lake_log_start = max(led.lake_log_start or 0, answer.log_start_offset)
         self._agree(led)
         log.info(
-            "%s begins at %d by %s: %d ranges, %.1f MB of log expired",
+            "Incremented log start offset of %s to %d due to %s: %d segments, %.1f MB of log expired",
             led.name,
             led.log.log_start_offset,
             " and ".join(sorted(each.value for each in decision.reasons)),
@@ -277,7 +277,7 @@ class ExpirationLoop:
         wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
         self._metrics.delete_failed(watched.led.log.topic)
         name = watched.led.name
-        log.warning("retention of %s failed, tried again in %d ms: %s", name, wait_ms, error)
+        log.warning("retention of %s failed, retrying in %d ms: %s", name, wait_ms, error)
 
     def _is_led(self, watched: _Watched) -> bool:
         return self._led.get(watched.led.key) is watched.led

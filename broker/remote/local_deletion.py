@@ -72,7 +72,7 @@ class LocalDeletion:
             try:
                 await self.round()
             except Exception:
-                _LOGGER.exception("local segments stay: the store cannot be looked at")
+                _LOGGER.exception("cannot check the store: keeping local segments")
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
 
     async def _wait(self) -> None:
@@ -160,7 +160,7 @@ class LocalDeletion:
             found.append(None)
             wait_ms = led.state.check_backoff.failed(now_ms)
             _LOGGER.warning(
-                "%s: the store cannot be looked at, tried again in %d ms, until then local segments stay: %s",
+                "%s: cannot check the store, retrying in %d ms and keeping local segments: %s",
                 led.name,
                 wait_ms,
                 answer.message,
@@ -172,7 +172,7 @@ class LocalDeletion:
         state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
         if answer.is_lost or answer.tiered_end < question.offset:
             _LOGGER.error(
-                "%s: the table ends at %d, and ended at %d: another writer took commits away; copied again from there",
+                "%s: the table ends at %d and ended at %d: another writer removed commits; copying again from there",
                 led.name,
                 answer.tiered_end,
                 state.copied_offset,
@@ -188,7 +188,7 @@ class LocalDeletion:
                 for each in answer.missing[:SHOWN_MAX]
             )
             _LOGGER.error(
-                "%s: the table's data of offsets %s%s are missing in the store; local segments from offset %d on stay",
+                "%s: the table's data of offsets %s%s are missing in the store: keeping local segments from %d on",
                 led.name,
                 shown,
                 " and more" if len(gaps) > SHOWN_MAX else "",
@@ -196,7 +196,7 @@ class LocalDeletion:
                 extra=where,
             )
         elif state.missing and not gaps:
-            _LOGGER.info("%s: nothing is missing in the store any more", led.name, extra=where)
+            _LOGGER.info("%s: the store has all files again", led.name, extra=where)
         state.checked(question, gaps)
         if gaps:
             state.check_backoff.failed(self._clock.monotonic_ms())

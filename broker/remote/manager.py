@@ -489,7 +489,7 @@ class TierManager:
                 return await self._worker.ask(made())
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
-                log.warning("%s failed, tried again in %d ms: %s", what, wait_ms, error)
+                log.warning("%s failed, retrying in %d ms: %s", what, wait_ms, error)
                 await asyncio.sleep(wait_ms / 1000)
 
     async def _materialise(self) -> None:
@@ -524,7 +524,12 @@ class TierManager:
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
-                log.warning("log start of %s, tried again in %d ms: %s", led.name, wait_ms, error)
+                log.warning(
+                    "log start offset of %s not written, retrying in %d ms: %s",
+                    led.name,
+                    wait_ms,
+                    error,
+                )
                 await asyncio.sleep(wait_ms / 1000)
             offset = led.log.log_start_offset
         led.moves_log_start = False

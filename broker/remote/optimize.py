@@ -98,7 +98,7 @@ class LayoutLoop:
                     self._next_round_ms = self._clock.monotonic_ms() + self._interval_ms
                     await self.round()
             except Exception:
-                log.exception("the layout of tables failed unexpectedly")
+                log.exception("OPTIMIZE failed unexpectedly")
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
 
     async def _stopped_within(self, seconds: float) -> bool:
@@ -172,7 +172,7 @@ class LayoutLoop:
         except (WorkerLost, WorkerFailed) as error:
             wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
             self._metrics.layout_failed(led.log.topic)
-            log.warning("layout of %s failed, tried again in %d ms: %s", led.name, wait_ms, error)
+            log.warning("OPTIMIZE of %s failed, retrying in %d ms: %s", led.name, wait_ms, error)
             return True
 
     async def _optimized(
@@ -211,7 +211,7 @@ class LayoutLoop:
             return
         self._metrics.laid_out(led.log.topic, count, done.files_before, done.bytes_before)
         log.info(
-            "laid %s anew (%s): %d files of %.1f MB are %d of %.1f MB, %d rows, %d expired, %d ms",
+            "optimized %s (%s): %d files (%.1f MB) -> %d files (%.1f MB), rows=%d expired=%d took=%d ms",
             led.name,
             ", ".join(sorted(done.reasons)),
             done.files_before,

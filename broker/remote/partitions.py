@@ -286,7 +286,7 @@ def copy_topics(
         try:
             ranges = one.copy_ranges(each.ranges)
         except Exception:
-            _LOGGER.exception("%s cannot be read, and is not copied for now", one.name)
+            _LOGGER.exception("%s cannot be read, not copying it for now", one.name)
             failed(one)
             continue
         if not ranges:

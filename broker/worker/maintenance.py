@@ -64,7 +64,7 @@ class TableMaintenance:
         self._crash_points.at("after_checkpoint")
         self._checkpoints[folder] = table.last_checkpoint() or 0
         log.info(
-            "%s: checkpoint of version %s, %d files of its log cleaned up",
+            "%s: wrote the checkpoint of version %s, deleted %d expired files of the log",
             folder,
             done.checkpoint_version,
             done.log_files_deleted,
@@ -85,4 +85,4 @@ class TableMaintenance:
         from kafka_ds.delta.maintenance import drop_torn_checkpoints
 
         dropped = drop_torn_checkpoints(table)
-        log.warning("%s: torn checkpoints of versions %s taken away", table.table, dropped)
+        log.warning("%s: deleted corrupt checkpoints of versions %s", table.table, dropped)

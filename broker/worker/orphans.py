@@ -44,7 +44,7 @@ class Orphans:
         gone: list[str] = []
         while (folder := self._next()) is not None:
             found = self._vacuum(folder)
-            log.info("%s: %d orphans taken out", folder, len(found))
+            log.info("%s: deleted %d orphaned files", folder, len(found))
             gone += found
         return gone
 

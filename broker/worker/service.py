@@ -379,8 +379,7 @@ class Service:
         )
 
     def _end_of_range(self, request: EndOfRangeRequest) -> EndOfRange:
-        topic_id, topic, partition = request.partition
-        return self._storage.aux_state.at(topic, topic_id, partition, request.offset)
+        return self._storage.aux_state.at(request.partition, request.offset)
 
     def _state(self, request: StateRequest) -> list[TieredState | Unavailable]:
         return self._states(request.partitions, {})
@@ -420,9 +419,9 @@ def _look_after(what: str, work: Callable[[], object]) -> None:
     try:
         work()
     except STORE_ERRORS as error:
-        log.warning("no upkeep of %s: %s", what, error)
+        log.warning("maintenance of %s failed: %s", what, error)
     except Exception:
-        log.exception("no upkeep of %s", what)
+        log.exception("maintenance of %s failed unexpectedly", what)
 
 
 def _open_cache(settings: TierSettings) -> DiskCache | None:

@@ -78,7 +78,10 @@ def build_beside() -> threading.Thread | None:
                 command, check=True, capture_output=True, timeout=_BUILD_SECONDS_MAX, cwd=root
             )
         except (OSError, subprocess.SubprocessError) as error:
-            _LOGGER.warning("records are checked slowly, as no code could be made: %s", error)
+            _LOGGER.warning(
+                "validating records without machine code, which is slower: %s",
+                error,
+            )
         load()
 
     thread = threading.Thread(target=work, name="machine-code", daemon=True)

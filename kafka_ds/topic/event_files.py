@@ -111,11 +111,11 @@ def _merge(snapshot: TableSnapshot, task: OptimizeTask, at: Callable[[str], None
     try:
         version = events.commit(attempt, read_version=snapshot.version)
     except Conflict as conflict:
-        log.info("%s: a merge is given up: %s", events.table, conflict)
+        log.info("%s: merge abandoned: %s", events.table, conflict)
         events.store.delete(path)
         return None
     at("after_events_commit")
-    log.info("%s: %d files of events are one", events.table, len(task.files))
+    log.info("%s: merged %d event files into one", events.table, len(task.files))
     return Merged(files=len(task.files), events=rows.num_rows, version=version)
 
 

@@ -89,7 +89,7 @@ def test_a_file_that_is_missing_after_a_clean_restart_is_written_again(
         all_are_there(broker, feeder)
         assert not lost.exists(), "the commit that replaces it names another"
         said = re.findall(
-            r"orders-0: offsets .* are written again from the local log: .*",
+            r"orders-0: offsets .* were rewritten from the local log: .*",
             broker.log_file.read_text(),
         )
         assert len(said) == 1

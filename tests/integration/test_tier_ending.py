@@ -19,6 +19,7 @@ from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.actions import remove_action
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from tests.fakes.memory_disk import MemoryDisk
@@ -135,7 +136,7 @@ def test_the_lake_knows_producers_and_epochs_behind_each_range(
         assert outcome.outcome == FINISHED
     for each in ranges:
         offset = history.random.randint(each.start_offset, each.end_offset)
-        found = worker.storage.aux_state.at(TOPIC, TOPIC_ID, 0, offset)
+        found = worker.storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), offset)
         assert found.end_offset == each.end_offset
         assert [list(epoch) for epoch in found.leader_epochs] == each.lineage
         assert found.producer_snapshot == history.snapshots[each.end_offset]
@@ -146,7 +147,7 @@ def test_what_is_not_in_the_lake_has_no_ending(store: MemoryStore, tmp_path: Pat
     worker.copy(copy_range(segment(tmp_path / "0.log", 0, 10), 0, 9))
     for offset in (-1, 10):
         with pytest.raises(OffsetOutOfRange):
-            worker.storage.aux_state.at(TOPIC, TOPIC_ID, 0, offset)
+            worker.storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), offset)
 
 
 def copied(worker: Worker, tmp_path: Path, start: int, epoch: int) -> Any:
@@ -193,10 +194,10 @@ def test_rows_know_the_epochs_where_residue_is_lost(store: MemoryStore, tmp_path
     worker = Worker(store)
     for start, epoch in ((0, 2), (10, 3)):
         assert copied(worker, tmp_path, start, epoch).outcome == FINISHED
-    known = worker.storage.aux_state.at(TOPIC, TOPIC_ID, 0, 19)
+    known = worker.storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 19)
     assert (known.leader_epochs[-1][0], known.epochs_known_to) == (3, None)
     lose_residue(store, 10)
-    found = Worker(store).storage.aux_state.at(TOPIC, TOPIC_ID, 0, 19)
+    found = Worker(store).storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 19)
     assert (found.end_offset, found.leader_epochs, found.epochs_known_to) == (19, ((3, 10),), 19)
 
 
@@ -216,7 +217,7 @@ def test_epochs_are_known_up_to_the_last_row(store: MemoryStore, tmp_path: Path)
         part = PartitionIntent(partition=0, leader_epoch=4, **change)
         intent = Intent(operation="TEST", topic_id=TOPIC_ID, partitions=(part,))
         table.commit(intent, begun_ms=table.begin_ms())
-        ending = found.storage.aux_state.at(TOPIC, TOPIC_ID, 0, 29)
+        ending = found.storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 29)
         return ending.leader_epochs, ending.epochs_known_to
 
     assert ending_behind(removes=(gone,)) == (((3, 10),), 19)

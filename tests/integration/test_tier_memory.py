@@ -23,6 +23,7 @@ from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.store import local as store_local
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.names import TOPICS
 from tests.fakes.clock import ManualClock
 from tests.fakes.store import begin_lake
@@ -80,7 +81,7 @@ def test_topics_that_come_and_go_leave_nothing(
                 topic, topic_id, 0, 0, max_bytes=1 << 20, committed_only=committed_only
             )
             assert read.next_offset == 10
-        assert storage.aux_state.at(topic, topic_id, 0, 9).end_offset == 9
+        assert storage.aux_state.at(TopicIdPartition(topic_id, topic, 0), 9).end_offset == 9
         assert [each.end_offset for each in metadata.list_segments(topic_id, 0)] == [9]
         storage.maintain(topic, maintenance)
         clock.ms += DAY_MS

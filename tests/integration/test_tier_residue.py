@@ -205,7 +205,7 @@ def test_a_batch_that_nobody_can_read_stops_nothing(
     expected = [*range(5), *range(15, 20)]
     assert "orders-0: Found invalid messages in offsets 5 to 9 (" in caplog.text
     assert offsets(lake.read(committed_only=True)) == expected
-    assert "orders-0: offsets 5 to 9 are passed over in a read" in caplog.text
+    assert "orders-0: offsets 5 to 9 are skipped in a read" in caplog.text
     assert offsets(lake.read(committed_only=False)) == expected
     lake.copy(20, 24, [build_batch(records(20, 5), leader_epoch=3)], [])
     assert offsets(lake.read(committed_only=False)) == [*expected, *range(20, 25)]

@@ -15,6 +15,7 @@ from broker.worker.settings import TierSettings
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
@@ -339,7 +340,7 @@ def test_who_rebuilds_a_replica_is_told_where_all_has_gone(
     sweeper(delta).sweep(place())
     residue = delta.root / "lake" / "topics" / TOPIC / "_residue" / "partition=0"
     assert len(list(residue.iterdir())) == 1
-    ending = delta.open()[1].aux_state.at(TOPIC, TOPIC_ID, 0, 29)
+    ending = delta.open()[1].aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), 29)
     assert (ending.end_offset, ending.producer_snapshot) == (29, b"snapshot")
 
 

@@ -173,7 +173,7 @@ class DiskCache:
             # Marked meanwhile, or taken away by somebody else.
             pass
         except BadPieceFile as error:
-            log.warning("%s is deleted: %s", path, error)
+            log.warning("deleting the corrupt file %s: %s", path, error)
         except OSError as error:
             self._switch_off(error)
             return None
@@ -322,7 +322,7 @@ class DiskCache:
             self.counts.size_bytes = 0
             self._shelves.clear()
             self._entries.clear()
-        log.warning("the cache of cold reads in %s is switched off: %s", self._folder, error)
+        log.warning("disabled the cache of cold reads in %s: %s", self._folder, error)
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}"

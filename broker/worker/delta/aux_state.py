@@ -9,7 +9,6 @@ no longer known. Transactions that are open there stay open: their ends may lie 
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from heapq import merge
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import EndOfRange
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import MAGIC, NO_LEADER_EPOCH, BatchHeader, CorruptRecord, read_header
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.topic.index import FileEntry
@@ -31,15 +31,6 @@ log = logging.getLogger(__name__)
 PIECE_BYTES = 16 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Partition:
-    """Whose state it is."""
-
-    topic: str
-    topic_id: bytes
-    index: int
-
-
 class AuxStateReader:
     """Answers for all topics."""
 
@@ -48,18 +39,19 @@ class AuxStateReader:
         self._reader = reader
         self._residue = residue
 
-    def at(self, topic: str, topic_id: bytes, partition: int, offset: int) -> EndOfRange:
+    def at(self, where: TopicIdPartition, offset: int) -> EndOfRange:
         """The partition's state at the end of the range that holds `offset`.
 
         Raises OffsetOutOfRange where the lake does not hold it, StorageError.
         """
-        with self._tables.get(topic).view(fresh=True) as snapshot:
-            end = tiered_end(snapshot, topic_id, partition)
-            start = snapshot.log_start(partition) if snapshot is not None else None
+        with self._tables.get(where.topic).view(fresh=True) as snapshot:
+            end = tiered_end(snapshot, where.topic_id, where.partition)
+            start = snapshot.log_start(where.partition) if snapshot is not None else None
         if not 0 <= offset <= end:
-            raise OffsetOutOfRange(f"{topic}-{partition}: the lake ends at {end}, not at {offset}")
-        where = _Partition(topic, topic_id, partition)
-        header = self._residue.holding(topic, topic_id, partition, offset, tiered_end=end)
+            raise OffsetOutOfRange(f"{where}: the lake ends at {end}, not at {offset}")
+        header = self._residue.holding(
+            where.topic, where.topic_id, where.partition, offset, tiered_end=end
+        )
         reached = end if header is None else header.end_offset
         known_to = None
         if header is not None:
@@ -67,7 +59,7 @@ class AuxStateReader:
         elif reached < (start or 0):
             epochs = ()  # Retention has taken all of it.
         else:
-            log.warning("%s-%d: no residue knows of offset %d", topic, partition, offset)
+            log.warning("%s: no residue file covers offset %d", where, offset)
             epochs, known_to = self._epochs_of_rows(where, start or 0, reached)
         return EndOfRange(
             end_offset=reached,
@@ -81,11 +73,11 @@ class AuxStateReader:
         self._residue.forget(topic)
 
     def _epochs_of_rows(
-        self, where: _Partition, start: int, end: int
+        self, where: TopicIdPartition, start: int, end: int
     ) -> tuple[tuple[tuple[int, int], ...], int]:
         """The leader epochs of the last rows in [start, end], and the last row's offset; -1 if there is no row."""
         with self._tables.get(where.topic).view(fresh=False) as snapshot:
-            files = [] if snapshot is None else snapshot.index.find(where.index, start, end)
+            files = [] if snapshot is None else snapshot.index.find(where.partition, start, end)
         while files:
             # Files may overlap: the last row may be in any that ends where the last one begins, or later.
             first = max(each.min_offset for each in files)
@@ -102,9 +94,9 @@ class AuxStateReader:
 
     # -- producers --------------------------------------------------------------------------
 
-    def _producers(self, where: _Partition, log_start: int, end: int) -> bytes:
+    def _producers(self, where: TopicIdPartition, log_start: int, end: int) -> bytes:
         """A snapshot of the producers after the offset `end`."""
-        known = self._residue.with_snapshot(where.topic, where.topic_id, where.index, end)
+        known = self._residue.with_snapshot(where.topic, where.topic_id, where.partition, end)
         if known is not None and known.end_offset == end:
             return known.producer_snapshot
         producers, next_offset = Producers(), log_start
@@ -113,12 +105,12 @@ class AuxStateReader:
                 producers = Producers.decode_snapshot(known.producer_snapshot)
                 next_offset = known.end_offset + 1
             except CorruptSnapshot as error:
-                log.warning("%s-%d: snapshot at %d: %s", where.topic, where.index, end, error)
+                log.warning("%s: unusable producer snapshot at offset %d: %s", where, end, error)
         for batch in self._batches(where, next_offset, end):
             record_own(batch, producers)
         return producers.encode_snapshot()
 
-    def _batches(self, where: _Partition, start: int, end: int) -> Iterator[OwnBatch]:
+    def _batches(self, where: TopicIdPartition, start: int, end: int) -> Iterator[OwnBatch]:
         """The framing of all batches of producers in [start, end], by offset."""
         ours = merge(
             self._of_rows(where, start, end),
@@ -131,11 +123,11 @@ class AuxStateReader:
                 before = batch.header.base_offset
                 yield batch
 
-    def _of_residue(self, where: _Partition, start: int, end: int) -> Iterator[OwnBatch]:
+    def _of_residue(self, where: TopicIdPartition, start: int, end: int) -> Iterator[OwnBatch]:
         pieces = self._residue.between(
             where.topic,
             where.topic_id,
-            where.index,
+            where.partition,
             start,
             end,
             tiered_end=end,
@@ -154,9 +146,9 @@ class AuxStateReader:
                 continue
             yield OwnBatch(header, marker)
 
-    def _of_rows(self, where: _Partition, start: int, end: int) -> Iterator[OwnBatch]:
+    def _of_rows(self, where: TopicIdPartition, start: int, end: int) -> Iterator[OwnBatch]:
         with self._tables.get(where.topic).view(fresh=False) as snapshot:
-            files = [] if snapshot is None else snapshot.index.find(where.index, start, end)
+            files = [] if snapshot is None else snapshot.index.find(where.partition, start, end)
         while start <= end:
             framing, reached = self._framing(files, start, end)
             yield from _batches_of(framing)

@@ -180,7 +180,7 @@ class StoreCheck:
             except Conflict as conflict:
                 raise StorageError(str(conflict)) from conflict
             log.warning(
-                "%s are written again from the local log: %s was missing", where, gap.said.what
+                "%s were rewritten from the local log: %s was missing", where, gap.said.what
             )
 
     # -- what is missing --------------------------------------------------------------------

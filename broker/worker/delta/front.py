@@ -121,7 +121,7 @@ def _facts(store: Store, entry: StoreEntry, topic_id: bytes) -> ResidueFile | No
             size=entry.size,
         ).header
     except (CorruptResidue, FileNotFoundError) as error:
-        log.warning("residue passed over: %s", error)
+        log.warning("skipped a residue file: %s", error)
         return None
     if header.topic_id != topic_id:
         return None

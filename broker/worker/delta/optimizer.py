@@ -175,7 +175,12 @@ class TableOptimizer:
         """Leave files as they lie, which others of the partition do not wait for. Raises where the store is away."""
         if isinstance(error.__cause__, OSError) and self._is_away(files[0].path):
             raise StorageError(str(error)) from error
-        log.warning("%d files from %s on stay as they lie: %s", len(files), files[0].path, error)
+        log.warning(
+            "skipped %d files from %s on, which cannot be rewritten: %s",
+            len(files),
+            files[0].path,
+            error,
+        )
         if len(self._passed_over) >= FILES_KNOWN_MAX:
             self._passed_over.clear()
         self._passed_over.update(each.path for each in files)
@@ -258,7 +263,7 @@ class TableOptimizer:
             self._discard(shared, task, attempt)
             if not isinstance(conflict, FilesRemoved):
                 raise StorageError(str(conflict)) from conflict
-            log.info("%s: a new layout is given up: %s", shared.folder, conflict)
+            log.info("%s: OPTIMIZE abandoned: %s", shared.folder, conflict)
             done.lost += 1
             return
         self._crash_points.at("after_layout_commit")

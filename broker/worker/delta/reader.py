@@ -309,7 +309,7 @@ class ColdReader:
             except Exception:
                 # The root of a thread: it would end, and nobody be read ahead for any more.
                 log.exception(
-                    "%s-%d is not read ahead from %d", place.topic, place.partition, offset
+                    "%s-%d: read-ahead from offset %d failed", place.topic, place.partition, offset
                 )
 
     def _read_ahead(self, place: _Place, offset: int) -> None:

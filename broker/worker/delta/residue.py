@@ -207,7 +207,7 @@ class ResidueFiles:
                     size=size,
                 )
         except (CorruptResidue, FileNotFoundError) as error:
-            log.warning("residue passed over: %s", error)
+            log.warning("skipped a residue file: %s", error)
         self._open[path] = residue
         self.open_batches += _count(residue)
         self._close(OPEN_FILES_MAX)
@@ -291,7 +291,7 @@ def _pieces(
                 data, place.base_offset, place.last_offset
             ):
                 log.error(
-                    "%s: offsets %d to %d are passed over in a read: they were damaged in the log when it was copied",
+                    "%s: offsets %d to %d are skipped in a read: they were damaged in the log when it was copied",
                     name, place.base_offset, place.last_offset,
                 )  # fmt: skip
                 continue

@@ -213,7 +213,7 @@ class RemoteStorageManager:
                 shared.commit(intent)
             except (LogStartMoved, LeaderEpochFenced, TopicIdChanged) as conflict:
                 # It is there or beyond already, or not ours to say any more: nothing is left to do.
-                log.info("%s: the log start is not moved: %s", shared.folder, conflict)
+                log.info("%s: log start offset not incremented: %s", shared.folder, conflict)
             except Conflict as conflict:
                 # Until somebody has undone that: whoever asks asks again.
                 raise StorageError(str(conflict)) from conflict
@@ -285,7 +285,11 @@ class RemoteStorageManager:
             try:
                 shared.commit(intent)
             except FilesRemoved as conflict:
-                log.info("%s: looked at again: %s", shared.folder, conflict)
+                log.info(
+                    "%s: looking up expired files again: %s",
+                    shared.folder,
+                    conflict,
+                )
             except Conflict as conflict:
                 raise StorageError(str(conflict)) from conflict
             else:

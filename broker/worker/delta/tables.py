@@ -146,7 +146,7 @@ class SharedTable:
             former = self.table.snapshot.topic_id
             if former in (None, topic_id) or not self._was_deleted(former):
                 raise
-            log.warning("%s: left by a topic that was deleted: taken over", self.folder)
+            log.warning("%s: taking over the table that a deleted topic left behind", self.folder)
             self.table.retire(former)
             self.table.open(topic_id)
 

@@ -131,7 +131,10 @@ class Materialiser:
             versions = self._columns(self._snapshot, ["version"])
             done = self._snapshot.txns[APP_ID] = max(row["version"] for row in versions)
             log.warning(
-                "%s: %s was forgotten, its rows reach version %d", CLUSTER_METADATA, APP_ID, done
+                "%s: the number %s was missing; the rows reach version %d",
+                CLUSTER_METADATA,
+                APP_ID,
+                done,
             )
         return done
 
@@ -196,7 +199,11 @@ class Materialiser:
         for version in range(done + 1, last + 1):
             actions = self._log.read_version(version)
             if actions is None:
-                log.warning("%s: version %d is gone, no rows of it", CLUSTER_METADATA, version)
+                log.warning(
+                    "%s: version %d was cleaned up before its events became rows",
+                    CLUSTER_METADATA,
+                    version,
+                )
                 continue
             rows.extend(self._rows(version, actions))
             fresh.extend(_deleted_in(actions))

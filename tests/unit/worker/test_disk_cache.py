@@ -146,7 +146,7 @@ def test_a_file_that_is_not_what_it_was_is_noticed(
     desk.restart()
     with caplog.at_level(logging.WARNING):
         assert desk.cache.find(key(), 0) is None
-    assert "is deleted" in caplog.text
+    assert "deleting the corrupt file" in caplog.text
     desk.cache.work()
     assert len(desk.files()) == 1
     assert desk.cache.find(key(1), 0) == (piece(0), 0)
@@ -172,7 +172,7 @@ def test_a_disk_that_fails_is_switched_off_and_said_once(
     assert desk.cache.counts.is_off
     assert desk.cache.find(key(), 0) is None
     desk.keep(key(), piece(200))
-    assert caplog.text.count("is switched off") == 1
+    assert caplog.text.count("disabled the cache of cold reads") == 1
     # The next worker tries again.
     desk.disk.failing.clear()
     desk.disk.broken.clear()
@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_be_made_is_no_trouble(caplog: pytest.LogCaptureFix
     desk.disk.broken.add("/log")
     with caplog.at_level(logging.WARNING):
         desk.restart()
-    assert "is switched off" in caplog.text
+    assert "disabled the cache of cold reads" in caplog.text
     assert desk.cache.find(key(), 0) is None
 
 

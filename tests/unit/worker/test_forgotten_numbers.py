@@ -17,6 +17,7 @@ from kafka_ds.delta.log import ForeignTable, SystemLogClock
 from kafka_ds.delta.maintenance import BadCheckpoint, clean_log, maintain
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.commit_rules import PartitionIntent, RangeTaken, TableChanged
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.snapshot import TopicSnapshot
@@ -154,7 +155,7 @@ def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated
     with pytest.raises(ForeignTable, match=unset):
         storage.reader.read("orders", TOPIC_ID, 0, 5, max_bytes=1000, committed_only=True)
     with pytest.raises(ForeignTable, match=unset):
-        storage.aux_state.at("orders", TOPIC_ID, 0, 5)
+        storage.aux_state.at(TopicIdPartition(TOPIC_ID, "orders", 0), 5)
     with pytest.raises(ForeignTable, match=unset):
         storage.fence("orders", TOPIC_ID, {0: 9})
     with pytest.raises(ForeignTable, match=unset):
