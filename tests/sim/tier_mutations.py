@@ -16,7 +16,7 @@ from broker.remote.local_deletion import LocalDeletion
 from broker.remote.manager import TierManager
 from broker.worker import sweeper
 from broker.worker.delta import front as delta_front
-from broker.worker.delta.layout import LayoutKeeper
+from broker.worker.delta.optimizer import TableOptimizer
 from broker.worker.delta.tables import SharedTable
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.sweeper import Sweeper
@@ -290,4 +290,4 @@ def what_was_lost_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def new_files_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
     """An OPTIMIZE is done once its commit is made."""
-    patch.setattr(LayoutKeeper, "_lost", lambda self, relaid: [])
+    patch.setattr(TableOptimizer, "_lost", lambda self, relaid: [])

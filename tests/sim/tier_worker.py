@@ -26,7 +26,7 @@ from broker.ipc.request import ErrorAnswer
 from broker.ipc.worker import INTERNAL
 from broker.remote import manager
 from broker.worker import copier, orphans, segment_source, service, sweeper
-from broker.worker.delta import layout as delta_layout
+from broker.worker.delta import optimizer
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta import residue as delta_residue
 from broker.worker.delta import storage as delta_storage
@@ -324,7 +324,7 @@ class Tier:
         ):
             patch.setattr(module, "threading", threads)
         times = SimpleNamespace(monotonic=self.world.loop.time, time_ns=lambda: 0)
-        for module in (delta_tables, delta_layout, copier, sweeper, materialise):
+        for module in (delta_tables, optimizer, copier, sweeper, materialise):
             patch.setattr(module, "time", times)
         patch.setattr(segment_source, "os", _Files(self))
         patch.setattr(delta_reader.ColdReader, "_prepare_ahead", lambda *_: None)
