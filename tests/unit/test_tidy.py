@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
@@ -153,8 +154,6 @@ def test_a_function_fits_on_a_page() -> None:
 
 def test_the_broker_process_stays_small() -> None:
     """Importing the broker brings in none of the libraries that belong to the worker (139 MiB of memory)."""
-    import subprocess
-
     heavy = "pyarrow numba numpy deltalake pandas pyspark"
     code = (
         "import sys, broker.__main__, broker.node, broker.handlers; "
@@ -163,6 +162,16 @@ def test_the_broker_process_stays_small() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == ""
+
+
+def test_the_worker_does_without_pandas() -> None:
+    """Which is installed here, and which Arrow takes for needed."""
+    code = (
+        "import sys; from broker.worker.main import WithoutPandas; sys.meta_path.insert(0, WithoutPandas()); "
+        "import broker.worker.service; assert 'pyarrow' in sys.modules and 'pandas' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 # Packages that are imported under another name than they are installed by.
