@@ -1,4 +1,4 @@
--- Which settings were brokers given while they run? `broker_id` null is for all of them; a broker's own wins.
+-- Which settings were changed on running brokers? `broker_id` null means all brokers; a broker's own value wins.
 SELECT TRY_CAST(nullif(resource_name, '') AS INT) AS broker_id, name, value, event_time AS since
 FROM (
   SELECT get_json_object(payload, '$$.resource_name') AS resource_name, get_json_object(payload, '$$.name') AS name,

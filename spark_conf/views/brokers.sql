@@ -1,4 +1,4 @@
--- Which brokers are there, where, do they live, and what do they lead? Those that are registered.
+-- Which brokers are registered, where, are they alive, and what do they lead?
 SELECT registered.broker_id, registered.broker_epoch,
        get_json_object(registered.payload, '$$.endpoints[0].host') AS host,
        CAST(get_json_object(registered.payload, '$$.endpoints[0].port') AS INT) AS port,

@@ -1,4 +1,4 @@
--- What have groups committed? As their coordinators noted it last (lake.offsets.interval.ms).
+-- Which offsets have groups committed? As of their coordinators' latest checkpoint (lake.offsets.interval.ms).
 SELECT noted.group_id, noted.topic, noted.topic_id, noted.partition, noted.committed_offset,
        noted.committed_leader_epoch, noted.metadata, noted.commit_time, noted.event_time AS noted_at,
        noted.coordinator_partition, noted.broker_id

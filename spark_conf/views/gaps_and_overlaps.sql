@@ -1,4 +1,4 @@
--- Is every offset in the lake exactly once? Where neighbouring ranges of a partition leave offsets out, or share some.
+-- Is every offset in the lake exactly once? One row where neighbouring ranges of a partition leave offsets out or share some. Normally empty.
 SELECT topic, topic_id, partition,
        CASE WHEN start_offset > reached + 1 THEN 'gap' ELSE 'overlap' END AS kind,
        least(start_offset, reached + 1) AS first_offset,

@@ -1,4 +1,4 @@
--- How far is a group behind, and how much of that is in the lake already? At the time of the notes.
+-- How far is a group behind, and how much of that is already in the lake? As of the latest checkpoint.
 SELECT committed.group_id, committed.topic, committed.partition, committed.committed_offset, logs.high_watermark,
        CASE WHEN logs.high_watermark IS NOT NULL
          THEN greatest(logs.high_watermark - committed.committed_offset, 0)

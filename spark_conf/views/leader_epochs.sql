@@ -1,4 +1,4 @@
--- Under whose lead was an offset written? Each leader epoch, who led, from when, and which offsets the lake has of it.
+-- Which leader wrote an offset? Every leader epoch with its leader, its start, and its offsets in the lake.
 SELECT changes.topic, changes.topic_id, changes.partition, changes.leader_epoch, changes.leader, changes.since,
        coalesce(
          lead(changes.since) OVER (PARTITION BY changes.topic_id, changes.partition ORDER BY changes.leader_epoch),

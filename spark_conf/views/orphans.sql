@@ -1,4 +1,4 @@
--- Which ranges does nobody need any more, or never did? Of deleted topics, of attempts and deletions that did not end.
+-- Which ranges does nothing refer to? Ranges of deleted topics, and of copies and deletions that did not finish.
 SELECT segments.topic, segments.topic_id, segments.partition, segments.segment_id, segments.state,
        CASE
          WHEN known.topic_id IS NULL THEN 'topic deleted'

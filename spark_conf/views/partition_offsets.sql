@@ -1,4 +1,4 @@
--- Where do the logs begin and end? As their leaders noted it last (lake.offsets.interval.ms).
+-- Where do the logs begin and end? As of their leaders' latest checkpoint (lake.offsets.interval.ms).
 SELECT topic, topic_id, partition, leader_epoch, broker_id, log_start_offset, local_log_start_offset,
        last_stable_offset, high_watermark, log_end_offset, size_bytes, event_time AS noted_at
 FROM (

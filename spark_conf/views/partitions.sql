@@ -1,4 +1,4 @@
--- Who leads and who is in sync now? The state of each partition of each topic that is there.
+-- Who leads and who is in sync now? The current state of each partition.
 SELECT topic, topic_id, partition, leader, leader_epoch, partition_epoch, replicas, isr, elr,
        array_size(isr) < array_size(replicas) AS under_replicated, event_time AS since, version
 FROM (

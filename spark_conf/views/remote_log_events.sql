@@ -1,2 +1,2 @@
--- What was written of tiered ranges? Every event, as it is in the table.
+-- What has happened in the tier? Every event of `__remote_log_metadata`, unchanged.
 SELECT * FROM ${remote_log_metadata}

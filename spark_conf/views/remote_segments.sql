@@ -1,4 +1,4 @@
--- What is in the lake now? The present state of every tiered range: its newest event, by version and sequence.
+-- What is in the lake now? The current state of every range: its newest event, by version and sequence.
 SELECT topic, topic_id, partition, segment_id, state, start_offset, end_offset, leader_epochs,
        CASE WHEN max_timestamp BETWEEN 0 AND ${milliseconds_max} THEN timestamp_millis(max_timestamp) END
          AS max_timestamp,

@@ -1,4 +1,4 @@
--- What is in the lake that retention has done with? Ranges that are due, and why; nothing is due for long.
+-- Which ranges are past their retention and not deleted yet? With the rule that expired them. Normally empty.
 SELECT topic, topic_id, partition, segment_id, reason, state, start_offset, end_offset, size_bytes, lake_bytes
 FROM (
   SELECT *, CASE

@@ -1,4 +1,4 @@
--- What has happened to a tiered range, when, and by whose hand? Every event of every range, with the one before.
+-- What happened to a range, when, and by which broker? Every event of every range, with the state before it.
 SELECT topic, topic_id, partition, segment_id, state,
        lag(state) OVER (PARTITION BY segment_id ORDER BY version, sequence) AS previous_state,
        event_time,

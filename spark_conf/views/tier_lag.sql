@@ -1,4 +1,4 @@
--- How far is the lake behind the log? Offsets of tiered topics that could be in the table and are not yet.
+-- How far is the lake behind the log? Committed offsets of tiered topics that are not in the table yet.
 SELECT known.topic, known.topic_id, known.partition, known.leader, tiered.tiered_end, tiered.copied_at,
        logs.last_stable_offset, logs.log_end_offset,
        CASE WHEN logs.last_stable_offset IS NOT NULL

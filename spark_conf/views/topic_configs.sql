@@ -1,4 +1,4 @@
--- Which settings of its own has a topic? Those that are not what the brokers' defaults say.
+-- Which settings does a topic set itself? Those that it does not inherit from the brokers.
 SELECT topic, name, value, event_time AS since
 FROM (
   -- A name may have been a topic's before: what was set then went when that topic did.
