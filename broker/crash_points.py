@@ -1,12 +1,8 @@
 """Shell: named places at which a process dies, so that tests can kill it between any two steps.
 
-Rules of this file: it is a test hook and nothing else, read from the environment by the processes' mains alone.
-- `KAFKA_DS_CRASH_AT=<point>[:<nth>][,<point>[:<nth>]…]` arms points: SIGKILL, so that nothing is flushed or
-  cleaned up, the nth time that a process comes there (default: the first).
-- `KAFKA_DS_CRASH_ONCE=<folder>`: each point kills once only, noted by a file of its name there, so that a
-  process that is started again with the same environment gets one point further.
-- `KAFKA_DS_CRASH_WHO=parent` kills the parent instead: the broker, at a step of its worker.
-Unarmed, a point costs one look into an empty dict.
+Read from the environment by the processes' mains alone: `KAFKA_DS_CRASH_AT=<point>[:<nth>][,…]` kills (SIGKILL) the nth
+time that a process comes to the point; `KAFKA_DS_CRASH_ONCE=<folder>` once only, noted by a file there;
+`KAFKA_DS_CRASH_WHO=parent` the broker, at a step of its worker. Unarmed, a point costs one look into an empty dict.
 """
 
 import os

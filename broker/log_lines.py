@@ -1,13 +1,9 @@
 """Shell: the broker's own log (not its topics'): lines for people, or objects for machines, on standard error.
 
-Rules of this file:
-- `log.format=text` gives lines for people; `json` one object a line: `time` (UTC), `level`, `logger`, `message`, what
-  the caller gave as `extra` (topic, partition, group, …), and `exception` with the traceback.
-- Of lines that were made by the same statement at most LINES_MAX are written in WINDOW_SECONDS; how many were left out
-  a line of its own says. A client that does the same wrong thing a thousand times a second must neither fill the disk
-  nor hide other lines.
-- Every process of a broker sets its log up here; those that the broker starts learn format and levels by their
-  environment. Levels have Kafka's names; one that was changed while the broker runs is forgotten at its end.
+`log.format=json` gives one object a line: `time` (UTC), `level`, `logger`, `message`, what the caller gave as `extra`,
+and `exception`. Of lines of one statement at most LINES_MAX are written in WINDOW_SECONDS, and a line says how many
+were left out: no client can fill the disk or hide other lines. Every process of a broker sets its log up here; format
+and levels come to it by its environment. A level that was changed while the broker runs is forgotten at its end.
 """
 
 from __future__ import annotations

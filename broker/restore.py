@@ -1,14 +1,10 @@
 """Shell: `python -m broker restore`: empty disks get back what the lake holds, before clients are served again.
 
-Rules of this file:
-- It is a broker that serves nobody: it joins its cluster with empty disks, its logs go on behind the lake's end, as
-  those of any broker that has lost its disks do (`broker.replica.lake_recovery`), and then it stops cleanly.
-- The operator says that records outside the lake are gone: if a partition of this broker has no leader,
-  this broker leads it, whichever replicas were in sync before.
-- Groups come back out of the notes of their coordinators (`__offsets`), as records of `__consumer_offsets`; never
-  beyond the end of what came back.
-- It takes nothing away: disks that are not empty, and a lake without a cluster, are refused.
-- What was not in the lake is said, one line each.
+It is a broker that serves nobody: it joins its cluster with empty disks, its logs continue at the lake's end as after
+any lost disk (`broker.replica.lake_recovery`), and then it stops cleanly. The operator says that records outside the
+lake are gone: a partition of this broker without a leader is led here, whoever was in sync. Groups come back from
+`__offsets`, never beyond the end of what came back. Disks that are not empty, and a lake without a cluster, are
+refused.
 """
 
 from __future__ import annotations

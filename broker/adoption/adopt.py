@@ -1,12 +1,9 @@
 """Shell: `python -m broker adopt`: a data directory of Apache Kafka becomes one of this broker's, where it lies.
 
-Rules of this file:
-- Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`: a tiered log of ours has its beginning there,
-  one of Kafka's does not as long as it begins with its first segment. Logs of before 2.8 get a `partition.metadata`:
-  one that does not say whose it is belongs to no topic. Old messages are converted at the first start. That a
-  directory was taken over says a file of its own (`broker.adoption.mark`).
-- The directories are locked: a Kafka that still runs on them is found out.
-- All that is decided is one commit, the first of the lake: it is there, or nothing is.
+Nothing that Kafka wrote is changed but `log-start-offset-checkpoint`, where a tiered log of ours has its beginning;
+logs of before 2.8 get a `partition.metadata`, and a file says that the directory was taken over
+(`broker.adoption.mark`). Old messages are converted at the first start. The directories are locked: a Kafka that still
+runs is found out. All that is decided is one commit, the first of the lake.
 """
 
 from __future__ import annotations

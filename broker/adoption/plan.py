@@ -1,15 +1,10 @@
 """Pure: from what lies in a data directory of Apache Kafka to the cluster that goes on with it.
 
-Rules of this file:
-- All of it, or nothing: what cannot be taken over whole is a ConfigError that names it, unless it harms nobody; then it
-  is a line that says so.
-- Topics keep their ids, partitions their replicas and in-sync replicas, and each leader's epoch is above all that Kafka
-  ever gave. Nobody leads until the brokers come: whoever was in sync is elected then.
-- Where there is a metadata log it tells all; each replica that it places on this broker must be there. The first one
-  must reach as far as those of the brokers that are taken over later. Without one (a
-  cluster of ZooKeeper's) the folders are all that is known: this broker has the only replica, and a topic's settings
-  are those that the operator gives. Its cleanup.policy must be among them: with the default one retention would delete
-  what compaction was to keep. One for all others (`*`) is not believed of a topic that Kafka has compacted.
+All or nothing: what cannot be taken over whole is a ConfigError that names it. Topics keep their ids, partitions their
+replicas and ISR, and leader epochs are above all that Kafka gave; leaders are elected when the brokers come. A metadata
+log says it all, and the first one must reach as far as those of brokers that come later. Without one (ZooKeeper) this
+broker has the only replica, and the operator gives topics' settings, cleanup.policy among them: with the default
+retention would delete what compaction was to keep.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
 """Pure: the active controller's decisions about brokers: registration, heartbeats, shutdown, removal.
 
-Rules of this file (those of KRaft's ClusterControlManager and BrokerHeartbeatManager):
-- A broker begins fenced. It is unfenced by the first heartbeat that shows that it knows the metadata log up to its own
-  registration: partitions that it would lead by an older state may have other leaders now.
-- While one incarnation has a session, another one of the same id is refused. The same one may register again (its
-  answer was lost) and keeps its epoch.
-- A broker that is fenced, stops or is removed loses all leaderships and leaves every ISR in the same commit. Whether
-  its replicas stay eligible (ELR) `partition_change` decides. After an unclean stop they do not: what was in memory is
-  lost. A stop was clean if the broker names its last epoch, which is in a file that only a clean stop writes. An
-  unknown broker that partitions still list was unregistered: nobody knows the state of its disks.
-- A broker that wants to stop hands over its leaderships first. It may go when the new leaders have taken effect on the
-  other brokers.
-- When a log directory fails, its replicas leave ISR and leadership (KIP-112, KIP-858).
+As KRaft's ClusterControlManager and BrokerHeartbeatManager: a broker begins fenced, and is unfenced by a heartbeat that
+knows its registration. While one incarnation has a session, another one of the id is refused. A broker that is fenced,
+stops or is removed leaves every ISR in the same commit; after an unclean stop (it does not name its last epoch) its
+replicas are no longer eligible. A broker that wants to stop may go when its leaders' successors are known to the
+others. Replicas in a failed log directory leave ISR and leadership (KIP-112, KIP-858).
 """
 
 from __future__ import annotations

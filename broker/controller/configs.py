@@ -1,13 +1,9 @@
 """Pure: the active controller's decisions about settings of topics, brokers and groups, and about features.
 
-Rules of this file: one refusal never stops the others of the same request (features change all together, see their
-handler). The callers' checks judge a setting, together with the settings that would then be in force. The consequences
-for partitions are in the same commit:
-- A smaller min.insync.replicas, or turning ELR off, lets the high watermark advance without the eligible replicas, so
-  they are no longer eligible (KIP-966).
-- unclean.leader.election.enable=true takes effect at once on partitions without a leader.
-With ELR no broker has a min.insync.replicas of its own, as in Kafka: by a smaller one a leader commits what replicas
-that are eligible by the cluster's do not have.
+One refusal never stops the others of the request; features change all together. The callers' checks judge a setting
+with those that would then be in force. What follows for partitions is in the same commit: a smaller
+min.insync.replicas, or turning ELR off, ends the eligibility of replicas (KIP-966); unclean.leader.election.enable=true
+elects leaders at once. With ELR no broker has a min.insync.replicas of its own, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Pure: the active controller's decisions: it takes a request and returns events.
 
-Rules of this file:
-- A decision changes nothing of the state in the log. It returns the events that would, and the answer for when they are
-  durable. Only `MetadataImage.replay` changes that state, so a decision that is never committed has no effect.
-- The given image holds everything decided so far, committed or not: two requests in one group commit see each other.
-- Heartbeats (`liveness`) are in no log. They are kept here, even if a decision is not committed: a broker that stays
-  silent is fenced by the next decision. The driver says when its leadership begins (`claimed`), and which events became
-  durable at which version (`committed`).
-- The rules themselves are in the files that this one calls. If a part of a request is refused, that is one result; the
-  refusal of a whole request is a KafkaError.
+A decision changes nothing: it returns events and the answer for when they are durable; `MetadataImage.replay` alone
+changes the state. The given image holds everything decided so far, so that two requests in one commit see each other.
+Heartbeats (`liveness`) are in no log, and count even if a decision is not committed. The driver says when its
+leadership begins (`claimed`) and what became durable (`committed`). A part that is refused is one result; a whole
+request a KafkaError.
 """
 
 from __future__ import annotations

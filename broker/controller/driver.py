@@ -1,20 +1,10 @@
 """Shell: drives the metadata: takes decisions, commits them, applies them and answers; or follows another controller.
 
-Rules of this file:
-- Nothing is answered before it is durable. All pending decisions go into one commit (group commit), which runs in a
-  thread of its own; decisions that come meanwhile go into the next.
-- Decisions are made on an image that is ahead of the committed one, so that two requests in one commit see each other.
-  A failed commit takes back everything decided since: the image ahead is copied from the committed one again.
-- While the fate of a commit is unknown, the same bytes are tried again and nothing is answered; until another
-  controller is heard of by wire (`follow_instead`), behind whose decisions the log takes nothing of this one.
-- A broker becomes the controller by a commit on top of everything in the log (`claim`). A controller that meets another
-  one's decisions resigns: none of its pending decisions has happened, and from there on it follows.
-- The image changes in one place, under one lock: by our own commits, by what the controller sends, by what the table
-  says. Each commit is applied before the next one changes the image.
-- Work that changes the image is finished, in the driver's own tasks: a caller that goes away (a closed connection, a
-  stopped part) must not leave a commit that is half applied.
-- An unexpected error ends all deciding, not just one answer: what is pending fails, and the broker stops (`on_failed`),
-  because nobody knows what of it is in the log. So it does where the log was cleaned up behind what it knows.
+Nothing is answered before it is durable. All pending decisions go into one commit, on an image that is ahead of the
+committed one; a commit that fails takes back everything decided since. While the fate of a commit is unknown the same
+bytes are tried again. A broker becomes the controller by a commit on top of the whole log (`claim`), and resigns when
+it meets another one's decisions. The image changes under one lock, in the driver's own tasks, which no caller can
+cancel. An unexpected error ends all deciding, and the broker: nobody knows what of it is in the log.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """Pure: the active controller's decisions about leaders, on request or by the clock (KIP-183, KIP-460).
 
-Rules of this file (those of KRaft's ReplicationControlManager):
-- A preferred election is needed if the first replica does not lead, an unclean one if no replica leads. Otherwise the
-  answer is ELECTION_NOT_NEEDED. A request for all partitions does not list those that need none.
-- An election that finds no leader: PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE.
-- By the clock, if auto.leader.rebalance.enable is set, leadership goes back to all preferred replicas that are in sync
-  (KRaft tolerates no percentage of imbalance). One round has a limit; the rest waits for the next.
-- A topic that begins to allow unclean elections gets its leaders in the same commit; so no periodic search for such
-  partitions is needed.
+As KRaft's ReplicationControlManager: a preferred election is needed if the first replica does not lead, an unclean one
+if none does, else ELECTION_NOT_NEEDED, which is not listed where all partitions were asked for. With
+auto.leader.rebalance.enable leadership goes back to all preferred replicas that are in sync, so many a round. A topic
+that begins to allow unclean elections gets its leaders in the same commit.
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
 """Pure: the active controller's decisions when a leader wants another ISR (AlterPartition, KIP-497).
 
-Rules of this file (those of KRaft's ReplicationControlManager), in the order in which they are checked:
-- STALE_BROKER_EPOCH for the whole request if the broker has restarted since, or is not registered.
-- UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION.
-- NOT_CONTROLLER if the leader knows a later epoch of leader or partition: then this is no longer the active controller,
-  and the leader should look for the other one.
-- FENCED_LEADER_EPOCH for an earlier epoch of the leader; INVALID_REQUEST if another broker leads.
-- INVALID_UPDATE_VERSION if the partition has changed since: the partition epoch must match.
-- INVALID_REQUEST: an ISR that names a broker without a replica, or one twice, or lacks the leader; one with more than
-  the leader while it is RECOVERING; RECOVERING after RECOVERED.
-- INELIGIBLE_REPLICA: a member that is fenced, shutting down, not registered, or has restarted since it was seen
-  catching up (KIP-841, KIP-903): its log may be shorter now.
-- A change that ends a reassignment may remove the leader's own replica: it takes effect, and the answer is
-  NEW_LEADER_ELECTED.
-OPERATION_NOT_ATTEMPTED is Kafka's answer in version 0 for INELIGIBLE_REPLICA, and version 0 is not served.
+Checked in the order of KRaft's ReplicationControlManager: the broker's epoch, the partition, the leader's epoch (a
+later one than ours means that we are not the controller any more), the partition epoch, the shape of the ISR, and
+whether its members may be in it: neither fenced nor shutting down nor restarted since they were seen catching up
+(KIP-841, KIP-903). A change that ends a reassignment may remove the leader's own replica; the answer is then
+NEW_LEADER_ELECTED.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Pure: which brokers are alive, by the heartbeats that the active controller gets. None of this is in a log.
 
-Rules of this file:
-- Times are of this controller's own monotonic clock, in milliseconds. A new controller gives every broker a fresh
-  session (`begin`): that it has heard nothing before says nothing.
-- A session belongs to one broker epoch. It ends `broker.session.timeout.ms` after the last heartbeat, or when the
-  broker has stopped. A session that a decision ends is over when the decision is durable (`end_with_commit`), unless
-  the broker was heard of meanwhile: if a fencing was not written, the broker is as dead as before, and it is decided
-  again.
-- A broker may stop once every other active broker knows the new leaders, so that no client is sent back to it
-  (`has_been_heard`): each heartbeat tells how far the metadata have taken effect on its broker.
+Times are of this controller's monotonic clock; a new controller gives every broker a fresh session (`begin`). A session
+belongs to one broker epoch and ends `broker.session.timeout.ms` after the last heartbeat, or when the broker has
+stopped; one that a decision ends is over when that is durable (`end_with_commit`), unless the broker was heard of
+meanwhile. A broker may stop once every other active one knows the new leaders (`has_been_heard`).
 """
 
 from __future__ import annotations

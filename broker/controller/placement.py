@@ -1,14 +1,9 @@
 """Pure: which brokers get the replicas of new partitions: rack-aware, striped (Kafka's StripedReplicaPlacer, KIP-36).
 
-Rules of this file:
-- Each replica of a partition goes to another rack while there are racks without one; then the racks are used again. A
-  cluster without racks is one rack.
-- The leader is an unfenced broker. Fenced brokers get other replicas only where a rack has no unfenced broker left:
-  they may come back, and until then the partition has the replicas that it can have.
-- Leaders and followers are spread: each partition begins one rack further than the last, and inside a rack one broker
-  further; after a full round the followers are shifted against the leaders, so that the pairs differ.
-- A broker that is about to stop counts as fenced.
-- The caller chooses where the first partition begins: another topic should begin elsewhere.
+Each replica goes to another rack while there are racks without one. The leader is an unfenced broker; fenced ones, and
+those about to stop, get other replicas where a rack has no other. Each partition begins one rack further than the last,
+and one broker further inside it; after a full round the followers are shifted against the leaders. The caller chooses
+where the first partition begins.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Pure: the active controller's decisions about replicas that move to other brokers (KIP-455).
 
-Rules of this file (those of KRaft's PartitionReassignmentReplicas and -Revert):
-- New replicas are added to `replicas` and to `adding_replicas` at once. Those that are to go stay, in
-  `removing_replicas`: they hold what the new ones do not have yet. `partition_change` ends the move in the change that
-  brings the last new replica into the ISR.
-- Adding are those that the partition did not have before the first unfinished move. So another target in the middle of
-  a move, and a cancellation, count from there. A replica that was being added and is no longer wanted is both adding
-  and removing, and stays until the move ends, for it may be the only one in sync.
-- A target of None cancels a move: the added replicas go at once. If they are the only ones left that are in sync,
-  eligible or last known to lead, that would lose data, and needs unclean.leader.election.enable.
-- A target equal to the present replicas needs no move and is no error.
+As KRaft's PartitionReassignmentReplicas and -Revert: new replicas join `replicas` and `adding_replicas` at once, those
+that are to go stay in `removing_replicas` until `partition_change` ends the move with the last new replica's joining
+the ISR. Adding are those that the partition did not have before the first unfinished move. A target of None cancels a
+move; where only added replicas are in sync, eligible or last known to lead, that needs unclean.leader.election.enable.
 """
 
 from __future__ import annotations

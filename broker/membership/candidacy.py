@@ -1,15 +1,10 @@
 """Shell: standing for controller: reads and writes the lease, asks the other brokers, makes the claim.
 
-Rules of this file:
-- `election` decides what to do; this file does it, one step after the other.
-- The lease has a thread of its own: so a commit that waits for the store does not make a controller look dead, and a
-  broker that reads a lease does not wait behind a commit.
-- The lease is written before the claim that it belongs to, and then again and again. At each write the controller
-  checks that the log still ends with its own decisions: so one that was paused for long notices before it gets a
-  request.
-- A controller whose commits fail, or do not end, for a session timeout lets its lease stand still, so that another one
-  takes over: it may have lost its rights on the log alone.
-- The lease is released when the controller stops, after its last decision, so that nobody has to wait for its end.
+`election` decides. The lease has a thread of its own, so that a commit that waits for the store does not make a
+controller look dead. It is written before the claim that it belongs to; at each write the controller checks that the
+log still ends with its own records, so that one that was paused notices before it gets a request. A controller whose
+commits fail or do not end for a session timeout lets its lease stand still, so that another one takes over. It releases
+the lease when it stops.
 """
 
 from __future__ import annotations

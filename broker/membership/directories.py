@@ -1,12 +1,9 @@
 """Shell: tells the controller in which log directory each replica of this broker is (KIP-858).
 
-Rules of this file:
-- The disk is right: the directory in which a log is, or would be created, is reported if the metadata say otherwise. So
-  a replica is used again after its disk was replaced by an empty one: its directory works, and it can be elected.
-- A damaged log is reported as lost if other replicas are in sync, which then lead (KIP-858). If it is the only one in
-  sync, no other replica could lead; and if the log was mended later, it would count as begun anew. So it is not
-  reported as lost.
-- Reports are repeated until the metadata show them; several go in one request.
+The disk is right: the directory in which a log is, or would be created, is reported if the metadata say otherwise, so
+that a replica is used again after its disk was replaced. A damaged log is reported as lost if other replicas are in
+sync; if it is the only one, nobody else could lead, and once repaired it would count as new. Reports are repeated until
+the metadata show them; several go in one request.
 """
 
 from __future__ import annotations

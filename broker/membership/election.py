@@ -1,22 +1,10 @@
-"""Pure: when a broker considers the active controller dead, and claims its place.
+"""Pure: when a broker considers the active controller dead, and claims its place (docs/internals/architecture.md).
 
-Rules of this file:
-- Safety is not decided here: a claim wins or loses a version of the metadata log by put-if-absent, and a claim on an
-  outdated state loses. This file only decides whether to try, so that a working controller is left alone.
-- Time is the broker's own monotonic clock. A sign of life is a lease that moves, an answer by wire, or a new epoch in
-  the log; each counts from the moment at which this broker saw it. A broker that was paused itself has seen nothing
-  meanwhile; so it gives the controller one more lease interval before it asks (`paused`).
-- After a session timeout without an answer by wire it asks the other brokers (pre-vote). If the controller has answered
-  one of them lately, it is this broker that is cut off, and it does not claim.
-- A controller that is cut off from the brokers may still reach the store and move its lease for ever, but could only
-  fence them all. So while the lease moves, the brokers that hear nothing claim if they are a majority of all registered
-  ones: then it is the controller that is cut off, as a KRaft leader without a quorum resigns.
-- A controller that has lost the store can decide nothing, though every broker hears it. So whoever reads the store all
-  along, and sees the lease stand still for `STUCK_SESSIONS` session timeouts, claims. It is more than one, so that a
-  store that is slow to everybody is no reason; and the time begins anew where this broker's own looks fail, so that
-  nobody is replaced because the store was away.
-- A claim comes at once if it can depose nobody: there is no controller yet, no lease, the lease was released, or the
-  controller was this broker, whose process is gone (the lock on log.dirs).
+Safety is not decided here: a claim wins or loses a version of the metadata log by put-if-absent. This file only leaves
+a working controller alone. A sign of life is a lease that moves, an answer, or a new epoch in the log, by the broker's
+own monotonic clock. Without one for a session timeout the broker asks the others (pre-vote) and claims if none was
+answered lately; or if a majority hears nothing although the lease moves; or if the lease stands still for
+`STUCK_SESSIONS` session timeouts while the store is read. A claim comes at once where it can depose nobody.
 """
 
 from __future__ import annotations

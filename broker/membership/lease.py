@@ -1,12 +1,9 @@
 """Pure: the lease of the active controller: a small object in the lake that it overwrites while it lives.
 
-Rules of this file:
-- The lease decides nothing: it only says which controller is worth waiting for, and its address. The metadata log says
-  who decides. So a lease that is lost, stale or written by a deposed controller costs time, never truth.
-- It moves in the order of (controller epoch, sequence), and sequences begin anew with each epoch. Several brokers that
-  claim one epoch all write a lease before; so another broker's lease of that epoch is movement, whatever its sequence.
-  A claim that comes to nothing leaves a lease of an epoch that there is not: the next one of who decides is movement.
-  Other brokers see that it moves, by their own clocks: it holds no time.
+The lease only says which controller is worth waiting for, and its address; the metadata log says who decides. A lease
+that is lost or stale costs time, never truth. It moves in the order of (controller epoch, sequence), and another
+broker's lease of an epoch is movement, whatever its sequence: several may claim one epoch. Others see it move by their
+own clocks.
 """
 
 from __future__ import annotations

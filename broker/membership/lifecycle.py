@@ -1,16 +1,9 @@
-"""Shell: a broker's life in its cluster: registration, heartbeats, controlled shutdown.
+"""Shell: a broker's life in its cluster: registration, heartbeats, controlled shutdown (KIP-631).
 
-Rules of this file (those of KIP-631):
-- A starting broker is registered by the controller, or by its own claim to be the controller. Until it is registered it
-  serves nobody; until it is unfenced it leads nothing.
-- While another living broker has its node.id, it tries again: the session of a killed process must end first. After
-  `initial.broker.registration.timeout.ms` it gives up and says why.
-- A heartbeat tells up to where the metadata have taken effect here, not what was merely read: from that the controller
-  knows that this broker leads what another one has handed over. A broker that is behind soon sends the next one.
-- A stopping broker asks the controller to move its leaders, and stops when it is told to, so that nobody waits for a
-  leader that is gone. If no controller answers for a session timeout, it stops anyway.
-- The metadata show another process with the same node.id; then the older one stops, because the cluster no longer means
-  its log directories.
+Until it is registered it serves nobody; until it is unfenced it leads nothing. While another living broker has its
+node.id it tries again, up to initial.broker.registration.timeout.ms. A heartbeat says up to where the metadata have
+taken effect here, not what was merely read. A stopping broker stops when the controller has moved its leaders, or has
+not answered for a session timeout. If the metadata show another process of the same node.id, this one stops.
 """
 
 from __future__ import annotations

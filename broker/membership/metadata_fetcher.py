@@ -1,14 +1,10 @@
 """Shell: keeps up with the metadata: by a long poll to the controller, or from the table if that does not answer.
 
-Rules of this file:
-- What the controller sends is already durable and is the same as in the table. So it does not matter where a commit was
-  read, and a deposed controller can tell nothing wrong.
-- Each answer of the controller is a sign of life (`heard`).
-- A controller that knows less than this broker is no longer the controller: the epoch in the request tells it so.
-- Who has no controller to ask and does not reach the table, asks all other brokers: one of them may be the next one.
-  So does a controller that has lost the store. Others replace it, and what they decide it hears in no other way.
-- A look into a table that hangs is waited for no longer than a controller is. It goes on, and is the only one.
-- What a controller sends waits no longer than that either, for this broker's own look into the table or claim.
+What the controller sends is durable and the same as in the table, so a deposed one can say nothing wrong. Each answer
+is a sign of life (`heard`). A controller that knows less than this broker is none any more. Who has no controller to
+ask and does not reach the table asks all other brokers; so does a controller that has lost the store. A look into the
+table that hangs is waited for no longer than a controller is, and what a controller sends waits no longer for such a
+look.
 """
 
 from __future__ import annotations

@@ -1,17 +1,10 @@
-"""Shell: the cluster's metadata log: a Delta table whose commits are the decisions, in order.
+"""Shell: the cluster's metadata log: a Delta table whose commits are the metadata records, in order.
 
-Rules of this file:
-- The events of a decision are in the commit's own commitInfo (`kafkaDs.events`), written by put-if-absent and fsynced:
-  no data file, no library. The tier's worker writes the same events as rows soon after, for SQL; nothing here reads
-  those rows.
-- Only versions with events count; other commits (rows, a vacuum, a checkpoint) are skipped.
-- If a version in between holds events, they are another controller's: the commit fails, and its author resigns. In
-  between means after the version on which the commit was decided (`begin`), whatever was read since: a controller that
-  read of its successor and forgot it must not write after it.
-- Every SNAPSHOT_INTERVAL versions a commit begins with a snapshot of the state before it, and reading starts at the
-  last one. The log's clean-up must therefore keep the versions from there on (`last_snapshot_version`).
-- A new controller has read all versions first (`read_after`): a claim on an older state is lost.
-- One thread at a time; every method may wait for the disk.
+The events are in the commit's own commitInfo (`kafkaDs.events`), written by put-if-absent and fsynced; versions without
+events are skipped. If events lie between the version on which a commit was decided (`begin`) and its own, they are
+another controller's: the commit fails, and its author resigns. Every SNAPSHOT_INTERVAL versions a commit begins with a
+snapshot, where reading starts, and before which the log may be cleaned up (`last_snapshot_version`). A new controller
+has read all versions first (`read_after`). One thread at a time; every method may wait for the store.
 """
 
 from __future__ import annotations

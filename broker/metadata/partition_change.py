@@ -1,19 +1,10 @@
-"""Pure: how one partition's registration changes: its ISR, its leader, its eligible leader replicas, its replicas.
+"""Pure: how one partition's registration changes: ISR, leader, ELR, replicas (Kafka's PartitionChangeBuilder).
 
-Rules of this file (those of Kafka's PartitionChangeBuilder):
-- A change is made completely or not at all: the request, then all that follows from it, in this order: a complete
-  reassignment is finished, the ELR is updated, a leader is elected; if the election made a new ISR, the first two
-  again.
-- The leader stays while it may lead. Otherwise the first of `replicas` that is in the ISR and acceptable leads. If the
-  ISR is empty, it is the first one in the ELR, which then is the whole ISR. These elections are clean.
-- ELR (KIP-966): a replica that leaves an ISR smaller than the effective min.insync.replicas holds all committed
-  records, for the high watermark does not move meanwhile. It stays eligible until the ISR is large enough again or it
-  stops uncleanly. Without ELR the ISR never gets empty: its last members stay in it.
-- If ISR and ELR are both without a candidate, the last known leader may lead again, and with
-  unclean.leader.election.enable any replica: these elections are unclean. The ISR is then the leader alone, which is
-  RECOVERING until it has compared its end with the lake's.
-- Every change gets a partition epoch. A change of leader gets a leader epoch, and so does the removal of a replica: no
-  one must fetch for it any more. A smaller ISR alone does not (KAFKA-15021).
+The request comes first, then what follows from it: a complete reassignment ends, the ELR is updated, a leader is
+elected. The leader stays while it may lead; else the first of `replicas` in the ISR leads, then the first of the ELR
+(KIP-966): these elections are clean. The last known leader, or with unclean.leader.election.enable any replica, is
+elected uncleanly: the ISR is then that leader alone, RECOVERING until it has met the lake. Every change has a new
+partition epoch; a change of leader or a removed replica a new leader epoch, a smaller ISR alone none (KAFKA-15021).
 """
 
 from __future__ import annotations

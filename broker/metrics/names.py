@@ -1,15 +1,10 @@
-"""Pure: what a metric is: declared once, by Kafka's own name for it; its Prometheus name follows by rule.
+"""Pure: what a metric is: declared once beside the code that counts it, by Kafka's MBean; its Prometheus name follows.
 
-Rules of this file: a metric is declared next to the code that shows it, by the MBean under which
-Apache Kafka has it, with one sentence and the labels that samples may carry. The Prometheus name is what the JMX
-exporter makes of that MBean with the rules of its example for Kafka (`kafka-kraft-3_0_0.yml`, names in lower case):
-- domain, type and name are joined by `_`; what Prometheus does not allow in a name becomes `_`;
-- a rate (`MessagesInPerSec`) is shown by its count: `_total`, a counter, without `PerSec`;
-- a histogram (`TotalTimeMs`) has `_count` and quantiles, and, which the exporter has not, `_sum`;
-- other keys of the MBean are labels. An attribute of a client-side kind of MBean (`connection-count` of
-  `socket-server-metrics`) ends the name.
-What Kafka does not have is declared as `ours` under a name of the same making. docs/reference/metrics.md is generated
-from the declarations, so a metric that is not declared cannot be shown.
+The name is what the JMX exporter makes of the MBean by its example for Kafka (`kafka-kraft-3_0_0.yml`, lower case):
+domain, type and name joined by `_`; a rate (`MessagesInPerSec`) as its count, `_total`; a histogram with `_count`,
+quantiles and, unlike the exporter, `_sum`; other keys as labels; an attribute of a client-side MBean ends the name.
+What Kafka does not have is declared as `ours`. docs/reference/metrics.md is generated: what is not declared cannot be
+shown.
 """
 
 from __future__ import annotations

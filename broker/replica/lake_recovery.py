@@ -1,15 +1,10 @@
 """Shell: asks the lake what it knows of a log that has lost records, until the lake can answer.
 
-Rules of this file:
-- The lake is a replica that never stops uncleanly: a log that ends before the lake's end continues at the lake's end,
-  and no offset is used twice.
-- If another broker may have led, a fence is committed first: whatever an earlier leader has not committed to the table
-  by then it never will, however long it was paused. So the end that is read after the fence is final.
-- If the log has another leader epoch at the lake's end than the lake, the two diverged below it: the whole log goes.
-  If the lake cannot say whose records it has there, the partition waits: which of the two is right nobody knows.
-- A leader that waits for the lake serves neither writes nor reads; other partitions go on. If the lake cannot answer,
-  or the disk refuses, it is tried again.
-- Where that lowers the recovery point, it is written down before the log leads: what comes there is not durable.
+A log that ends before the lake's end continues there, and no offset is used twice. If another broker may have led, a
+fence is committed first: the end that is read after it is final. If log and lake differ in the epoch at the lake's end,
+the whole log goes; if the lake cannot say, the partition waits, for which of the two is right nobody knows. A leader
+that waits serves neither writes nor reads; others go on. A recovery point that is lowered is written before the log
+leads.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Shell: the partitions of this broker: finds them, lets events change them, keeps their checkpoint and settings.
 
-Rules of this file:
-- What this broker leads and follows comes from durable events alone (`apply`), at a start and at run time alike
-  (`transitions.py` does it).
-- Deletions come first, so that a topic may be created again under its name. Of several changes of a partition the last
-  one counts.
-- At a start a log that this broker is not to have is set aside, as nobody saw it go.
-- A broker in controlled shutdown follows nobody: the commit that says so takes it out of all ISRs, into which it cannot
-  come back. What it would fetch is work for those who have just become leaders, at the moment when producers wait.
-- Only the event loop's thread is here. Opening many logs gives way to others in between.
+What this broker leads and follows comes from durable events alone, at a start and later alike (`state_applier.py`).
+Deletions come first, so that a topic may be created again under its name; of several changes of a partition the last
+one counts. At a start a log that this broker is not to have is set aside. A broker in controlled shutdown follows
+nobody: it is out of all ISRs. Only the event loop's thread is here; opening many logs gives way to others in between.
 """
 
 from __future__ import annotations

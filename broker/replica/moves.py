@@ -1,17 +1,11 @@
 """Shell: moves replicas from one log directory of this broker to another (KIP-113).
 
-Rules of this file:
-- A move is a task: it copies what its log has, up to the log's end, until the copy is level. Then the controller is
-  told that the replica is in the new directory (KIP-858), and only when that is in the metadata the copy takes its
-  log's place: so that whoever fails next, the controller knows what has failed with it.
-- num.replica.alter.log.dirs.threads logs are copied at once, each until it is level, and no more than
-  replica.alter.log.dirs.io.max.bytes.per.second in all.
-- A log is copied as a follower copies its leader's: whole batches as bytes. Whatever happens to it meanwhile (cut,
-  begun anew, retained, deleted) is seen before each step (`broker.log.directories.comparison`).
-- The last bytes are copied without giving way to others, so that nothing is appended between them and the exchange.
-  That is not tried while they are many, or would have to be waited for.
-- A copy whose directory fails, or whose log goes, ends its move. What a full disk refuses is tried again.
-- An order for a replica that is not here yet is remembered for the day on which its log is made, as in Kafka.
+A move is a task that copies whole batches up to the log's end, until the copy is level; the last ones without giving
+way to others, so that nothing is appended in between. Then the controller is told that the replica is in the new
+directory (KIP-858), and only when the metadata say so the copy takes its log's place.
+num.replica.alter.log.dirs.threads logs are copied at once, within replica.alter.log.dirs.io.max.bytes.per.second. What
+happens to the log meanwhile is seen before each step (`broker.log.directories.comparison`); a copy whose directory
+fails, or whose log goes, ends its move.
 """
 
 from __future__ import annotations

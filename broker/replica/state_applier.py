@@ -1,16 +1,10 @@
 """Shell: performs what durable events ask of a broker's replicas: opens logs, begins and ends leading and following.
 
-Rules of this file:
-- Partition epochs decide: an event older than what is known changes nothing.
-- Fetchers hear of all changes of a commit at once. Until then a partition that is no longer followed is `lost`, and
-  nothing is appended to it.
-- A log that this broker is no longer to have is deleted.
-- An error of one partition stops no other. A log that cannot be opened, for example because the disk is full, is tried
-  again until it can; clients get KAFKA_STORAGE_ERROR meanwhile.
-- With flush.messages a new leader counts itself with what its disk has, as it does in an append.
-- If a partition's leader stopped uncleanly, the partition serves neither writes nor reads until its end was compared
-  with the lake's: the lake is a replica that never stops uncleanly, and its offsets are never used twice.
-- The same holds for a log that lost records although the stop was clean (a lost folder, an older one restored).
+Partition epochs decide: an event older than what is known changes nothing. Fetchers hear of all changes of a commit at
+once. An error of one partition stops no other; a log that cannot be opened is tried again, and clients get
+KAFKA_STORAGE_ERROR meanwhile. With flush.messages a new leader counts what its disk has. A partition whose leader
+stopped uncleanly, or whose log has lost records, serves neither writes nor reads until its end was compared with the
+lake's: the lake is a replica that never stops uncleanly, and its offsets are never used twice.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Pure: holding replication back to a rate, so that moving replicas leaves room for clients (KIP-73).
 
-Rules of this file:
-- What is throttled is named by the topics: `leader.replication.throttled.replicas` and `follower.…` list
-  partition:broker, or `*` for all. At the leader the broker is the one that leads, at the follower the one that
-  follows.
-- A replica that is in sync is never throttled, whatever the lists say: it would fall out of sync for it.
-- The rate (`broker/byte_rate.py`) is measured of throttled partitions alone, over `replication.quota.window.num`
-  samples, each of `replication.quota.window.size.seconds`.
+Topics name what is throttled: `leader.replication.throttled.replicas` and `follower.…` list partition:broker, or `*`. A
+replica that is in sync is never throttled: it would fall out of sync for it. The rate (`broker/byte_rate.py`) is that
+of throttled partitions alone.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Shell: the authenticator of a connection with SASL: nothing passes before its client has said who it is.
 
-Rules of this file, which are Apache Kafka's:
-- Before that only ApiVersions, SaslHandshake and then SaslAuthenticate are answered; any other request is a failure.
-  A session that is over closes the connection, unless its client authenticates anew (KIP-368).
-- A failed client is answered after connection.failed.authentication.delay.ms, and disconnected; no more is read of it.
-  So is any other request between a handshake and its token: by its API's own error, ILLEGAL_SASL_STATE. Without a
-  handshake, to tokens without requests around them, and to what is no request that is served there is no answer; the
-  connection ends after the same time.
-- Every failure is counted, also a request larger than sasl.server.max.receive.size; a client that hangs up is not.
-- A client has AUTHENTICATION_SECONDS_MAX for all of it, however busily it talks.
-- Where no session ends the authenticator is taken away afterwards: requests cost what they cost without it.
+As in Apache Kafka only ApiVersions, SaslHandshake and SaslAuthenticate are answered before that; a session that is over
+closes the connection unless its client authenticates again (KIP-368). A failed client is answered after
+connection.failed.authentication.delay.ms and disconnected, and so is any other request, by its API's own error. Every
+failure is counted; a client that hangs up is none. A client has AUTHENTICATION_SECONDS_MAX for all of it. Where no
+session ends the authenticator is taken away afterwards.
 """
 
 from __future__ import annotations

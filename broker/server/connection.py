@@ -1,15 +1,10 @@
 """Shell: one client's connection: requests in, answers out, in the same order.
 
-Rules of this file:
-- Requests of one connection run one after the other, as Kafka promises its clients; the next one may begin before
-  the last is answered only where both handlers say that their order is settled by then (`pipelined`). A request that
-  waits never keeps other connections waiting. A parked answer is told when another request has arrived behind it, and
-  may then be sent early (`hurry`).
-- Unanswered requests are bounded: with UNANSWERED_REQUESTS_MAX of them, or UNANSWERED_BYTES_MAX bytes, nothing more is
-  read. While a peer does not read its answers, none of its requests is read or started.
-- Answers are written once per turn of the event loop, or at FLUSH_BYTES. A turn serves at most REQUESTS_PER_TURN_MAX
-  requests of one connection, so that one client's burst does not hold up the others.
-- Whatever is wrong with the bytes closes this connection, with one line in the log, and nothing else.
+Requests run one after the other, as Kafka promises its clients; the next may begin before the last is answered only if
+both handlers are `pipelined`. A waiting answer is told when a request has come behind it, and may be sent early
+(`hurry`). With UNANSWERED_REQUESTS_MAX of them, or UNANSWERED_BYTES_MAX bytes, or a peer that does not read, nothing
+more is read. Answers are written once a turn of the event loop, which serves REQUESTS_PER_TURN_MAX requests of a
+connection. Whatever is wrong with the bytes closes this connection, with one line in the log, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Shell: a connection by a listener with TLS: counted at once, then the handshake, then requests.
 
-Rules of this file:
-- An address that connects too fast is rejected before all else.
-- A client counts as a connection from the first moment, so that half a handshake is no way past max.connections; it
-  has HANDSHAKE_SECONDS_MAX for it.
-- The context is that of the moment: keys that were read again apply to the next client.
-- Whose handshake fails is sent an alert (`broker.transport.alerts`) and has ALERTED_SECONDS_MAX to read it and hang up.
-- As in Kafka only a failure of TLS counts as one of authentication: not that a client hangs up or is silent.
+An address that connects too fast is rejected before all else. A client counts as a connection from the first moment,
+and has HANDSHAKE_SECONDS_MAX. The context is that of the moment: keys that were read again apply to the next client.
+Whose handshake fails is sent an alert (`broker.transport.alerts`), and has ALERTED_SECONDS_MAX to read it. As in Kafka
+only a failure of TLS counts as one of authentication.
 """
 
 from __future__ import annotations

@@ -1,18 +1,10 @@
 """Shell: reads from one leader: a task that sends a fetch, appends the answer, and fetches again.
 
-Rules of this file:
-- One fetch is in flight at a time. It names all partitions that are followed on this leader and not held back. The
-  leader answers when it has records, or after replica.fetch.wait.max.ms, or when the next held-back partition is due.
-  Only what has changed is sent (KIP-227).
-- A partition that is to be followed from now on does not wait for the fetch in flight. In Kafka it does: the leader of
-  an idle topic keeps the fetch for replica.fetch.wait.max.ms, and producers to the new partition wait as long. Here
-  another request behind the fetch tells the leader to answer it (`broker.server.connection`).
-- An answer is taken partition by partition, each only if it is still followed, at the offset and leader epoch
-  that were asked for: metadata may change whenever this task waits.
-- Records are appended as bytes. An error of one partition holds back that partition, and no other. It is logged when
-  it begins and when it is over, not each time in between: a full disk lasts, and holds back hundreds of partitions.
-- A broken connection holds back all partitions that were asked for. Nobody knows what the leader took of the request,
-  so the next one opens a new session.
+One fetch is in flight at a time, for all partitions that are followed on this leader and not held back. For a new one
+another request behind it has the leader answer at once (`broker.server.connection`); in Kafka producers wait for
+replica.fetch.wait.max.ms. An answer counts partition by partition, at the offset and leader epoch that were asked for.
+An error holds back its partition alone, and is logged when it begins and ends. A broken connection holds back all that
+were asked for: nobody knows what the leader took of the request, so the next one opens a new session.
 """
 
 from __future__ import annotations

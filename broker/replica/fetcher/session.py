@@ -1,12 +1,9 @@
 """Pure: a follower's side of an incremental fetch session (KIP-227).
 
-Rules of this file:
-- The first request of a session names every partition; later ones name what has changed since, and what is no more
-  wanted. What is not named is wanted as before.
-- The leader counts: the epoch goes up by one with each request, and begins with 1 again after 2^31 - 1. Whatever does
-  not fit (an error for the whole, an answer for what was not asked, no answer at all) ends in a full request, which
-  opens a new session and closes the old one.
-- A leader that answers with session 0 keeps none: then every request is a full one.
+The first request names every partition; later ones what has changed, and what is no longer wanted. The epoch goes up by
+one with each request, and begins with 1 again after 2^31 - 1. Whatever does not fit (an error for the whole, an answer
+for what was not asked, none at all) ends in a full request, which opens a new session. With session 0 each request is
+full.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
-"""Shell: a follower that needs records which its leader has only in the lake: it begins anew (KIP-405, KIP-1023).
+"""Shell: a follower whose leader has the records it needs only in the lake begins there (KIP-405, KIP-1023).
 
-Rules of this file:
-- Below its local log a leader answers OFFSET_MOVED_TO_TIERED_STORAGE, because what is in the lake is not copied again,
-  record by record. The follower drops its log and continues at the end of a range of the lake. It takes the log start,
-  the leader epochs and the producers of that place, so that it is what it would be had it followed all along.
-- By default that range holds the last offset below the leader's local log, so that the follower copies as much as the
-  leader has. With `follower.fetch.last.tiered.offset.enable` it is the lake's last range: as little as possible.
-- With that setting an empty log begins there, too, even if its leader still has everything from the start.
-- The lake may take its time: meanwhile the partition is held back, and its fetcher goes on with others.
+On OFFSET_MOVED_TO_TIERED_STORAGE the follower drops its log and continues at the end of a range of the lake, with the
+log start, the leader epochs and the producers of that place: as if it had followed all along. That range holds the last
+offset below the leader's local log, or with `follower.fetch.last.tiered.offset.enable` is the lake's last one; then an
+empty log begins there, too. The lake may take its time: the partition is held back, and its fetcher goes on with
+others.
 """
 
 from __future__ import annotations

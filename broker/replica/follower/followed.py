@@ -1,12 +1,8 @@
 """Shell: one partition that this broker follows: its log, the follower's view of it, and who reads from it.
 
-Rules of this file:
-- It performs what `FollowerPartition` says and decides nothing. Only the event loop's thread is here.
-- Consumers can read from it as from a leader, up to its own high watermark (KIP-392), which is one fetch behind the
-  leader's.
-- The log derives everything else from the appended batches, as on the leader: epochs, producers, aborted transactions,
-  indexes.
-- An error of its log concerns this partition only: it is not followed until metadata change, and others go on.
+It performs what `FollowerPartition` says and decides nothing; only the event loop's thread is here. Consumers can read
+up to its own high watermark, which is one fetch behind the leader's (KIP-392). The log derives everything else from the
+appended batches, as on the leader. An error of its log concerns this partition only, until the metadata change.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """Pure: one partition as its follower sees it: where it reads on, under which leader, and what each answer means.
 
-Rules of this file:
-- A follower reads at its log's end and nowhere else: its log is a prefix of what its leader has had.
-- An answer counts only for the question that it answers: same fetch offset, same leader epoch. Everything else came
-  too late: the log was cut, or another leader was elected, while it was under way.
-- The high watermark is the least of the leader's and the own log end. It never goes back but with the log itself.
-- FENCED_LEADER_EPOCH for an epoch that still is the newest one known here: this follower is behind the cluster's
-  metadata, and asks no more until they change. UNKNOWN_LEADER_EPOCH: the leader is behind, and will catch up.
-- A leader that does not know yet that it is one is asked again soon, and then twice as late each time, up to
-  replica.fetch.backoff.ms: metadata reach all brokers within milliseconds, and with acks=all every producer waits for
-  the last follower. Kafka waits the whole back-off.
+A follower reads at its log's end and nowhere else: its log is a prefix of what its leader has had. An answer counts
+only for the fetch offset and leader epoch that were asked for. The high watermark is the least of the leader's and the
+own log end. FENCED_LEADER_EPOCH for the newest epoch known here ends asking until the metadata change;
+UNKNOWN_LEADER_EPOCH is asked again soon, and then twice as late each time, up to replica.fetch.backoff.ms.
 """
 
 from __future__ import annotations

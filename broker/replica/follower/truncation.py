@@ -1,12 +1,9 @@
-"""Pure: how far a follower cuts its log back before it follows a leader (KIP-101, KIP-279, KIP-595).
+"""Pure: how far a follower truncates its log before it follows a leader (KIP-101, KIP-279, KIP-595).
 
-Rules of this file:
-- Epochs decide, never the high watermark alone: what a follower holds of an epoch beyond the end that the leader has
-  of it was never the leader's, and goes.
-- A follower that does not know the epoch of the leader's answer cuts to where its own next smaller epoch ends and asks
-  again: in one step it can only get as close as both know (KIP-279).
-- An offset that the leader does not have is no divergence but a log that was moved: beyond its end the follower was
-  ahead (an unclean election), below its start the follower was away for longer than records are kept.
+Epochs decide, never the high watermark alone: what a follower holds of an epoch beyond the leader's end of it goes. A
+follower that does not know the epoch of the answer truncates to where its own next smaller epoch ends, and asks again.
+An offset that the leader does not have is no divergence: beyond its end the follower was ahead (an unclean election),
+below its start it was away for longer than records are kept.
 """
 
 from __future__ import annotations

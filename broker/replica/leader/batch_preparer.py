@@ -1,13 +1,9 @@
-"""Shell: batches that are looked into or packed anew before they are appended, beside the event loop.
+"""Shell: batches that are validated or recompressed before they are appended, beside the event loop.
 
-Rules of this file:
-- A partition's batches are appended in the order in which they came, whatever each of them takes: the sequences of a
-  producer must not overtake each other, nor the records of one without.
-- What takes the event loop half a millisecond at most is prepared at once if nothing is before it: batches that are
-  not compressed, small ones that are, still smaller ones that are packed anew, or walked over in Python. All others
-  are prepared in threads, several of one partition at the same time.
-- A client that goes away, or whose request has timed out, takes back nothing. So what waits here has a limit of its
-  own, beyond which a batch is refused; clients send it again.
+A partition's batches are appended in the order in which they came, whatever each of them takes. What takes the event
+loop half a millisecond at most is prepared at once if nothing is before it; all others in threads, several of one
+partition at the same time. A client that goes away takes back nothing, so what waits here has a limit of its own,
+beyond which a batch is refused; clients send it again.
 """
 
 from __future__ import annotations

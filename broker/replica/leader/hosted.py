@@ -1,17 +1,11 @@
 """Shell: one partition that this broker leads: its log, the leader's view of it, and who waits for it.
 
-Rules of this file:
-- It performs what `LeaderPartition` says and decides nothing. Only the event loop's thread is here.
-- An append that flush.messages sends to the disk is told to the leader's view once the disk has it;
-  meanwhile later appends wait with it, as the high watermark must not pass what is not durable. If the disk is full,
-  those who wait are told, and the flush is tried again: what is in the log counts then, though nothing more comes.
-- Who waits is woken, never polled: `Watcher.advanced` when more may be read (by followers as soon as it is appended,
-  by all others when it is committed), `Watcher.lost` when this broker has nothing more to say about the partition.
-- A partition may be idle in a fetch session: its reader has everything, and a lookup would find what the last one has
-  found. Whatever changes that calls `_changing` first, which tells the session: the log's end, the high watermark,
-  epochs, the ISR, what followers have said. What changes with the metadata alone, and that the log's start has moved,
-  sessions see themselves.
-- A proposal for the ISR goes to the `Proposer`, which asks the controller and brings the answer back (`answered`).
+It performs what `LeaderPartition` says and decides nothing; only the event loop's thread is here. What flush.messages
+sends to the disk counts once the disk has it, and later appends with it. Who waits is woken, never polled: a `Watcher`
+is told that more may be read, or that this broker does not answer for the partition any more. Before anything changes
+that a lookup may show, `_changing` tells the sessions in which the partition is idle; that the log's start has moved,
+or the metadata, they see themselves. A proposal for the ISR goes to the `Proposer`, which brings the answer back
+(`answered`).
 """
 
 from __future__ import annotations

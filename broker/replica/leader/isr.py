@@ -1,20 +1,9 @@
-"""Pure: which replicas are in sync: what the controller has committed, and what it was asked to commit.
+"""Pure: which replicas are in sync: what the controller has committed, and what it was asked to commit (KIP-497).
 
-Rules of this file (KIP-497):
-- The controller alone changes the ISR. The leader proposes, at most one change at a time, and knows meanwhile two
-  sets: the committed ISR, which says whether writes are taken, and the *maximal* one, which says what is committed.
-- While a replica is being added the maximal ISR has it already: the controller may have accepted it, and may elect
-  it, before the leader hears of that. While one is being taken out the maximal ISR has it still, as it may stay.
-  Either way the condition for the high watermark is never weaker than the controller's.
-
-| state | committed ISR | maximal ISR | in flight |
-| --- | --- | --- | --- |
-| `CommittedIsr` | isr | isr | no |
-| `PendingExpand` | last committed | last committed + the new replica | yes |
-| `PendingShrink` | last committed | last committed | yes |
-
-From `CommittedIsr` a proposal leads to a pending state; from there the controller's answer, or a registration that came
-with the metadata, leads back. There is no other way.
+The controller alone changes the ISR; the leader has one proposal in flight at most. Meanwhile the committed ISR says
+whether writes are taken, and the *maximal* ISR what is committed: `PendingExpand` adds the new replica to it already,
+and `PendingShrink` keeps the old one, so that the condition for the high watermark is never weaker than the
+controller's. A pending state ends with the controller's answer, or with a registration that came with the metadata.
 """
 
 from __future__ import annotations

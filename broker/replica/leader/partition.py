@@ -1,25 +1,11 @@
-"""Pure: the leader's view of one partition: what each replica has, what is therefore committed, and who is in sync.
+"""Pure: the leader's view of one partition: what each replica has, what is committed, and who is in sync (KIP-497).
 
-Rules of this file:
-- No waiting, no clock, no I/O; every method returns effects in the order in which they must be done. `now_ms` is
-  that of a monotonic clock.
-- `appended` is called when an append is as durable here as `flush.messages` demands, and never before: what
-  consumers see must not be taken back.
-- The high watermark is the lowest log end of the maximal ISR (`broker.replica.leader.isr`, KIP-497) and of those other
-  replicas that are caught up and could join it: the controller may have put one of them into the ISR before the leader
-  hears of it. The high watermark never moves back, and stands while the committed ISR is below min.insync.replicas.
-- A follower joins the ISR once it has all that is committed *and* all that was there when this leader's epoch began:
-  between the two there may be records that an earlier leader acknowledged and this one has not counted yet. The
-  follower's broker must be neither fenced nor shutting down, and still in the broker epoch in which it fetched
-  (KIP-841, KIP-903): a broker that has restarted since may have lost records.
-- A follower leaves the ISR when it has not been caught up for replica.lag.time.max.ms, whether it is stuck or slow.
-- min.insync.replicas is capped at the number of replicas, as in Kafka: 2 for a topic with one replica would forbid
-  every write.
-- A follower is *idle* while it has the whole log, is in the ISR, and nothing happens to the partition: its fetches
-  change nothing but the time of the last one, which is kept elsewhere meanwhile. `follower_active` takes it over,
-  before anything changes that it matters for.
-- A leader whose log has lost records is recovering, whatever the controller knows of it. Meanwhile it serves neither
-  writes nor reads, so no follower can fetch, and none counts as late.
+Each method returns effects in the order in which they must be done; `now_ms` is of a monotonic clock. The high
+watermark is the lowest log end of the maximal ISR (`isr.py`) and of caught-up replicas that could join it. It never
+moves back, and stands while the committed ISR is below min.insync.replicas. A follower joins the ISR when it has all
+that is committed and all that was there when this leader epoch began; it leaves when it has not been caught up for
+replica.lag.time.max.ms. A leader whose log has lost records is recovering: it serves neither writes nor reads, and no
+follower counts as late.
 """
 
 from __future__ import annotations

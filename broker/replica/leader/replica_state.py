@@ -1,14 +1,9 @@
 """Pure: what a leader knows of one follower, all of it from the follower's own fetches.
 
-Rules of this file:
-- A fetch from an offset says that the follower holds all below it.
-- A follower counts as caught up at the last moment at which it had all that the leader had *at that moment*. If it
-  fetches from the leader's end, that is now. If it fetches from at least where the end was at its previous fetch, that
-  is the time of the previous fetch: on a busy leader no follower ever reaches the very end, and it is enough that the
-  gap closes.
-- Times are those of a monotonic clock, so that a jump of the wall clock throws no replica out.
-- A follower that has everything asks for most partitions again and again, at the same offset. All that this says is
-  when: one `LastFetch` says it for all of them (`LeaderPartition.follower_idle`).
+A fetch from an offset says that the follower holds all below it. It counts as caught up at the last moment at which it
+had all that the leader had *then*: now if it fetches from the end, at its previous fetch if from where the end was
+then. On a busy leader no follower reaches the very end; it is enough that the gap closes. Times are of a monotonic
+clock. For partitions in which nothing happens one `LastFetch` holds the time for all (`LeaderPartition.follower_idle`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""Shell: SCRAM credentials as objects of the lake, which no table names: written, read and taken away.
+"""Shell: SCRAM credentials as objects of the lake, which no table names (docs/decisions/0016-scram-credentials.md).
 
-Rules of this file (docs/decisions/0016-scram-credentials.md):
-- An object is durable before the commit that names it, and goes after the commit that does not any more. It is
-  written once, under a name that begins with the controller's epoch.
-- What a crash left behind goes with the next controller: an object of a lower epoch that its metadata do not name will
-  never be named, for no controller of that epoch can commit any more.
-- A broker reads what its metadata name. An object that is not there is either one that a later commit has replaced,
-  or the store does not answer: both are asked for again until the metadata speak of another one.
-- Nothing of an object is ever part of a text.
+An object is durable before the commit that names it, and goes after the commit that does not any more. It is written
+once, under a name that begins with the controller's epoch: what a crash left behind is of a lower epoch than the next
+controller's, and goes with it. A broker reads what its metadata name, and asks again for an object that is not there
+until the metadata name another one. Nothing of an object is ever part of a text.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Shell: bearer tokens held against the keys of a file (KIP-255, KIP-768).
 
-Rules of this file:
-- Keys are a JSON Web Key Set; only those of asymmetric algorithms count, so that nobody signs with a public key's bytes
-  as if they were a password. A token without a `kid` is held against the only key, where there is one.
-- Wanted are a good signature, `exp`, `iat`, the claim that names the user, and the audience and issuer that are
-  expected, if any; clocks may differ by sasl.oauthbearer.clock.skew.seconds. A token for an audience is refused where
-  none is expected, as Kafka's library does it.
-- PyJWT does the cryptography; why a token is refused goes to the log by the kind of error, without the token.
+Keys are a JSON Web Key Set, of asymmetric algorithms only; a token without a `kid` is held against the only key. Wanted
+are a good signature, `exp`, `iat`, the claim that names the user, and the expected audience and issuer, within
+sasl.oauthbearer.clock.skew.seconds; a token for an audience is refused where none is expected. PyJWT does the
+cryptography; the log says why a token is refused, without the token.
 """
 
 from __future__ import annotations

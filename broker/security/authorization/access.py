@@ -1,13 +1,9 @@
 """Pure: what a client must be allowed to do for each API: the one table of it.
 
-Rules of this file:
-- An API that is served and does not stand here is a mistake, and a test finds it; so is one that is answered wholly
-  to whom nothing is allowed.
-- `Whole` and `Every` refuse the request; `Elements` takes out of it what is refused, and the answer has the refusals
-  beside the rest; `Shown` leaves out of the answer what its reader may not know of. They are asked in their order.
-- Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart (sessions of
-  Fetch, all topics of Metadata and DescribeTopicPartitions, topics of OffsetFetch and of transactions, settings of a
-  new topic, operations that are told) it asks by `broker.security.authorization.permissions`.
+A served API that is missing here is found by a test. `Whole` and `Every` refuse the request; `Elements` takes what is
+refused out of it, and the answer has the refusals beside the rest; `Shown` leaves out what its reader may not know of.
+Rules and errors are those of Kafka's KafkaApis and ControllerApis. What only a handler can tell apart it asks by
+`broker.security.authorization.permissions`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """Pure: who may do what, by ACLs: Kafka's StandardAuthorizer (KIP-801).
 
-Rules of this file:
-- Super users may do all. For others an ACL that denies wins over all that allow, and without one that allows nothing is
-  allowed; where no ACL concerns the resource at all, `allow.everyone.if.no.acl.found` decides.
-- To READ, WRITE, DELETE or ALTER something is also to DESCRIBE it, and ALTER_CONFIGS is also DESCRIBE_CONFIGS: what is
-  allowed implies that, what is denied does not.
-- An ACL holds for a principal by its whole text, or for all users (`User:*`), and from a host by its address, however
-  that is written, or `*`.
-- Decisions are kept until the ACLs change, no more than DECISIONS_MAX of them: one that was kept costs a look-up.
-  None is kept for a name of more than NAME_LENGTH_MAX characters, as no topic has: clients may name what they like.
+Super users may do all. For others an ACL that denies wins over all that allow, and without one that allows nothing is
+allowed; where no ACL concerns the resource, `allow.everyone.if.no.acl.found` decides. READ, WRITE, DELETE and ALTER
+allow DESCRIBE, too, and ALTER_CONFIGS DESCRIBE_CONFIGS. Principals are compared by their whole text, hosts by their
+address. Decisions are kept until the ACLs change, DECISIONS_MAX of them, and none for names longer than a topic's.
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
 """Pure: how much of a broker clients may have, and how long one that had more has to wait (KIP-13, KIP-124, KIP-219).
 
-Rules of this file:
-- A client has the first of Kafka's eight kinds of quota that is set: for this user and this client id; this user and
-  any client id; this user; any user and this client id; any user and any client id; any user; this client id; any
-  client id. All who have the same one share it: a user's client ids share the user's, its users a client id's.
-- A rate is taken over quota.window.num samples of quota.window.size.seconds each. A window that is not full yet counts
-  as if all samples but the last had been silent, so that one burst at the start is no violation by itself. Who is above
-  the quota waits until the rate is the quota, over a window that is longer by that wait.
-- A share of the broker's time never keeps a client waiting for longer than one sample.
-- Changes of topics are counted by partitions in a bucket that fills at the rate of the quota, up to a whole window's
-  worth (KIP-599). As long as it is not below zero one may take from it, also more than is there. What is asked for is
-  taken at once, or several requests of one moment would all pass. In the end what was granted counts, never the number
-  that a client names.
-- Nobody is told to wait for longer than an answer can say. Names are told apart by their first NAME_LENGTH_MAX
-  characters: they are the clients' own words, and are remembered.
-- Clients that nobody hears of any more are forgotten, the longest silent first, where there are more than SENSORS_MAX.
+A client has the first of Kafka's eight kinds of quota that is set; all who have the same one share it. A rate is taken
+over quota.window.num samples; who is above it waits until it is the quota, a share of the broker's time no longer than
+one sample. Changes of topics are taken from a bucket that fills at the quota's rate (KIP-599), at once when they are
+asked for; in the end what was granted counts. Names are told apart by NAME_LENGTH_MAX characters, and at most
+SENSORS_MAX clients are remembered: both are the clients' own words.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Shell: a request and its answer held against the client's quotas.
 
-Rules of this file:
-- The answer says how long the client has to wait (throttle_time_ms) and goes out at once; the connection is not read
-  for that long (KIP-219). Of several quotas the longest wait counts.
-- What counts of Produce is the request, of Fetch the answer, both whole and not their batches alone, as in Kafka.
-- A producer has written when it is throttled. A consumer gets nothing, and its bytes do not count: it asks again. Of
-  its fetch session nothing is taken as told, and none is begun with such an answer.
-- Time is what the event loop worked on the request before it had to wait, the time in which the handler ran.
-- Brokers among themselves are exempt (`is_exempt`), and so is what a client must do to authenticate.
-- Changes of topics are counted where they are decided, at the controller. Newer clients are refused what is too much
-  (THROTTLING_QUOTA_EXCEEDED), older ones wait (KIP-599).
+The answer says how long the client has to wait and goes out at once; the connection is not read for that long
+(KIP-219). Of several quotas the longest wait counts. A Produce request counts whole, and so does a Fetch answer; a
+throttled consumer gets nothing, and nothing of its session is taken as sent. Time is what the event loop worked for the
+request. Brokers among themselves are exempt (`is_exempt`), and so is authentication. Changes of topics are counted at
+the controller: newer clients are refused (THROTTLING_QUOTA_EXCEEDED), older ones wait (KIP-599).
 """
 
 from __future__ import annotations
