@@ -1,4 +1,4 @@
-"""Pure: when a broker considers the active controller dead, and claims its place (docs/internals/architecture.md).
+"""Pure: when a broker considers the active controller dead, and claims its place (docs/concepts/controller.md).
 
 Safety is not decided here: a claim wins or loses a version of the metadata log by put-if-absent. This file only leaves
 a working controller alone. A sign of life is a lease that moves, an answer, or a new epoch in the log, by the broker's
