@@ -196,15 +196,15 @@ def test_files_that_are_deleted_before_their_commit_are_written_again(
         return True
 
     if old_ones_too:
-        with pytest.raises(StorageError, match="cannot be written again"):
+        with pytest.raises(StorageError, match="cannot be rewritten"):
             optimize(storage_of(lake), goes_on=after_a_script)
-        assert "is missing, and cannot be written again" in caplog.text
+        assert "is missing, and cannot be rewritten" in caplog.text
         return
     done = optimize(storage_of(lake), goes_on=after_a_script)
     assert (len(taken), done.files_before, done.files_after) == (1, RANGES, 1)
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
-    assert f"{taken[0].name} was missing, and is written again" in caplog.text
+    assert f"{taken[0].name} was rewritten from the old files" in caplog.text
 
 
 def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:

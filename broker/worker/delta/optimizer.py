@@ -303,7 +303,7 @@ class TableOptimizer:
         try:
             again = self._write(shared, task, state, attempt)
         except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
-            text = f"{', '.join(lost)} is missing, and cannot be written again: {error}"
+            text = f"{', '.join(lost)} is missing, and cannot be rewritten: {error}"
             log.error("%s", text)
             raise StorageError(text) from error
         now_ms, partition = self._clock.wall_ms(), task.files[0].partition
@@ -330,9 +330,9 @@ class TableOptimizer:
                 shared.commit(intent, begun_ms=begun_ms)
         except Conflict as conflict:
             self._discard(shared, task, attempt)
-            log.error("%s is missing, and was not written again: %s", ", ".join(lost), conflict)
+            log.error("%s is missing, and was not rewritten: %s", ", ".join(lost), conflict)
             raise StorageError(str(conflict)) from conflict
-        log.warning("%s was missing, and is written again from the files before", ", ".join(lost))
+        log.warning("%s was rewritten from the old files: it was missing", ", ".join(lost))
         return again
 
     def _intent(
