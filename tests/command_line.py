@@ -50,10 +50,9 @@ class CommandLine:
         return subprocess.Popen(
             [sys.executable, "-m", "broker.cli", *words],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             env=self._environment,
-            **more,
+            **{"stderr": subprocess.PIPE, **more},
         )
 
     def run(

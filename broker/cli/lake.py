@@ -8,6 +8,7 @@ names, and no others. Each statement sees the newest version of each table.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from string import Template
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from kafka_ds.delta.store.store import Store
 
+_UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
 # What makes a statement one about all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
 
@@ -183,4 +185,9 @@ class LakeQueries:
             raise Mistake(f"{name}: {problem}") from None
 
     def _mistaken(self, problem: Exception) -> Mistake:
-        return Mistake(str(problem).partition("\n\nLINE ")[0])
+        told = str(problem).partition("\n\nLINE ")[0]
+        unknown = _UNKNOWN_TABLE.match(told)
+        if unknown is not None:
+            # DuckDB would propose one of its own tables.
+            return Mistake(f"no topic or view is called {unknown[1]}: SHOW TABLES lists them")
+        return Mistake(told)

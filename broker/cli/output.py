@@ -143,6 +143,7 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
+        DownloadColumn,
         MofNCompleteColumn,
         Progress,
         ProgressColumn,
@@ -154,12 +155,19 @@ def _bar(what: str, total: int | None, unit: str) -> Iterator[Advance]:
     )
     from rich.text import Text
 
-    known = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    is_size = unit == "bytes"
+    done: tuple[ProgressColumn, ...] = (MofNCompleteColumn(), TextColumn(unit))
+    known = (
+        BarColumn(),
+        *((DownloadColumn(binary_units=True),) if is_size else done),
+        TimeRemainingColumn(),
+    )
     unknown = (SpinnerColumn(), TextColumn("{task.completed} " + unit), TimeElapsedColumn())
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed or 0:.0f}/s")
+            speed = task.speed or 0
+            return Text(f"{bytes_text(int(speed)) if is_size else f'{speed:.0f}'}/s")
 
     with Progress(
         TextColumn("{task.description}"),

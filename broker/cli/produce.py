@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -245,12 +246,15 @@ def _pump(
     """All of standard input; the number of records."""
     count = 0
     descriptor = sys.stdin.fileno()
-    # A bar would be written over what is typed.
-    with nullcontext(_ignore) if sys.stdin.isatty() else progress("produced") as advance:
+    status = os.fstat(descriptor)
+    is_file = stat.S_ISREG(status.st_mode)
+    # A bar would be written over what is typed. Of a file it is known how much there is.
+    bar = progress("produced", status.st_size, unit="bytes") if is_file else progress("produced")
+    with nullcontext(_ignore) if sys.stdin.isatty() else bar as advance:
         for lines in lines_of(descriptor):
             sink.send([key_and_value(line, separator, marker) for line in lines])
             count += len(lines)
-            advance(len(lines))
+            advance(sum(map(len, lines)) + len(lines) if is_file else len(lines))
             if not select.select([descriptor], [], [], 0)[0]:
                 # Nothing more has come yet: what has is written before more is waited for.
                 producer.flush()

@@ -1,6 +1,10 @@
 """`kafka-ds` against a broker of ours: topics, records, groups, the cluster; and what a mistake looks like."""
 
 import json
+import os
+import pty
+import re
+import select
 import signal
 import socket
 import subprocess
@@ -115,6 +119,26 @@ def test_lines_become_records_and_come_back(kafka_ds: CommandLine) -> None:
     assert both == "of --json, --values and --hex only one is given"
     kafka_ds.run("produce", "lines", "--key-separator", ":", typed="none\n").complaint.index("none")
     assert "no partition 7" in kafka_ds.run("produce", "lines", "--partition", "7").complaint
+
+
+def test_a_file_is_produced_with_a_bar_on_a_terminal(kafka_ds: CommandLine, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text("x" * 99 + "\n")
+    lines.write_text(lines.read_text() * 20_000)
+    leader, follower = pty.openpty()
+    kafka_ds.ok("topic", "create", "bulk", "--partitions", "1")
+    with lines.open() as typed:
+        done = kafka_ds.popen("produce", "bulk", stdin=typed, stderr=follower)
+    os.close(follower)
+    seen = ""
+    while "20000 records produced" not in seen:
+        assert select.select([leader], [], [], 120)[0], seen
+        seen += os.read(leader, 4096).decode()
+    assert done.wait(60) == 0
+    os.close(leader)
+    # What is done of what there is, the rate, and the time left.
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen)
+    assert re.search(r"produced \S+ +1\.9/1\.9 MiB +\d:\d\d:\d\d +[0-9.]+ \w+/s", plain), plain
 
 
 def test_each_position_is_found(kafka_ds: CommandLine) -> None:

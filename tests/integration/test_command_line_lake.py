@@ -95,7 +95,7 @@ def test_the_cluster_says_where_its_lake_is(kafka_ds: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("SELECT * FROM nowhere", "Table with name nowhere does not exist"),
+        ("SELECT * FROM nowhere", "no topic or view is called nowhere: SHOW TABLES lists them"),
         ("SELEC 1", "syntax error"),
         ("SELECT nothing FROM orders", '"nothing" not found'),
     ],
