@@ -74,8 +74,10 @@ def parse_sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions
     in_transactions = _in_transactions(options, stream=stream)
     for name in () if in_transactions else _OF_TRANSACTIONS:
         if name.lower() in options:
-            kind = "'deliveryGuarantee' = at_least_once" if stream else "a batch"
-            raise OptionError(f"option '{name}' is of transactions, and {kind} is written without")
+            kind = "an at_least_once stream" if stream else "a batch"
+            raise OptionError(
+                f"option '{name}' applies only to exactly-once streams; this is {kind}"
+            )
     return SinkOptions(
         producer=producer,
         topic=topic and topic.strip(),
@@ -89,8 +91,8 @@ def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
     for name in options:
         if name == "path":
             raise OptionError(
-                "option 'path', the argument of save() or start(), says nothing: rows go to topics, as the option "
-                "'topic' or a column of that name says"
+                "save(path) and start(path) are not supported: name the topic by option 'topic' or by a column of "
+                "that name"
             )
         if name not in known and not name.startswith("kafka."):
             close = difflib.get_close_matches(name, _SPELLINGS, 1)

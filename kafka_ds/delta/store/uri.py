@@ -114,8 +114,8 @@ def _judged(store: Store, path: str, results: Mapping[bytes, bool | OSError]) ->
     if error is not None and len(winners) <= 1:
         return error
     raise StoreNotExclusive(
-        f"{store.uri('')}: of {len(results)} writers of one name {len(winners)} won; "
-        "its conditional writes cannot be relied on"
+        f"{store.uri('')}: {len(winners)} of {len(results)} concurrent conditional writes of one object "
+        "succeeded, where exactly one may: the store does not support atomic put-if-absent"
     )
 
 

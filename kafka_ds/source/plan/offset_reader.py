@@ -267,7 +267,7 @@ class OffsetReader:
         """The limit as an offset for each partition.
 
         Raises:
-            OptionError: other partitions than there are, or no record as young as asked for.
+            OptionError: other partitions than there are, or no record at or after the time.
         """
         if isinstance(limit, AtTimestamp | AtTimestamps):
             return self._resolve_times(limit, bounds, starting=starting)
@@ -316,7 +316,7 @@ class OffsetReader:
         young = {tp: times[tp] for tp, offset in found.items() if offset < 0}
         if young and starting and self.options.no_match == "error":
             raise OptionError(
-                f"option '{limit.option}': no record is as young as asked for in {names(young)}; "
+                f"option '{limit.option}': no record at or after the requested timestamp in {names(young)}; "
                 "option 'startingOffsetsByTimestampStrategy' = latest would begin at their ends"
             )
         return {

@@ -335,7 +335,7 @@ def deaf(store):
 def test_a_store_that_lets_two_win_is_refused(kind):
     store = MemoryStore()
     store.script(kind(store), path="*", times=ALWAYS)
-    with pytest.raises(StoreNotExclusive, match=r"memory:/: of 8 writers"):
+    with pytest.raises(StoreNotExclusive, match=r"memory:/: . of 8 concurrent conditional writes"):
         probe(store)
     assert store.objects == {}
 

@@ -225,7 +225,7 @@ def test_a_pattern_that_means_something_else_in_java_is_refused() -> None:
     [
         ("startingOffset", "did you mean 'startingOffsets'"),
         ("bootstrap.servers", "did you mean 'kafka.bootstrap.servers'"),
-        ("path", r"argument of load\(\).*'subscribe'"),
+        ("path", r"load\(path\).*'subscribe'"),
         ("provider", "CREATE TEMPORARY VIEW"),
     ],
 )

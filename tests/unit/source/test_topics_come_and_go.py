@@ -138,7 +138,7 @@ class Topics:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return ListOffsetsPartitionResponse(partition_index=number, error_code=code)
         log = made.logs[number]
-        # No record is as young as any time that is asked for.
+        # No record is at or after any requested timestamp.
         offset = {-1: log.end, -2: log.start, -4: log.start}.get(asked.timestamp, -1)
         return ListOffsetsPartitionResponse(partition_index=number, offset=offset, leader_epoch=0)
 
@@ -372,7 +372,9 @@ def test_a_stream_begins_at_a_time_that_no_record_has_only_if_told_to(
     refused = Stream(topics, **time)
     told = Stream(topics, startingOffsetsByTimestampStrategy="latest", **time)
     try:
-        with pytest.raises(OptionError, match="no record is as young as asked for in t-a-0"):
+        with pytest.raises(
+            OptionError, match="no record at or after the requested timestamp in t-a-0"
+        ):
             refused.batch()
         assert told.batch() == []
         topics.there["t-a"].logs[0].end = 7
