@@ -1,13 +1,9 @@
 """Shell: memory shared by the broker and its worker: batches of cold reads are there, and are sent from there.
 
-Rules of this file:
-- The broker creates it, one for each worker process, and never writes; the worker writes. On Linux it has no name, so
-  that it goes with the two processes; elsewhere it is a file that was deleted at once.
-- What the worker has put there is unchanged until neither its own caches nor the broker refer to it. The worker keeps
-  the books. An answer whose batches are there is a **lease**. With its next request the broker says which leases are
-  over, which means that no view of them is left. A client that reads its answer slowly holds the room of its pieces.
+- The broker creates it, one for each worker process, and never writes; the worker writes, and decides what is reused.
+- Batches stay unchanged until neither the worker's caches nor the broker refer to them. An answer whose batches are
+  there is a **lease**; with its next request the broker names the leases that are over: no view of them is left.
 - If there is no room, batches go through the socket: nothing waits for a lease to end.
-- A page that was touched once stays: fresh memory costs more than the work on it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Pure: when the boundary file, which holds rows on both sides of a partition's log start, is rewritten.
 
-Rules of this file:
-- What DeleteRecords has deleted leaves at once, whatever that costs.
-- What retention has expired leaves at once, too, unless a boundary file was rewritten lately: the larger that one was,
-  the longer the next waits (an hour for `lake.maintenance.file.bytes`, and never more). So a busy partition writes at
-  most one such file an hour again for that, and small files do not wait. Where `lake.maintenance.expired.ratio` of a
-  file has expired, it is rewritten sooner.
-- A new leader knows of no rewrite: its first waits for nothing.
+- What DeleteRecords has deleted goes at once. What retention has expired does so, too, unless a boundary file was
+  rewritten lately: the larger that one was, the longer the next waits, an hour at most. A busy partition therefore
+  rewrites about `lake.maintenance.file.bytes` an hour for it.
+- If `lake.maintenance.expired.ratio` of a file has expired, it is rewritten sooner.
 """
 
 # What is waited at most; what is left of an hour is for retention's own interval, and for the rewrite.

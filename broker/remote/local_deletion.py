@@ -1,13 +1,9 @@
-"""Shell: local segments whose records are in the lake may go, `lake.local.grace.ms` after they got there.
+"""Shell: local segments whose records are in the lake may be deleted `lake.local.grace.ms` after they got there.
 
-Rules of this file: on a leader, a log's `highest_offset_in_remote_storage` moves here and nowhere else: after
-COPY_SEGMENT_FINISHED is durable (KIP-405), the grace time is over, and the store was looked at once more. Of what this
-leader has copied itself the commit is read back; what it was told of (by the table, after a change of leader, a restart
-or a lost answer) is looked for file by file, as far as the local log has it. What is missing is written again from
-there. As long as it is not, it is an alarm: an error in the log and a gauge; nothing from it on goes, and it is looked
-at again. Copies go on.
-The log's own retention decides what goes of what may go. A log that cannot delete now (a full disk has no room for its
-new segment) is one partition's trouble: others go on. Its retention tries again.
+On a leader, `highest_offset_in_remote_storage` moves here and nowhere else: after COPY_SEGMENT_FINISHED is durable
+(KIP-405), the grace time is over, and the store was checked once more. Of this leader's own copies the commit is read
+back; all else is looked for file by file, as far as the local log has it. What is missing is written again from there;
+until then it is an alarm, and no segment from it on is deleted. The log's own retention chooses among the others.
 """
 
 import asyncio

@@ -1,12 +1,10 @@
-"""Shell: the copy of ranges, step by step, over any storage and metadata.
+"""Shell: the copy of segments, step by step. The order is the protocol.
 
-Rules of this file: the order is the protocol. STARTED is durable before a file is written, every file before the
-commit, the commit before FINISHED, and FINISHED before anything is answered. The process may die between any two
-steps. `recover` then looks at the attempts that were left STARTED and rolls forward those that the table holds. An
-attempt that did not win stays STARTED until another attempt has its range; then its files are deleted and it is marked
-deleted. The next try has a fresh id. For a broker that is gone the next leader marks its lost attempts as deleted
-(`Sweeper`) and leaves their files to the clean-up of orphans. While the fate of a commit is unknown, nothing is
-answered as done and nothing is deleted. A failure of one table or one attempt fails only its own partitions.
+STARTED is durable before a file is written, every file before the commit, the commit before FINISHED, and FINISHED
+before anything is answered. The process may die between any two steps: `recover` rolls forward the STARTED attempts
+that the table holds. Another attempt at the range has a new id; once it has won, the lost one's files are deleted and
+it is marked deleted (for a broker that is gone, by the next leader: `Sweeper`). While the fate of a commit is unknown,
+nothing is answered as done or deleted. What fails with one table or partition fails there alone.
 """
 
 import logging

@@ -1,12 +1,9 @@
 """Pure: which pieces are worth their room in the cache on disk: TinyLFU, as in Kafka's RemoteIndexCache.
 
-Rules of this file (G. Einziger, R. Friedman, B. Manes: TinyLFU, 2017):
-- A count-min sketch of four rows, with counts up to 15, estimates how often something was asked for lately. All counts
-  are halved after ten requests for each thing kept, so that what was once popular does not stay popular for ever.
-- What is asked for only once is not kept. Otherwise consumers that read a topic from end to end, each record once,
-  would write all of it to the disk for nobody. (The memory cache before this one is the window of W-TinyLFU.)
-- When there is no room, the least recently used pieces go, unless one of them is asked for as often as the new piece.
-- What was not used for the time to live goes.
+(G. Einziger, R. Friedman, B. Manes: TinyLFU, 2017.) A count-min sketch of four rows, with counts up to 15, estimates
+how often something was asked for lately; all counts are halved after ten requests for each thing kept. What is asked
+for only once is not kept, so that reading a topic once from end to end writes nothing. Without room, the least recently
+used pieces go, unless one is asked for as often as the new piece; pieces unused for the time to live go as well.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""Shell: batches of cold reads on the local disk, beside the logs, for pieces that are read from the lake repeatedly.
+"""Shell: batches of cold reads on the local disk, beside the logs (KIP-405, after Kafka's RemoteIndexCache).
 
-Rules of this file (KIP-405, after Kafka's RemoteIndexCache):
-- The cache is optional: an error is a miss. A directory that fails is switched off with a WARN until the worker's next
-  start; no consumer notices. If its disk is full, all cache files go first: the logs beside them need the room.
-- A piece belongs to the table's files that it was made of. Once others have rewritten these (OPTIMIZE, DELETE by key),
-  it is no longer found and is deleted: an erased record does not come back from here.
-- A file is written under another name and renamed. Its checksum is verified at every read; a torn file is logged and
-  deleted.
-- What goes is marked first (no longer found, renamed to `.deleted`), and deleted when its readers are done.
-- One thread writes, marks and deletes; no read waits for it. Any thread reads.
-- The cache survives restarts; a piece's age is its file's.
+- The cache is optional: an error is a miss, and a directory that fails is disabled until the worker's next start.
+- A piece belongs to the table's files that it was made of: once others have rewritten these, it is not found.
+- A file is written under another name and renamed; its checksum is verified at every read. What is evicted is renamed
+  to `.deleted` first, and deleted when its readers are done.
+- One thread writes, marks and deletes; any thread reads. The cache survives restarts.
 """
 
 from __future__ import annotations

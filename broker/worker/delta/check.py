@@ -1,19 +1,10 @@
-"""Shell: whether the store has what a table says of a partition, and writing again what it lacks.
+"""Shell: whether the store has what a table says of a partition, and writing again what it lacks. The copying thread.
 
-Rules of this file:
-- What one leader saw in the store, the next has not seen. It asks for the offsets that its local log still has, before
-  the first of them go there; others are not in its hands.
-- The table is read anew: a version that was read before may be another writer's by now. What its newest version names
-  counts, so a file that other engines replaced or erased is not missing. What a RESTORE took out is, until somebody
-  decides whether it comes back: it is not written again.
-- A missing file is written again under another name, by a commit that replaces it and changes no data: so nothing that
-  the table says of the old one (its size, its statistics) has to be met. A range whose commit is lost, while others
-  came behind it, is added. A missing residue file is in no commit, and is written under its own name.
-- The rows are counted against those that are missing. If the local log has another number of them (rows were erased
-  since, or compacted, or are not on the disk any more), nothing is written: that is somebody's to decide. How many of a
-  file lie below the log start may be unknown; then it is written if a copy made it and the log has all its offsets.
-- The process may die between any two steps: a file without its commit is an orphan, and the next look begins anew.
-One thread, the one that copies.
+- The table is read again: its newest version counts, so what other engines replaced or erased is not missing, and what
+  a RESTORE removed is left until somebody decides. A leader asks for the offsets that its local log still has.
+- A missing file is written again under another name, by a commit that replaces it and changes no data. A range whose
+  commit is lost is added; a missing residue file, which is in no commit, is written under its own name.
+- If the local log has another number of rows than are missing, nothing is written.
 """
 
 import logging
