@@ -1,15 +1,10 @@
-"""Pure: from a plan to the source of a reader.
+"""Pure: from a plan to the source of a reader (KIP-482 where versions are flexible).
 
-Rules of this file (KIP-482 where versions are flexible):
-- Nothing is believed that the frame does not hold: a count is at most what the bytes left could be
-  elements of, and a string ends inside the frame (a slice would silently be shorter).
-- A hundred megabytes of empty structs would become some gigabytes of objects: what one message may
-  hold is bounded, far above what any cluster asks for. A number weighs a quarter of a struct.
-- Null where it is not allowed, a string of more than 32,767 bytes and a known tag of a wrong size
-  are malformed. Unknown tags are skipped. Tags may come in any order and the last of two wins, as
-  in Kafka.
-- Generated code leaves with MalformedFrame, struct.error, IndexError or UnicodeDecodeError; the caller
-  at the frame's boundary makes one of them all.
+- Nothing is believed that the frame does not hold: a count is at most what the bytes left could be elements of, and a
+  string ends inside the frame. What one message may hold in memory is bounded; a number weighs a quarter of a struct.
+- Null where it is not allowed, a string of more than 32,767 bytes and a known tag of a wrong size are malformed.
+  Unknown tags are skipped. Tags may come in any order, and the last of two wins, as in Kafka.
+- Generated code raises MalformedFrame, struct.error, IndexError or UnicodeDecodeError.
 """
 
 from __future__ import annotations

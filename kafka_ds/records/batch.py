@@ -1,13 +1,9 @@
 """Pure: the record batch of magic 2, the unit in which records travel and lie on disk.
 
-Rules of this file:
-- On the hot path a batch is its header and opaque bytes: reading one header is one `struct` call,
-  stamping writes in place what the checksum does not cover (base offset and leader epoch).
-- What a header says is a claim. `read_header` vouches only for the batch's length (it holds a
-  header) and its magic; whether the rest makes sense is for those to judge who act upon it.
-- `build_batch` and `read_records` take and give single records: for control and system records,
-  tools and tests. Data goes through `kafka_ds.records.kernel`, which is checked against them.
-- Magic 0 and 1 are refused: Kafka 4 has dropped them too (KIP-724). `kafka_ds.records.legacy` reads what old logs hold.
+- On the hot path a batch is its header and opaque bytes; stamping writes in place what the checksum does not cover.
+- `read_header` vouches for the batch's length and its magic alone; who acts upon the rest judges it.
+- `build_batch` and `read_records` are for single records: control records, tools, tests. Data goes through
+  `kafka_ds.records.kernel`. Magic 0 and 1 are refused (KIP-724); `kafka_ds.records.legacy` reads what old logs hold.
 """
 
 from __future__ import annotations

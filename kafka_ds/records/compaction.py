@@ -1,14 +1,10 @@
 """Pure: the loops of log compaction: which key was written last where, and what of a batch stays.
 
-Rules of this file:
-- No byte is read outside a batch's payload and none written outside the buffers, as in `kafka_ds.records.decoder`.
-- A batch whose checksum or records are not in order stops the loop: what cannot be read must not be thinned out.
-- Of a batch that stays, in whole or in part, base and last offset, sequences, producer, leader epoch and kind stay
-  (KIP-98): a consumer's position and a producer's next sequence do not depend on what compaction took.
-- The first time that a batch is seen to hold a tombstone (or the marker of a transaction of which nothing is left), the
-  time from which it may go is written into its base timestamp, and bit 6 of the attributes says so (KIP-534). The
-  timestamps of its records are deltas, and are written anew.
-- Timestamps: the largest of a batch is that of the records that are left, as Kafka does it; an empty batch keeps it.
+- No byte is read outside a batch's payload and none written outside the buffers, as in `kafka_ds.records.decoder`. A
+  batch whose checksum or records are wrong stops the loop.
+- Base and last offset, sequences, producer, leader epoch and kind of a batch stay, also of one kept in part (KIP-98).
+- When a batch is first seen to hold a tombstone (or the marker of a transaction without records), its delete horizon
+  goes into the base timestamp and bit 6 of the attributes (KIP-534). The largest timestamp is that of what is kept.
 """
 
 from __future__ import annotations

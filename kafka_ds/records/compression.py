@@ -1,11 +1,8 @@
 """Pure: the compression codecs of a record batch, by the numbers of its attributes.
 
-Rules of this file:
-- Output is bounded before it is made. A batch of a few kilobytes may claim gigabytes, and what a
-  frame says of its own size is a claim like any other: it is compared with the limit first.
-- The input is consumed exactly. Frames may follow each other (zstd, lz4 and gzip allow it, and some
-  producers flush that way); a cut frame or anything after the last one is an error.
-- Whatever is wrong with the bytes is CorruptRecord, never the exception of a library.
+- Output is bounded before it is made: what a frame says of its own size is compared with the limit first.
+- The input is consumed exactly. Frames may follow each other (zstd, lz4 and gzip allow it); a truncated frame, or
+  anything after the last one, is an error. Whatever is wrong with the bytes is CorruptRecord.
 - A codec's library is imported when it is first met: a broker that passes batches through needs none.
 """
 

@@ -1,13 +1,9 @@
 """Pure: the loops that turn the records of batches into columns; compiled by `kafka_ds.records.kernel`.
 
-Rules of this file:
-- No byte is read outside the batch and none written outside the buffers. Every length is compared
-  with what is left of its record before it is used; every output holds as many bytes as the
-  payloads together, and no batch writes more than its own payload.
-- A batch counts as a whole: where one record breaks a rule, what was written for the batch is
-  taken back, and the batch is marked as not decoded. Nothing here raises.
-- Positions are computed signed and used unsigned: a signed index costs a test for negative ones,
-  and a copying loop with it is not vectorised (2 instead of 30 GB/s).
+- No byte is read outside the batch and none written outside the buffers: every length is compared with what is left of
+  its record, and every output holds as many bytes as the payloads together.
+- A batch counts as a whole: where one record breaks a rule, the batch is marked as not decoded. Nothing here raises.
+- Positions are computed signed and used unsigned: a signed index costs a test for negative ones (2 instead of 30 GB/s).
 - Only numbers and arrays: what is here runs compiled and as plain Python alike.
 """
 

@@ -1,13 +1,9 @@
-"""Pure: what a batch's records unpack to, in pieces, for those who look at them once and keep none.
+"""Pure: what a batch's records decompress to, in pieces, for those who look at them once and keep none.
 
-Rules of this file:
-- However much a batch unpacks to, no more than a piece of it is in memory. So the limit is far above what Kafka's
-  producers make, who fill batches by their compressed size: it is there for a thread's time (`unpacked_bytes_max`).
+- No more than a piece is in memory, however large the batch; the limit bounds a thread's time (`unpacked_bytes_max`).
   A block of raw snappy cannot be divided; its format lets it hold 22 times its size.
-- Pieces may be empty: blocks may be, too, and a batch may have a hundred thousand of them. So whoever counts pieces
-  knows what a batch costs.
-- What is wrong with the bytes is CorruptRecord, as where they are unpacked as a whole (`kafka_ds.records.compression`),
-  also behind the last record's bytes: the pieces end where the input does.
+- Pieces may be empty, so whoever counts pieces knows what a batch costs.
+- What is wrong with the bytes is CorruptRecord, as in `kafka_ds.records.compression`, also behind the last record.
 """
 
 from __future__ import annotations

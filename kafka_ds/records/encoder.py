@@ -1,12 +1,8 @@
 """Pure: the loops that turn columns into the records of batches; compiled by `kafka_ds.records.kernel`.
 
-Rules of this file:
-- The batches of one call follow each other without a hole: each begins where the one before ended,
-  so that a reader's position passes over offsets that hold no record any more.
-- A batch ends where its size, its leader epoch, its timestamp type or (all records of a batch with
-  LogAppendTime share one) its timestamp would change.
-- Room for the 61 bytes of the header is left before the records: the caller fills it in, since the
-  checksum and compression are its business.
+- The batches of one call follow each other without a gap, so that a position gets over offsets without a record.
+- A batch ends where its size, leader epoch, timestamp type or (with LogAppendTime) timestamp would change.
+- The caller fills in the 61 bytes of the header, which are left before the records.
 - Positions are computed signed and used unsigned, as in `kafka_ds.records.decoder`.
 """
 

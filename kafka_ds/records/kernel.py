@@ -1,11 +1,8 @@
 """Shell: records to columns and back, at memory speed, by loops that numba compiles.
 
-Rules of this file:
-- It is impure in one thing: compiled code is kept in a folder, for compiling takes seconds and
-  loading it a tenth of one. numba's own choice of a folder fails at import where neither the source
-  tree nor the home is writable, so the folder is ours (`kafka_ds.records.code_folder`).
-- Each loop has one signature, declared: an array that is writable where it should not be would
-  silently cost another compilation, so every input goes through `read_only`.
+- Compiled code is kept in a folder, since compiling takes seconds and loading it a tenth of one; numba's own choice of
+  folder fails where neither the source tree nor the home is writable (`kafka_ds.records.code_folder`).
+- Each loop has one declared signature. Another kind of array would compile it again, so inputs go through `read_only`.
 - numba is imported with this module: brokers do not import it, workers and executors do.
 """
 

@@ -1,15 +1,10 @@
-"""Pure: message sets of magic 0 and 1, as Kafka wrote them before 0.11, and the record batches that say the same.
+"""Pure: message sets of magic 0 and 1, as Kafka wrote them before 0.11, as record batches of magic 2 (KIP-724).
 
-Rules of this file:
-- Nobody writes them any more, and only logs that are old hold them (KIP-724): they are read once, into batches of
-  magic 2, and all else knows these alone.
-- A message has a checksum of its own (CRC-32, not CRC-32C). One that is compressed holds a message set: with magic 0
-  the offsets inside are absolute; with magic 1 (KIP-31) they are relative, and the wrapper's is that of the last one.
-  Where the wrapper's time is the broker's (KIP-32) it is that of all inside. Compaction leaves holes.
-- Magic 0 has no timestamps: its records get -1 and CreateTime, as Kafka's own conversion gave them.
-- A wrapper becomes one batch of the same codec. Plain messages that follow each other share a batch: one for each, as
-  they were, would be twice as large.
-- Kafka's clients wrote a wrong checksum into the headers of LZ4 frames as long as magic was 0 (KAFKA-3160).
+- A message has a CRC-32 of its own. A compressed one holds a message set, whose offsets are absolute with magic 0 and
+  relative with magic 1 (KIP-31); a LogAppendTime of the wrapper is that of all inside (KIP-32).
+- Magic 0 has no timestamps: its records get -1 and CreateTime, as by Kafka's own conversion.
+- A wrapper becomes one batch of the same codec; plain messages that follow each other share a batch.
+- Clients wrote a wrong checksum into the headers of LZ4 frames as long as magic was 0 (KAFKA-3160).
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
-"""Shell: `kafka_ds.records.validation_loop` as machine code, for a process that has no numba.
+"""Shell: `kafka_ds.records.validation_loop` as machine code, for a process without numba (which costs 100 MiB and 1 s).
 
-A broker looks at each record that it takes, at memory speed, and numba costs its process a hundred MiB and a second.
-What numba makes of that one loop is four KiB that call nothing and point nowhere. So it is made once, by another
-process, kept beside the other compiled code, and from there loaded in a tenth of a millisecond.
-
-Rules of this file:
-- The code is made for the plainest processor of its kind, not for this one: a home may be shared by several machines.
-  What it was made of (the loop's source, numba's calling convention as known here) is in the file's name.
-- A file is executed only if nobody else may write to it or to its folder, and its checksum is right. It is made whole
-  or not at all, and never changed.
-- It is kept only after the process that made it has compared it with the loop as it is written. On a processor where
-  it is wrong, or ends the process, that process is all that is lost: no broker ever loads it.
-- Only Linux on x86-64 and arm64 has such code. Elsewhere, and until it is made, `kafka_ds.records.validation` runs the
-  loop as it is written.
+- What numba makes of the loop is four KiB that call nothing and point nowhere. Another process makes it, compares it
+  with the loop in Python and keeps it, for the plainest processor of its kind; the file's name says what it is made of.
+- A file is executed only if nobody else may write to it or its folder, and its checksum is right.
+- Linux on x86-64 and arm64 have such code; elsewhere, and until it is made, the loop runs in Python.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""Pure: the loop that walks a batch's records and keeps none of them: do they fit, and what would their topic refuse?
+"""Pure: the loop that validates a batch's records: do they fit its header, and what would their topic refuse?
 
-Rules of this file:
-- What is here runs compiled (`kafka_ds.records.machine_code`) and as plain Python alike: numbers, bytes that are
-  indexed, a list of numbers. So it imports nothing, and no expression needs more than 64 bits with a sign; the
-  one that would, Java's addition, is `wrapped`.
-- The records may come in pieces, cut anywhere: all that is known between two pieces is in `state`. A field of at most
-  ten bytes that may be cut is left for the next piece; bytes of keys and values are passed over, and never kept.
-- No byte is read at or behind `end`. Each length is compared with what is left of its record before it is used.
-- A batch of a producer has the offset deltas 0, 1, 2 and so on (Kafka packs anew what is compressed and has others).
-- Records that fit are counted, and noted as far as there is room, if they lack a key that they need, or have a time
-  that their topic does not allow. A record without a time (-1) is never too old, as in Kafka.
+- It runs compiled (`kafka_ds.records.machine_code`) and as plain Python alike: it imports nothing, uses numbers, bytes
+  and a list of numbers, and no expression needs more than 64 bits with a sign; Java's addition is `wrapped`.
+- Records may come in pieces, split anywhere: `state` is all that is known between. No byte at or behind `end` is read.
+- A producer's batch has the offset deltas 0, 1, 2 and so on. Refused records are counted, and listed as far as there is
+  room. A record without a time (-1) is never too old, as in Kafka.
 """
 
 from __future__ import annotations

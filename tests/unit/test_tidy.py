@@ -67,6 +67,15 @@ def test_a_module_says_whether_it_is_pure() -> None:
     assert not offenders(says_nothing, SOURCES), "docstring begins with Pure: or Shell:"
 
 
+def test_a_module_says_in_eight_lines_what_it_is_for() -> None:
+    def lines_too_many(path: Path) -> int:
+        return max(0, len(docstring_of(path).splitlines()) - 8)
+
+    # A handler opens with its contract.
+    modules = [path for path in SOURCES if "broker/handlers/" not in path.as_posix()]
+    assert not offenders(lines_too_many, modules)
+
+
 def modules_imported(tree: ast.Module) -> set[str]:
     """Modules imported when the module is loaded or run; imports for the type checker alone do not count."""
     found: set[str] = set()

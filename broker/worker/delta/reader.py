@@ -1,17 +1,10 @@
-"""Shell: cold reads: rows of a table's Parquet files as record batches again, with the residue between them.
+"""Shell: cold reads: rows of a table's Parquet files as record batches again, with the residue between.
 
-Rules of this file (any thread may call):
-- Files are found through the index of the followed snapshot, never by a remembered path. If a file is gone when it is
-  opened, the snapshot is old: it is refreshed and the read begins again.
-- Every offset up to the tiered end is covered by some batch, so that a consumer's position gets over gaps. Not over
-  what a RESTORE took out of the table: nobody has erased that, and a read there fails until somebody decides.
-- read_committed needs the rows alone, unless the table says that there are batches which cannot be decoded. Those come
-  as they were produced, as from the log: another decoder may get more out of them. read_uncommitted gets all of the
-  residue in its place.
-- What comes next is prepared ahead once a consumer reads on, or begins at the beginning. A reader at a random place
-  gets just that place's piece, and nobody waits for more than its own piece.
-- Prepared pieces are kept for others, in memory and on disk, under the files that they were made of: rows that somebody
-  has erased since are not found there.
+- Files are found through the index of the followed snapshot; if one is gone, the snapshot is read again.
+- Some batch covers every offset up to the tiered end, except what a RESTORE removed: a read there fails.
+- read_committed needs the rows alone, and batches that cannot be decoded, as they were produced; read_uncommitted gets
+  all of the residue in its place.
+- Once a consumer reads on, the next piece is prepared ahead. Pieces are cached under the files that they were made of.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
-"""Shell: the residue of a partition by offset: what never entered the table, for readers of everything.
+"""Shell: the residue of a partition by offset: what never entered the table, for readers of everything. Any thread.
 
-Rules of this file (any thread may call):
-- A residue file holds what its range held below the last stable offset. That is the same in every attempt at the range
-  by leaders of one history: any such file that covers an offset will do. A batch that is in two of them counts once.
-- After an unclean election a deposed leader may leave a file of what it alone had. Where two files give an offset to
-  different leader epochs, the higher one has won: that leader fenced the others before it wrote there. The other file
-  is used only if without it an offset is in no file.
-- Files are listed when a reader asks beyond what was listed, or misses a file.
-- Files of another incarnation of the topic are skipped. So are bytes that no client could take for a batch, whose
-  offsets nobody knows: the neighbouring batches cover these offsets, so that a position gets over them.
-- Open files are bounded by number and by their batches: the file for a segment of small transactions knows the places
-  of a hundred thousand markers.
+- All attempts at a range by leaders of one history have the same residue: any file that covers an offset will do, and a
+  batch in two of them counts once. After an unclean election the file of the higher leader epoch wins.
+- Files are listed when a reader asks beyond what was listed, or misses a file. Files of another incarnation of the
+  topic are skipped, and so are bytes that no client could take for a batch.
+- Open files are bounded by number and by their batches.
 """
 
 import logging

@@ -1,12 +1,9 @@
-"""Shell: the cluster's events as rows of `__cluster_metadata`, for SQL, soon after they were decided.
+"""Shell: the cluster's events as rows of `__cluster_metadata`, for SQL, soon after they were committed.
 
-Rules of this file: the truth is the commitInfo of the commits that decided. Rows are derived from it, each event
-exactly once: the commit that adds them moves the table's number `materialised-to` (a `txn`), and two workers cannot
-both move it from the same place. A row carries the version of the commit that decided and the event's place in it, not
-those of the commit that added the row. A topic's deletion is carried out before its event becomes a row, or the same
-commit marks it as left to be done (another `txn`): it is never forgotten, and holds up nothing else while it fails. A
-snapshot's pieces are rows of kind "snapshot". Where the table does not say who may clean up its log, as it did not at
-first, a commit says it.
+The truth is the commitInfo of the controllers' commits; rows are derived from it, each event exactly once: the commit
+that adds them moves the table's `txn` `materialised-to`, which two workers cannot both move from the same place. A row
+carries the version of the controller's commit and the event's place in it. A topic's rows are deleted before its
+TopicDeleted becomes a row, or the same commit marks the deletion as due (another `txn`), and it is tried again.
 """
 
 import io
