@@ -91,7 +91,7 @@ def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
     for name in options:
         if name == "path":
             raise OptionError(
-                "save(path) and start(path) are not supported: name the topic by option 'topic' or by a column of "
+                "option 'path': save(path) and start(path) are not supported, name the topic by option 'topic' or by a column of "
                 "that name"
             )
         if name not in known and not name.startswith("kafka."):

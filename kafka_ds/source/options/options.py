@@ -218,7 +218,9 @@ def _refuse_unknown(options: Mapping[str, str]) -> None:
         if name.lower() in _SPELLINGS or name.lower().startswith("kafka."):
             continue
         if name.lower() == "path":
-            raise OptionError("load(path) is not supported: topics are named by option 'subscribe'")
+            raise OptionError(
+                "option 'path': load(path) is not supported, topics are named by option 'subscribe'"
+            )
         if name.lower() == "provider":
             raise OptionError(
                 "option 'provider' is Spark's for CREATE TABLE … USING kafka_ds, which it does not have for sources in "

@@ -157,7 +157,7 @@ def test_what_transactions_alone_need_is_refused_without_them(name: str) -> None
 
 def test_what_says_nothing_in_a_write_is_refused() -> None:
     for stream in (True, False):
-        with pytest.raises(OptionError, match="save\(path\).*name the topic"):
+        with pytest.raises(OptionError, match=r"save\(path\).*name the topic"):
             options(stream, path="/a", checkpointLocation="/a")
     for name in ("checkpointLocation", "queryName"):
         with pytest.raises(OptionError, match=f"'{name.lower()}' is no option of a write"):
