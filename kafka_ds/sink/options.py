@@ -91,8 +91,8 @@ def _refuse_unknown(options: Mapping[str, str], *, stream: bool) -> None:
     for name in options:
         if name == "path":
             raise OptionError(
-                "option 'path': save(path) and start(path) are not supported, name the topic by option 'topic' or by a column of "
-                "that name"
+                "option 'path': save(path) and start(path) are not supported, name the topic by option 'topic' or by "
+                "a column of that name"
             )
         if name not in known and not name.startswith("kafka."):
             close = difflib.get_close_matches(name, _SPELLINGS, 1)

@@ -43,6 +43,15 @@ def test_each_page_is_in_the_navigation_once() -> None:
     )
 
 
+def test_llms_txt_leads_to_pages() -> None:
+    """Its form is https://llmstxt.org's: a title, a summary, lists of links."""
+    text = (ROOT / "docs" / "llms.txt").read_text()
+    assert text.startswith("# kafka-ds\n\n> ")
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
+
+
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks(figures: ModuleType) -> None:
     readme = figures.README.read_text()
     assert readme == figures.rendered(readme, figures.PAGE.read_text()), (
