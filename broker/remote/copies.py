@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 # Rolls of several partitions come close together: a moment's wait lets them share their commits, each of
 # which costs fsyncs that a producer's writes wait behind.
 GROUPING_SECONDS = 0.5
-# A closed segment that is not yet below the last stable offset is looked at again so soon.
+# A rolled segment that is not yet below the last stable offset is looked at again so soon.
 UNSTABLE_RECHECK_MS = 1_000
 # The rate may be changed while it is waited for: Kafka's, too, looks again each second.
 QUOTA_RECHECK_MS = 1_000

@@ -1,7 +1,7 @@
 """Pure: which ranges of which partitions are copied next, and which local segments may go.
 
 Rules of this file: no clock (callers pass a monotonic `now_ms`), no I/O, no log object. A range begins after what is
-FINISHED and ends at the end of a closed segment or, with `lake.max.lag.ms`, at the last stable offset. It never holds
+FINISHED and ends at the end of a rolled segment or, with `lake.max.lag.ms`, at the last stable offset. It never holds
 an offset at or above that: a row in the lake is committed for good. The oldest ranges come first. Consecutive
 segments of a partition are consecutive ranges, so that a row of `__remote_log_metadata` is still one segment. After a
 failure a partition waits, each time twice as long.
@@ -38,7 +38,7 @@ class SegmentSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLag:
-    """How long closed segments are not copied (KIP-1241): until they are old, or enough bytes follow.
+    """How long rolled segments are not copied (KIP-1241): until they are old, or enough bytes follow.
 
     0: not held back at all, whatever the other limit says. None: this limit alone never releases one.
     """

@@ -196,7 +196,7 @@ class TierManager:
         return list(led.state.missing) if led is not None else []
 
     def lags(self) -> dict[str, tuple[int, int, int]]:
-        """By tiered topic: bytes and number of closed segments that are not in the lake yet, paused partitions."""
+        """By tiered topic: bytes and number of rolled segments that are not in the lake yet, paused partitions."""
         lags: dict[str, tuple[int, int, int]] = {}
         for led in tuple(self._copies.led.values()):
             if not led.log.config.copies_to_lake:

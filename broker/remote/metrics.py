@@ -110,7 +110,7 @@ _METRICS = {
 assert tuple(_METRICS) == tuple(each.name for each in fields(TierCounters)), "each is shown"
 
 LAG_BYTES = gauge(
-    f"{_TOPICS}RemoteCopyLagBytes", "Bytes of closed segments that are not in the lake.", "topic"
+    f"{_TOPICS}RemoteCopyLagBytes", "Bytes of rolled segments that are not in the lake.", "topic"
 )
 LAG_SEGMENTS = gauge(
     f"{_TOPICS}RemoteCopyLagSegments", "Closed segments that are not in the lake.", "topic"
@@ -181,12 +181,12 @@ LISTINGS_EXPIRED = meter(
 CACHE = {
     "hits": meter(
         f"{_MANAGER}RemoteReadCacheHitsPerSec",
-        "Reads of old offsets that the disk cache served.",
+        "Cold reads that the disk cache served.",
         ours=True,
     ),
     "misses": meter(
         f"{_MANAGER}RemoteReadCacheMissesPerSec",
-        "Reads of old offsets that were not in the disk cache.",
+        "Cold reads that were not in the disk cache.",
         ours=True,
     ),
     "size_bytes": gauge(

@@ -64,7 +64,7 @@ class Led:
         self.log.highest_offset_in_remote_storage = self.state.deletable_offset
 
     def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[OffsetRange]]:
-        """What may be copied now; of many closed segments only the first ones. `now_ms`: wall clock."""
+        """What may be copied now; of many rolled segments only the first ones. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1
         lag = _copy_lag(log.config, now_ms)
         views = log.rolled_segments(start, SEGMENTS_MAX)
@@ -161,7 +161,7 @@ class Led:
         return found
 
     def _whole(self, chosen: OffsetRange, view: SegmentView) -> CopyRange:
-        """A closed segment from its first batch to its last."""
+        """A rolled segment from its first batch to its last."""
         return self._range(chosen, view, view.path, 0, view.size_bytes)
 
     def _part(self, chosen: OffsetRange, view: SegmentView | None) -> CopyRange | None:
@@ -246,7 +246,7 @@ def _bytes_behind(log: Log, offset: int) -> int:
 
 
 def _bytes_beyond(log: Log, view: CopyView) -> int:
-    """Bytes of further closed segments, beyond those in the view, that may be copied, too."""
+    """Bytes of further rolled segments, beyond those in the view, that may be copied, too."""
     offset, found = view.closed[-1].next_offset, 0
     behind = 0 if view.lag.is_none else _bytes_behind(log, offset)
     for each in log.segments.all[:-1]:

@@ -21,7 +21,7 @@ class TierSettings:
     node_id: int = 1
     lake_uri: str = "data/lake"
     lake_max_lag_ms: int = -1
-    """How old a record may be before it is in the table; -1: only closed segments are copied."""
+    """How old a record may be before it is in the table; -1: only rolled segments are copied."""
     lake_local_grace_ms: int = 60_000
     """How long a local segment stays after it is FINISHED in the lake."""
     lake_worker_idle_ms: int = 300_000
@@ -41,7 +41,7 @@ class TierSettings:
     lake_compression_level: int = 1
     """The zstd level of the files that copies write."""
     lake_behind_compression_type: str = "snappy"
-    """The codec of those files while copies do not keep up with closed segments."""
+    """The codec of those files while copies do not keep up with rolled segments."""
     lake_offsets_interval_ms: int = 60_000
     """How often the offsets of partitions and groups are written to the lake; -1: never."""
     lake_maintenance_interval_ms: int = 300_000
@@ -55,7 +55,7 @@ class TierSettings:
     lake_maintenance_compression_level: int = 9
     """The zstd level of rewritten files."""
     lake_reader_cache_bytes: int = 16 * 1024 * 1024
-    """Bytes of batches that the worker caches for consumers of old offsets."""
+    """Bytes of batches that the worker caches for consumers of cold records."""
     log_dirs: tuple[str, ...] = ("data/log",)
     """The cache of cold reads is in the first."""
     remote_log_index_file_cache_total_size_bytes: int = 1 << 30
