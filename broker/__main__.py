@@ -137,7 +137,7 @@ def _known_file(properties: str | None) -> str | None:
 
 
 def _run_loop(work: Coroutine[Any, Any, None]) -> None:
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(work)
 
 
@@ -193,7 +193,7 @@ def _parsed_adopt(words: Sequence[str]) -> int:
     )
 
 
-def _loop_factory() -> Callable[[], Any] | None:
+def loop_factory() -> Callable[[], Any] | None:
     """uvloop's event loop where it is installed, else asyncio's own."""
     try:
         import uvloop

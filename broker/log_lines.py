@@ -146,18 +146,18 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._windows: dict[tuple[str, int, object], _Window] = {}
+        self.windows: dict[tuple[str, int, object], _Window] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the line, unless there were too many of its kind."""
         self._end_windows(record.created)
         # The statement is known by its place, as its text may hold what it speaks of.
         key = (record.pathname, record.lineno, record.levelno)
-        window = self._windows.get(key)
+        window = self.windows.get(key)
         if window is None:
-            if len(self._windows) >= STATEMENTS_MAX:
+            if len(self.windows) >= STATEMENTS_MAX:
                 self._end_windows(float("inf"))
-            window = self._windows[key] = _Window(record)
+            window = self.windows[key] = _Window(record)
         if window.written >= LINES_MAX:
             window.left_out += 1
             window.record = record
@@ -174,11 +174,11 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
         # A clock that was set back must not silence a statement until it is there again.
         ended = [
             key
-            for key, window in self._windows.items()
+            for key, window in self.windows.items()
             if not 0 <= now_s - window.began_s < WINDOW_SECONDS
         ]
         for key in ended:
-            window = self._windows.pop(key)
+            window = self.windows.pop(key)
             if window.left_out:
                 super().emit(_summary(window))
 

@@ -226,7 +226,7 @@ def fetch(name: str) -> Path:
         JarsUnavailable: unknown set, no Java, or Ivy could not bring all of it.
     """
     if name == "delta":
-        name = _delta_of_pyspark()
+        name = delta_of_pyspark()
     if name not in SETS:
         raise JarsUnavailable(f"no set of jars is called {name!r}; there are {', '.join(SETS)}")
     target = cache_folder() / name
@@ -238,7 +238,7 @@ def fetch(name: str) -> Path:
         return target if target.is_dir() else _bring(name, target)
 
 
-def _delta_of_pyspark() -> str:
+def delta_of_pyspark() -> str:
     """Delta is built for each minor version of Spark."""
     import pyspark
 

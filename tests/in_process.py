@@ -127,9 +127,9 @@ class InProcess:
 
     async def cut_off(self) -> None:
         """Nothing goes out or comes in any more, as after SIGKILL; what asks it in this process is still answered."""
-        for task in self.node.member._tasks.values():
+        for task in self.node.member.tasks.values():
             task.cancel()
-        for peers in self.node.member._peers:
+        for peers in self.node.member.peers:
             peers.close()
         await self.node.server.stop_accepting()
         for connection in self.node.server.connections:

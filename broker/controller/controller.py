@@ -91,13 +91,13 @@ class Controller:
         self._check_configs = check_configs
         self._sessions = Sessions(session_timeout_ms)
 
-    def _draft(self) -> Draft:
+    def draft(self) -> Draft:
         return Draft(self.image, self._defaults)
 
     def _decide(
         self, make: Callable[[Draft], Result], *, validate_only: bool = False
     ) -> ControllerDecision[Result]:
-        draft = self._draft()
+        draft = self.draft()
         result = make(draft)
         return ControllerDecision(events=() if validate_only else draft.events(), result=result)
 
@@ -111,7 +111,7 @@ class Controller:
         """
         epoch = self.image.controller_epoch + 1
         change = ControllerChange(controller_id=controller_id, controller_epoch=epoch)
-        draft = self._draft()
+        draft = self.draft()
         administration.judge_elr(draft)
         return ControllerDecision(events=(change, *draft.events()), result=epoch)
 
@@ -266,7 +266,7 @@ class Controller:
     ) -> ControllerDecision[list[TopicResult]]:
         """Create each topic that can be created."""
         creation = TopicCreation(
-            self._draft(),
+            self.draft(),
             defaults=self._defaults,
             new_uuid=self._new_uuid,
             check_configs=self._check_configs,
@@ -277,7 +277,7 @@ class Controller:
         self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> ControllerDecision[list[TopicResult]]:
         """Grow each topic that can be grown."""
-        return topics.create_partitions(self._draft(), wanted, validate_only=validate_only)
+        return topics.create_partitions(self.draft(), wanted, validate_only=validate_only)
 
     def delete_topics(
         self, wanted: Sequence[tuple[str | None, bytes]]

@@ -77,7 +77,7 @@ class ClusterDriver:
         self.is_at_store = False
         self.log = log
         self._node_id = node_id
-        self._controller = new_controller(image.copy())
+        self.controller = new_controller(image.copy())
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="controller")
         self._recent = RecentCommits(image.version)
         self._turn = asyncio.Lock()
@@ -145,7 +145,7 @@ class ClusterDriver:
             if self.image.controller_epoch != epoch:
                 return False
             self._reset()
-            claiming = ControllerClaim(self._controller, self.folder)
+            claiming = ControllerClaim(self.controller, self.folder)
             decide(claiming)
             try:
                 # Who waited for its fate here could not follow whoever has become the controller meanwhile.
@@ -160,7 +160,7 @@ class ClusterDriver:
             self._reset()
             if self._is_stopped:
                 return False
-            begin(self._controller)
+            begin(self.controller)
             self._is_active = True
             self.new_active_controllers += 1
         self._on_commit(version, claiming.events)
@@ -332,7 +332,7 @@ class ClusterDriver:
             raise KafkaError(
                 ErrorCode.NOT_CONTROLLER, "this broker does not decide for the cluster"
             )
-        decision = make(self._controller)
+        decision = make(self.controller)
         if not decision.events and (at_once or self._committer is None):
             return decision.result
         # Only now: heartbeats that decide nothing are heard, or all brokers would be fenced when the store is back.
@@ -340,7 +340,7 @@ class ClusterDriver:
             message = f"{PENDING_MAX} decisions wait for {self.folder}"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, message)
         # A result without events may still speak of what is only about to be true.
-        ahead = self._controller.image
+        ahead = self.controller.image
         for sequence, event in enumerate(decision.events):
             # The version is not known yet, only that it is not before this one.
             ahead.replay(event, MetadataPosition(self.image.version + 1, sequence))
@@ -353,7 +353,7 @@ class ClusterDriver:
 
     def look(self, ask: Callable[[Controller], Result]) -> Result:
         """Ask the controller for what it knows and nobody has to write down."""
-        return ask(self._controller)
+        return ask(self.controller)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -397,7 +397,7 @@ class ClusterDriver:
                 if not self._is_active and not self._is_stopped:
                     raise Conflict("this broker decides no more")
                 version, encoded = await self._commit(events)
-                self._controller.committed(version, events)
+                self.controller.committed(version, events)
                 await self._take(version, events, encoded)
         for each in group:
             if not each.done.done():
@@ -468,7 +468,7 @@ class ClusterDriver:
                 each.done.set_exception(refusal)
 
     def _reset(self) -> None:
-        self._controller.image = self.image.copy()
+        self.controller.image = self.image.copy()
 
     def _resign(self, error: BaseException) -> None:
         if not self._is_active:
@@ -487,18 +487,18 @@ class ControllerClaim:
 
     def __init__(self, controller: Controller, folder: str) -> None:
         self.folder = folder
-        self._controller = controller
+        self.controller = controller
         self.events: list[Event] = []
 
     @property
     def image(self) -> MetadataImage:
         """The cluster as it will be."""
-        return self._controller.image
+        return self.controller.image
 
     def take(self, make: Callable[[Controller], ControllerDecision[Result]]) -> Result:
         """Decide one more thing."""
-        decision = make(self._controller)
-        ahead = self._controller.image
+        decision = make(self.controller)
+        ahead = self.controller.image
         version = ahead.version + 1 if not self.events else ahead.version
         for event in decision.events:
             ahead.replay(event, MetadataPosition(version, len(self.events)))

@@ -158,11 +158,11 @@ class CoordinatorContext(Generic[S]):
         self._deferred: list[tuple[Any, ...]] = []
         self._next_ticket = 0
         # Who waits; None while the request is still being handled.
-        self._open: dict[Ticket, asyncio.Future[Any] | None] = {}
+        self.open: dict[Ticket, asyncio.Future[Any] | None] = {}
         self._at_once: Any = NO_RESPONSE
         self._uncommitted: deque[_Uncommitted] = deque()
         self._completing: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
     @property
@@ -260,12 +260,12 @@ class CoordinatorContext(Generic[S]):
         """Take nothing more, and tell all who wait."""
         self._refusal = ErrorCode.NOT_COORDINATOR
         self.partition.unwatch(self)
-        for handle in (self._loading, self._timer, self._completing):
+        for handle in (self._loading, self.timer, self._completing):
             if handle is not None:
                 handle.cancel()
-        self._timer = self._completing = None
+        self.timer = self._completing = None
         self._uncommitted.clear()
-        for ticket in tuple(self._open):
+        for ticket in tuple(self.open):
             self._reply(Reply(ticket, KafkaError(ErrorCode.NOT_COORDINATOR)))
 
     def lost(self, partition: HostedPartition) -> None:
@@ -285,17 +285,17 @@ class CoordinatorContext(Generic[S]):
         self.check()
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._open[ticket] = None
+        self.open[ticket] = None
         self._at_once = NO_RESPONSE
         try:
             self._warn(self._perform(self._handle(event, ticket), ticket))
         except BaseException:
-            self._open.pop(ticket, None)
+            self.open.pop(ticket, None)
             raise
         finally:
             self._arm()
         if self._at_once is NO_RESPONSE:
-            future = self._open[ticket] = self._loop.create_future()
+            future = self.open[ticket] = self._loop.create_future()
             return future
         if isinstance(self._at_once, KafkaError):
             raise self._at_once
@@ -330,7 +330,7 @@ class CoordinatorContext(Generic[S]):
 
     def tick(self) -> None:
         """Do what is due by now, or some of it."""
-        self._timer = None
+        self.timer = None
         self._give_up_late(self._clock.monotonic_ms())
         written = 0
         try:
@@ -355,13 +355,13 @@ class CoordinatorContext(Generic[S]):
             answer_ms = next((each.deadline_ms for each in self._uncommitted if each.replies), None)
             if next_ms is None or (answer_ms is not None and answer_ms < next_ms):
                 next_ms = answer_ms
-        if next_ms is None or (self._timer is not None and self._timer_ms <= next_ms):
+        if next_ms is None or (self.timer is not None and self._timer_ms <= next_ms):
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         self._timer_ms = next_ms
         delay_ms = max(next_ms - self._clock.monotonic_ms(), 0)
-        self._timer = self._loop.call_later(delay_ms / 1000, self.tick)
+        self.timer = self._loop.call_later(delay_ms / 1000, self.tick)
 
     # -- records ------------------------------------------------------------------------------------
 
@@ -523,7 +523,7 @@ class CoordinatorContext(Generic[S]):
             self._uncommitted.popleft()
 
     def _reply(self, reply: Reply) -> None:
-        future = self._open.pop(reply.ticket, NO_RESPONSE)
+        future = self.open.pop(reply.ticket, NO_RESPONSE)
         if future is NO_RESPONSE:
             return  # nobody asked, or it was given up
         if future is None:

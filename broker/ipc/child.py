@@ -242,10 +242,10 @@ class ChildWorker:
         log.warning(
             "%s %d died; next start in %d ms at the earliest", self._name, process.pid, wait_ms
         )
-        self._reaping = asyncio.get_running_loop().create_task(self._reap(process))
+        self._reaping = asyncio.get_running_loop().create_task(self.reap(process))
 
     @staticmethod
-    async def _reap(process: asyncio.subprocess.Process) -> None:
+    async def reap(process: asyncio.subprocess.Process) -> None:
         """Wait until the process is gone; one that hung up but lives on is killed, so that there are never two."""
         try:
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_SECONDS)
@@ -266,7 +266,7 @@ class ChildWorker:
                 return
             self._ending = True
             channel.close()
-            await self._reap(process)
+            await self.reap(process)
             self._process = None
             self._ending = False
 

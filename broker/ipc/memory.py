@@ -83,7 +83,7 @@ class Trimmer:
         before = resident_own_bytes()
         self._own_bytes = min(self._own_bytes, before)
         if before - self._own_bytes >= FREE_BYTES and freed_bytes() >= FREE_BYTES:
-            _trim()
+            trim()
             self._own_bytes = resident_own_bytes()
             log.debug(
                 "returned %d MiB of freed memory to the system", (before - self._own_bytes) >> 20
@@ -99,7 +99,7 @@ def freed_bytes() -> int:
     return 0
 
 
-def _trim() -> None:
+def trim() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 

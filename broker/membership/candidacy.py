@@ -109,11 +109,11 @@ class Candidacy:
         Raises ConfigError where a living broker has this one's number.
         """
         self._address = (host, port)
-        await self._look()
+        await self.look()
         await self._refuse_twin()
         action = self.election.next(self._clock.monotonic_ms())
         if isinstance(action, Claim):
-            await self._claim(action)
+            await self.claim(action)
 
     async def run(self) -> None:
         """Stand, until cancelled."""
@@ -122,7 +122,7 @@ class Candidacy:
             if now_ms - self._awake_ms > self._pause_ms:
                 self.election.paused(now_ms)
             self._awake_ms = now_ms
-            until_ms = await (self._hold() if self._driver.is_active else self._stand())
+            until_ms = await (self.hold() if self._driver.is_active else self._stand())
             self._awake_ms = self._clock.monotonic_ms()
             seconds = max(0.001, (until_ms - self._awake_ms) / 1_000)
             await self._driver.changed(min(seconds, STEP_SECONDS_MAX))
@@ -134,7 +134,7 @@ class Candidacy:
             return  # Another one decides, or the epoch is that of a process that was here before.
         try:
             async with asyncio.timeout(RELEASE_SECONDS_MAX):
-                await self._write(epoch, released=True)
+                await self.write_lease(epoch, released=True)
         except OSError as error:  # TimeoutError is one.
             why = str(error) or "the store does not answer"
             _LOGGER.warning("%s cannot be released: %s", LEASE_PATH, why)
@@ -165,14 +165,14 @@ class Candidacy:
 
     # -- the controller -------------------------------------------------------------------------
 
-    async def _hold(self) -> int:
+    async def hold(self) -> int:
         """Show that this controller lives, and see that it is one; until when that is enough."""
         self._was_active = True
         if self._clock.monotonic_ms() >= self._lease_due_ms:
             self._lease_due_ms = self._clock.monotonic_ms() + self._settings.lease_interval_ms
             try:
                 if await self._driver.confirm() and not self._stands_still():
-                    await self._write(self._driver.image.controller_epoch)
+                    await self.write_lease(self._driver.image.controller_epoch)
                     self._reached_ms = self._clock.monotonic_ms()
             except OSError as error:
                 self.store_errors += 1
@@ -188,7 +188,7 @@ class Candidacy:
             now_ms=self._clock.monotonic_ms(),
         )
 
-    async def _write(self, controller_epoch: int, *, released: bool = False) -> None:
+    async def write_lease(self, controller_epoch: int, *, released: bool = False) -> None:
         self._sequence = self._sequence + 1 if controller_epoch == self._leased_epoch else 1
         self._leased_epoch = controller_epoch
         host, port = self._address
@@ -212,12 +212,12 @@ class Candidacy:
             self.election.resigned(now_ms)
         if now_ms >= self._lease_due_ms:
             self._lease_due_ms = now_ms + self._settings.lease_interval_ms
-            await self._look()
+            await self.look()
         image = self._driver.image
         self.election.knows(image.controller_id, image.controller_epoch, self._clock.monotonic_ms())
         action = self.election.next(self._clock.monotonic_ms())
         if isinstance(action, AskPeers):
-            answers = await self._ask_peers()
+            answers = await self.ask_peers()
             self.election.peers_answered(
                 answers,
                 self._clock.monotonic_ms(),
@@ -226,12 +226,12 @@ class Candidacy:
             )
             action = self.election.next(self._clock.monotonic_ms())
         if isinstance(action, Claim):
-            await self._claim(action)
+            await self.claim(action)
             return self._clock.monotonic_ms()
         assert isinstance(action, Wait), "nothing is asked twice in a row"
         return min(action.until_ms, self._lease_due_ms)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
         """Read the lease."""
         try:
             data = await self._in_thread(lambda: self._store.read(LEASE_PATH))
@@ -257,7 +257,7 @@ class Candidacy:
         except (OSError, ValueError) as error:
             _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
 
-    async def _ask_peers(self) -> list[int]:
+    async def ask_peers(self) -> list[int]:
         """How long ago the controller answered each of the others, as far as they can be asked."""
         image, settings = self._driver.image, self._settings
         asked = [
@@ -322,7 +322,7 @@ class Candidacy:
         """
         until_ms = self._clock.monotonic_ms() + self._settings.session_timeout_ms
         while await self._may_be_twin() and self._clock.monotonic_ms() < until_ms:
-            await self._look()
+            await self.look()
 
     async def _may_be_twin(self) -> bool:
         """Whether it is open who has this broker's place; raises ConfigError where another process has."""
@@ -363,14 +363,14 @@ class Candidacy:
             )
         return False
 
-    async def _claim(self, claim: Claim) -> None:
+    async def claim(self, claim: Claim) -> None:
         driver = self._driver
         dead = claim.controller_id if claim.is_dead else None
         _LOGGER.info("claiming to be the controller: %s", claim.reason)
         won = False
         try:
             # A broker that starts meanwhile and finds the claim in the log must find a lease beside it.
-            await self._write(claim.controller_epoch + 1)
+            await self.write_lease(claim.controller_epoch + 1)
             won = await driver.claim(
                 lambda claiming: self._decide_claim(claiming, dead),
                 controller_epoch=claim.controller_epoch,

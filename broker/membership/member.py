@@ -63,15 +63,15 @@ class ClusterMember:
         failed: Callable[[BaseException], None],
     ) -> None:
         self._config = config
-        self._driver = driver
+        self.driver = driver
         self._clock = clock
         self._network = network
         self._lease_thread = lease_thread
         self._handle_locally = handle_locally
         self._failed = failed
-        self._peers: list[Peers] = []
+        self.peers: list[Peers] = []
         self._asking = self._new_peers()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.tasks: dict[str, asyncio.Task[None]] = {}
         self._lifecycle: Lifecycle | None = None
         self.channel = self._new_channel()
         self.requests = ControllerRequests(
@@ -97,7 +97,7 @@ class ClusterMember:
             chance=random.random,
             decide_claim=self._decide_claim,
         )
-        self._following = MetadataFetcher(
+        self.following = MetadataFetcher(
             driver,
             self._new_peers(),
             node_id=config.node_id,
@@ -125,7 +125,7 @@ class ClusterMember:
         config = self._config
         return OtherBrokers(
             node_id=config.node_id,
-            image=self._driver.image,
+            image=self.driver.image,
             listener=config.inter_broker_listener,
             new_peers=self._new_peers,
             timeout_ms=config.request_timeout_ms,
@@ -136,19 +136,19 @@ class ClusterMember:
 
         Raises PeerUnreachable, and KafkaError: UNSUPPORTED_VERSION, BROKER_NOT_AVAILABLE.
         """
-        place = endpoint_of(self._driver.image, broker_id, self._config.inter_broker_listener)
+        place = endpoint_of(self.driver.image, broker_id, self._config.inter_broker_listener)
         if place is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
         return await self._asking.ask(broker_id, *place, request, timeout_ms=timeout_ms)
 
     def _new_peers(self) -> Peers:
         peers = Peers(self._network, client_id=self._client_id)
-        self._peers.append(peers)
+        self.peers.append(peers)
         return peers
 
     def _new_channel(self) -> ControllerChannel:
         return ControllerChannel(
-            self._driver,
+            self.driver,
             self._new_peers(),
             listener=self._config.inter_broker_listener,
             handle_locally=self._handle_locally,
@@ -158,7 +158,7 @@ class ClusterMember:
         config = self._config
         balance_ms = config.leader_imbalance_check_interval_seconds * 1_000
         return Duties(
-            self._driver,
+            self.driver,
             self._clock,
             session_timeout_ms=config.broker_session_timeout_ms,
             balance_interval_ms=balance_ms if config.auto_leader_rebalance_enable else None,
@@ -174,7 +174,7 @@ class ClusterMember:
     def broker_epoch(self) -> int:
         """The epoch of this process's registration; -1 before there is one, and where a later process has its place."""
         identity = self.lifecycle.identity
-        known = self._driver.image.brokers.get(identity.node_id)
+        known = self.driver.image.brokers.get(identity.node_id)
         if known is None or known.incarnation_id != identity.incarnation_id:
             return NO_BROKER_EPOCH
         return known.broker_epoch
@@ -187,7 +187,7 @@ class ClusterMember:
     @property
     def has_a_successor(self) -> bool:
         """Whether a later process has registered under this broker's number."""
-        known = self._driver.image.brokers.get(self.lifecycle.identity.node_id)
+        known = self.driver.image.brokers.get(self.lifecycle.identity.node_id)
         return known is not None and known.incarnation_id != self.lifecycle.identity.incarnation_id
 
     # -- joining --------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class ClusterMember:
                 session_timeout_ms=config.broker_session_timeout_ms,
                 registration_timeout_ms=config.initial_broker_registration_timeout_ms,
             ),
-            self._driver,
+            self.driver,
             self._new_channel(),
             offline_log_dirs=lambda: [
                 each for each in identity.log_dirs if each not in online_log_dirs()
@@ -217,7 +217,7 @@ class ClusterMember:
         mine = next(each for each in identity.endpoints if each.listener == listener)
         await self.candidacy.begin(mine.host, mine.port)
         self._start("candidacy", self.candidacy.run())
-        self._start("following", self._following.run())
+        self._start("following", self.following.run())
         self._start("duties", self.duties.run())
         await self._lifecycle.register()
 
@@ -239,7 +239,7 @@ class ClusterMember:
     def _start(self, name: str, part: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(part, name=name)
         task.add_done_callback(self._ended)
-        self._tasks[name] = task
+        self.tasks[name] = task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -250,7 +250,7 @@ class ClusterMember:
     async def leave(self) -> None:
         """Hand over what others can take: leaders and decisions. No error keeps a broker from stopping."""
         lifecycle = self._lifecycle
-        if lifecycle is None or "heartbeats" not in self._tasks or not lifecycle.has_others():
+        if lifecycle is None or "heartbeats" not in self.tasks or not lifecycle.has_others():
             return
         if self.has_a_successor:
             return  # There is nothing left to hand over.
@@ -264,20 +264,20 @@ class ClusterMember:
         if self._config.controlled_shutdown_enable:
             await lifecycle.shut_down()
         await self._end("candidacy", "duties")
-        await self._driver.step_down()
+        await self.driver.step_down()
         await self.candidacy.release()
 
     async def stop(self) -> None:
         """Take part in nothing more."""
-        await self._end(*self._tasks)
-        await self._driver.stop()
+        await self._end(*self.tasks)
+        await self.driver.stop()
         await self.candidacy.release()
         self._lease_thread.shutdown(wait=False)
-        for peers in self._peers:
+        for peers in self.peers:
             peers.close()
 
     async def _end(self, *names: str) -> None:
-        tasks = [task for name in names if (task := self._tasks.get(name)) is not None]
+        tasks = [task for name in names if (task := self.tasks.get(name)) is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

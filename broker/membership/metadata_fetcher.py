@@ -60,7 +60,7 @@ class MetadataFetcher:
         self._node_id = node_id
         self._listener = listener
         self._patience_ms = patience_ms
-        self._heard = heard
+        self.heard = heard
         self._lost = lost
         self._has_lost_store = has_lost_store
         self._said: str | None = None
@@ -99,7 +99,7 @@ class MetadataFetcher:
             answer = await self._ask(controller_id, endpoint, wait_ms=POLL_MS)
             if answer.error_code != ErrorCode.NONE:
                 return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
-            self._heard(answer.controller_epoch)
+            self.heard(answer.controller_epoch)
             await self._follow(await _decoded(answer))
         except (PeerUnreachable, KafkaError, ValueError) as error:
             return f"controller {controller_id}: {error}"

@@ -63,8 +63,8 @@ class MetadataLog:
     """The table `__cluster_metadata` of one lake."""
 
     def __init__(self, store: Store, *, log: DeltaLog | None = None) -> None:
-        self._log = log or DeltaLog(store, CLUSTER_METADATA)
-        self._table = DeltaTable(self._log)
+        self.delta_log = log or DeltaLog(store, CLUSTER_METADATA)
+        self._table = DeltaTable(self.delta_log)
         self.folder = store.uri(CLUSTER_METADATA)
         self.last_snapshot_version = -1
         # How many commits have failed since the last one that did not.
@@ -77,7 +77,7 @@ class MetadataLog:
     def load(self, *, begins: bool = True) -> MetadataImage:
         """Read the table's state. Where there is no table it is made if this `begins` it; else the state is empty."""
         try:
-            if self._log.latest_version() < 0:
+            if self.delta_log.latest_version() < 0:
                 if not begins:
                     return MetadataImage()
                 self._create()
@@ -90,7 +90,7 @@ class MetadataLog:
             raise ForeignMetadata(f"lake.uri: {self.folder} lies below a file") from error
 
     def _create(self) -> None:
-        self._log.create(
+        self.delta_log.create(
             schema_json=table.schema_json(),
             partition_columns=(),
             configuration={**table.PROPERTIES, KIND_KEY: table.KIND},
@@ -98,7 +98,7 @@ class MetadataLog:
 
     def _replay(self) -> MetadataImage:
         image = MetadataImage()
-        latest = self._log.latest_version()
+        latest = self.delta_log.latest_version()
         for version, events in reversed(self._back_to_snapshot(latest)):
             replay_commit(image, version, events, self.folder)
         self._quiet = (image.version, latest)
@@ -109,10 +109,10 @@ class MetadataLog:
 
         Raises VersionsMissing, ForeignMetadata, and OSError where the store does not answer.
         """
-        latest = self._log.latest_version()
+        latest = self.delta_log.latest_version()
         found: list[tuple[int, list[Event]]] = []
         for each in range(self._past_quiet(version) + 1, latest + 1):
-            actions = self._log.read_version(each)
+            actions = self.delta_log.read_version(each)
             if actions is None:
                 raise VersionsMissing(f"{self.folder}: version {each} is gone")
             events = self._events_of(each, actions)
@@ -131,7 +131,7 @@ class MetadataLog:
         """The versions with events from the newest down to the last one that begins with a snapshot."""
         found: list[tuple[int, list[Event]]] = []
         for version in range(latest, -1, -1):
-            actions = self._log.read_version(version)
+            actions = self.delta_log.read_version(version)
             if actions is None:
                 raise ForeignMetadata(
                     f"lake.uri: {self.folder}: version {version} is gone, and no later one holds a snapshot"

@@ -96,17 +96,17 @@ class TierManager:
         self._metrics = TierMetrics()
         self._fetch_quota = self._quota("fetch", FETCH_TIMES)
         self._copy_quota = self._quota("copy", COPY_TIMES)
-        self._worker = new_worker(
+        self.worker = new_worker(
             settings.worker_arguments(),
             clock,
             idle_ms=settings.lake_worker_idle_ms,
             shared_bytes=settings.lake_reader_cache_bytes,
         )
         crash_points = armed_from_environment(ALL_BROKER_POINTS)
-        self._copies = CopyLoop(
+        self.copies = CopyLoop(
             settings,
             clock,
-            self._worker,
+            self.worker,
             self._metrics,
             crash_points,
             self._advanced,
@@ -115,28 +115,28 @@ class TierManager:
         self._expiration = ExpirationLoop(
             settings,
             clock,
-            self._worker,
+            self.worker,
             self._metrics,
             crash_points,
-            self._copies.led,
+            self.copies.led,
             self._agree_on_start,
         )
-        self._layout = LayoutLoop(settings, clock, self._worker, self._metrics, self._copies.led)
+        self._layout = LayoutLoop(settings, clock, self.worker, self._metrics, self.copies.led)
         self._reads = RemoteReads(
             settings.remote_log_reader_threads,
             settings.remote_log_reader_max_pending_tasks,
             clock,
             self._metrics,
         )
-        self._tasks: set[asyncio.Task[object]] = set()
+        self.tasks: set[asyncio.Task[object]] = set()
         self._copying: asyncio.Task[None] | None = None
         self._local = LocalDeletion(
             settings,
             clock,
-            self._worker,
+            self.worker,
             crash_points,
-            self._copies.led,
-            lambda led: self._copies.look_at(led.key),
+            self.copies.led,
+            lambda led: self.copies.look_at(led.key),
         )
         self._materialising = False
         self._metadata_version = -1
@@ -145,7 +145,7 @@ class TierManager:
     async def start(self) -> None:
         """Start; the worker process starts only when it is first needed."""
         self._copying = asyncio.get_running_loop().create_task(
-            self._copies.run(), name="tier copies"
+            self.copies.run(), name="tier copies"
         )
         self._spawn(self._expiration.run())
         self._spawn(self._layout.run())
@@ -154,23 +154,23 @@ class TierManager:
     async def stop(self) -> None:
         """Let the copy in flight end if it ends soon, stop the worker, fail what waits."""
         self._stopped = True
-        self._copies.stop()
+        self.copies.stop()
         self._expiration.stop()
         self._layout.stop()
         if self._copying is not None:
             await asyncio.wait([self._copying], timeout=STOP_SECONDS)
             self._copying.cancel()
         self._local.stop()
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._worker.stop()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.worker.stop()
 
     @property
     def metrics(self) -> TierMetrics:
         """What was counted so far."""
-        self._metrics.worker_starts = self._worker.starts
-        self._metrics.worker_deaths = self._worker.deaths
+        self._metrics.worker_starts = self.worker.starts
+        self._metrics.worker_deaths = self.worker.deaths
         return self._metrics
 
     def samples(self) -> Iterator[Sample]:
@@ -183,7 +183,7 @@ class TierManager:
     def missing(self) -> dict[str, tuple[int, int]]:
         """By topic: partitions of whose tables the store lacks data, and how many offsets; only where it does."""
         found: dict[str, tuple[int, int]] = {}
-        for led in tuple(self._copies.led.values()):
+        for led in tuple(self.copies.led.values()):
             if led.state.missing:
                 partitions, offsets = found.get(led.log.topic, (0, 0))
                 offsets += sum(end - start + 1 for start, end in led.state.missing)
@@ -192,13 +192,13 @@ class TierManager:
 
     def missing_of(self, topic_id: bytes, partition: int) -> list[Gap]:
         """First and last offsets of what the store lacks of a partition that is led here."""
-        led = self._copies.led.get((topic_id, partition))
+        led = self.copies.led.get((topic_id, partition))
         return list(led.state.missing) if led is not None else []
 
     def lags(self) -> dict[str, tuple[int, int, int]]:
         """By tiered topic: bytes and number of rolled segments that are not in the lake yet, paused partitions."""
         lags: dict[str, tuple[int, int, int]] = {}
-        for led in tuple(self._copies.led.values()):
+        for led in tuple(self.copies.led.values()):
             if not led.log.config.copies_to_lake:
                 continue
             views = led.log.rolled_segments(led.state.copied_offset + 1)
@@ -234,28 +234,28 @@ class TierManager:
         # What was let go as a follower, or by a leader before, this one has not looked for in the store.
         log.highest_offset_in_remote_storage = -1
         delay_ms = self._settings.lake_start_delay_ms if log.log_end_offset > 0 else None
-        self._copies.open(led, delay_ms)
+        self.copies.open(led, delay_ms)
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
         """This broker no longer leads the partition: copies of it are not finished here."""
-        self._copies.forget((topic_id, partition))
+        self.copies.forget((topic_id, partition))
         self._layout.forget((topic_id, partition))
         # A broker that stops closes thousands of them, mostly of topics that have others left.
-        if not any(each == topic_id for each, _ in self._copies.led):
-            self._metrics.topics.keep({led.log.topic for led in self._copies.led.values()})
+        if not any(each == topic_id for each, _ in self.copies.led):
+            self._metrics.topics.keep({led.log.topic for led in self.copies.led.values()})
 
     def segment_rolled(self, log: Log) -> None:
         """A segment of this log was closed: there may be a range to copy."""
         key = (log.topic_id, log.partition)
-        if key in self._copies.led:
-            self._copies.look_at(key)
+        if key in self.copies.led:
+            self.copies.look_at(key)
 
     def log_start_moved(self, log: Log) -> None:
         """DeleteRecords has moved the log's start up: the lake is told in the background.
 
         The log's own directory knows it already; the lake needs it in case that is lost.
         """
-        led = self._copies.led.get((log.topic_id, log.partition))
+        led = self.copies.led.get((log.topic_id, log.partition))
         if led is None:
             return
         led.deleted_below = log.log_start_offset
@@ -268,8 +268,8 @@ class TierManager:
         The deletion is in the cluster's metadata too, so that it is not lost with this process:
         whoever makes its event a row has deleted the rows first, or notes in the table that this is left to be done.
         """
-        for key in [key for key in self._copies.led if key[0] == topic_id]:
-            self._copies.forget(key)
+        for key in [key for key in self.copies.led if key[0] == topic_id]:
+            self.copies.forget(key)
         if self._stopped:
             return
         request = DeleteTopic(topic=topic, topic_id=topic_id)
@@ -284,7 +284,7 @@ class TierManager:
 
     def note_offsets(self, notes: Notes) -> None:
         """From time to time, write what `notes` says of partitions' and groups' offsets to the lake."""
-        self._spawn(notes(self._worker.ask, self._settings.lake_offsets_interval_ms))
+        self._spawn(notes(self.worker.ask, self._settings.lake_offsets_interval_ms))
 
     # -- what the broker asks ---------------------------------------------------------------
 
@@ -363,14 +363,14 @@ class TierManager:
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
-        led = self._copies.led.get((topic_id, partition))
+        led = self.copies.led.get((topic_id, partition))
         if led is None or led.state.phase in (CopyPhase.UNKNOWN, CopyPhase.DIVERGED):
             return None
         return led.state.copied_offset
 
     def checked_end(self, topic_id: bytes, partition: int) -> int:
         """Last offset that this leader may let go, and so its followers: the store was looked at for it."""
-        led = self._copies.led.get((topic_id, partition))
+        led = self.copies.led.get((topic_id, partition))
         return -1 if led is None else led.state.deletable_offset
 
     async def known_tiered_end(self, topic: str, topic_id: bytes, partition: int) -> int:
@@ -447,11 +447,11 @@ class TierManager:
 
     async def _has_rows(self, key: Key) -> bool:
         """Whether anything of a led partition is in the lake; one of which that is unknown is looked at soon."""
-        led = self._copies.led.get(key)
+        led = self.copies.led.get(key)
         if led is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.tiered_end(*key) is None:
-            self._copies.look_at(key)
+            self.copies.look_at(key)
         return await self.known_tiered_end(led.log.topic, *key) >= 0
 
     # -- inside -----------------------------------------------------------------------------
@@ -474,19 +474,19 @@ class TierManager:
             raise
 
     async def _ask(self, request: Request[A]) -> A:
-        return await _told(self._worker.ask(request))
+        return await _told(self.worker.ask(request))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _until_done(self, made: Callable[[], Request[A]], what: str) -> A:
         """Repeat a request, `made` anew each time, until it is answered."""
         backoff = self._settings.backoff()
         while True:
             try:
-                return await self._worker.ask(made())
+                return await self.worker.ask(made())
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
                 log.warning("%s failed, retrying in %d ms: %s", what, wait_ms, error)
@@ -517,9 +517,9 @@ class TierManager:
     async def _move_log_start(self, led: Led) -> None:
         backoff = self._settings.backoff()
         offset = led.log.log_start_offset
-        while self._copies.led.get(led.key) is led and offset != led.lake_log_start:
+        while self.copies.led.get(led.key) is led and offset != led.lake_log_start:
             try:
-                await self._worker.ask(MoveLogStart(place=place_of(led), offset=offset))
+                await self.worker.ask(MoveLogStart(place=place_of(led), offset=offset))
                 led.lake_log_start = offset
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:

@@ -90,7 +90,7 @@ class ReplicaManager:
                 count_bytes_in=self._count_bytes_in,
             )
         )
-        self._applier = ReplicaStateApplier(
+        self.applier = ReplicaStateApplier(
             self._replicas,
             log_manager,
             self.fetchers,
@@ -127,7 +127,7 @@ class ReplicaManager:
         """Why this broker does not serve the partition."""
         if self._image.partition(topic, index) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._log_manager.is_offline(topic, index) or self._applier.is_unopened(topic, index):
+        if self._log_manager.is_offline(topic, index) or self.applier.is_unopened(topic, index):
             return ErrorCode.KAFKA_STORAGE_ERROR
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -150,8 +150,8 @@ class ReplicaManager:
         """Lead and follow what the image says, set aside the logs of others, begin to recover."""
         self._replicas.checkpointed = self._log_manager.high_watermark_checkpoints()
         set_strays_aside(self._log_manager, self._image, self._node_id)
-        self._applier.is_starting = True
-        await self._applier.take_all(
+        self.applier.is_starting = True
+        await self.applier.take_all(
             PartitionChanged(
                 topic=topic.name,
                 topic_id=topic.topic_id,
@@ -161,19 +161,19 @@ class ReplicaManager:
             for topic in tuple(self._image.topics.values())
             for index, registration in tuple(topic.partitions.items())
         )
-        self._applier.is_starting = False
+        self.applier.is_starting = False
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Do what newly durable events ask of this broker."""
         changed: dict[tuple[bytes, int], PartitionChanged] = {}
         for event in events:
             if isinstance(event, TopicDeleted):
-                self._applier.delete(event.topic, event.topic_id)
+                self.applier.delete(event.topic, event.topic_id)
             elif isinstance(event, PartitionChanged):
                 changed[event.topic_id, event.partition] = event
             elif self._is_leaving(event):
                 self.fetchers.stop()
-        await self._applier.take_all(changed.values())
+        await self.applier.take_all(changed.values())
         for event in events:
             if isinstance(event, ConfigChanged) and event.resource_type == TOPIC_RESOURCE:
                 self._configure(event.resource_name)
@@ -190,7 +190,7 @@ class ReplicaManager:
 
     def directory_failed(self, partitions: Sequence[TopicPartition]) -> None:
         """Stop serving the logs of a directory (KIP-112)."""
-        self._applier.directory_failed(partitions)
+        self.applier.directory_failed(partitions)
 
     # -- settings -----------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class ReplicaManager:
             partition.log.update_config(config)
             partition.configured(config.min_insync_replicas)
             if before.lake_settings != config.lake_settings and not partition.leader.is_recovering:
-                self._applier.tell_tier(partition)
+                self.applier.tell_tier(partition)
         for followed in self._replicas.followed.values():
             if followed.topic == topic and followed.log.config != config:
                 followed.log.update_config(config)
@@ -235,9 +235,9 @@ class ReplicaManager:
     def tick(self) -> None:
         """Open what could not be opened; when it is time write high watermarks down and look for followers that lag."""
         now_ms = self._clock.monotonic_ms()
-        if self._applier.is_stopped:
+        if self.applier.is_stopped:
             return
-        self._applier.try_again()
+        self.applier.try_again()
         if now_ms >= self._checkpoint_due_ms:
             self._checkpoint_due_ms = now_ms + self._checkpoint_interval_ms
             self._checkpoint()
@@ -259,16 +259,16 @@ class ReplicaManager:
 
     def stop(self) -> None:
         """Answer all waiting requests and accept no more; the log manager closes the logs."""
-        if self._applier.is_stopped:
+        if self.applier.is_stopped:
             return
         self.has_lost = any(partition.leader.has_lost for partition in self) or any(
             followed.has_lost and self._is_in_sync(followed) for followed in self.followed()
         )
-        self._applier.stop()
+        self.applier.stop()
         self.fetchers.stop()
         self._checkpoint()
         for partition in tuple(self):
-            self._applier.end(partition)
+            self.applier.end(partition)
         for followed in self._replicas.followed.values():
             followed.lose()
         self._replicas.followed.clear()

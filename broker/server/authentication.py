@@ -58,7 +58,7 @@ class Authentication:
         delay_ms: int,
     ) -> None:
         self._connection = connection
-        self._machine = machine
+        self.machine = machine
         self._dispatcher = dispatcher
         self._handle = dispatcher.handle
         self._metrics = metrics
@@ -73,7 +73,7 @@ class Authentication:
 
     def on_malformed(self) -> None:
         """What came has a size that no request has: the connection ends."""
-        if self._machine.phase not in (SaslState.DONE, SaslState.FAILED):
+        if self.machine.phase not in (SaslState.DONE, SaslState.FAILED):
             self._count_failure()
             self._connection.end_after(self._delay_ms / 1_000)
 
@@ -81,7 +81,7 @@ class Authentication:
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal
     ) -> Answer | Waiting:
         """Lets a request through, or not; Unanswerable closes the connection."""
-        machine = self._machine
+        machine = self.machine
         if machine.phase is SaslState.FAILED:
             return None
         if machine.takes_bare_tokens:
@@ -105,20 +105,20 @@ class Authentication:
     def handshake(self, request: SaslHandshakeRequest, version: int) -> Any:
         """Answer a SaslHandshake, or promise to."""
         try:
-            self._machine.handshake(request.mechanism, version)
+            self.machine.handshake(request.mechanism, version)
         except KafkaError as error:
             # Only a client that asked for an unknown mechanism gets the list, as from Kafka.
             is_other = error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            told = self._machine.mechanisms if is_other else []
+            told = self.machine.mechanisms if is_other else []
             return self._refuse(
                 error, SaslHandshakeResponse(error_code=error.code, mechanisms=told)
             )
-        return SaslHandshakeResponse(mechanisms=self._machine.mechanisms)
+        return SaslHandshakeResponse(mechanisms=self.machine.mechanisms)
 
     def authenticate(self, request: SaslAuthenticateRequest) -> Any:
         """Answer a SaslAuthenticate, or promise to."""
         try:
-            answer, lifetime_ms = self._machine.authenticate(request.auth_bytes, self._now_ms())
+            answer, lifetime_ms = self.machine.authenticate(request.auth_bytes, self._now_ms())
         except KafkaError as error:
             response = SaslAuthenticateResponse(
                 error_code=error.code, error_message=error.message, auth_bytes=b""
@@ -130,7 +130,7 @@ class Authentication:
     def _take_bare(self, frame: memoryview) -> Answer:
         """A token whose failure is not answered: without a request around it, after a handshake of version 0."""
         try:
-            answer, _ = self._machine.authenticate(bytes(frame), self._now_ms())
+            answer, _ = self.machine.authenticate(bytes(frame), self._now_ms())
         except KafkaError as error:
             return self._end(error)
         self._end_if_authenticated()
@@ -153,7 +153,7 @@ class Authentication:
 
     def _end_if_authenticated(self) -> None:
         """Lets the client in, if it has just shown who it is."""
-        machine = self._machine
+        machine = self.machine
         if machine.phase is not SaslState.DONE:
             return
         self._deadline.cancel()
@@ -166,7 +166,7 @@ class Authentication:
         )
 
     def _refuse(self, error: KafkaError, response: Any) -> Any:
-        if self._machine.phase is not SaslState.FAILED:
+        if self.machine.phase is not SaslState.FAILED:
             return response
         self._fail(error)
         return self._later(response)
@@ -183,7 +183,7 @@ class Authentication:
         log.info("%s could not authenticate: %s", self._connection.peer, error.message)
 
     def _count_failure(self) -> None:
-        if self._machine.is_again:
+        if self.machine.is_again:
             self._metrics.failed_reauthentications += 1
         else:
             self._metrics.failed_authentications += 1

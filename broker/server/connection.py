@@ -96,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         "_all",
         "_assembler",
         "_came_by_tls",
-        "_authenticator",
+        "authenticator",
         "_frames",
         "_handle",
         "_is_closed",
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         "_security",
         "_slots",
         "_transport",
-        "_unanswered_bytes",
+        "unanswered_bytes",
         "_waits_for_room",
         "host",
         "last_tick",
@@ -129,7 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._assembler = FrameAssembler(
             connections.scratch, connections.pool, connections.request_bytes_max, connections.memory
         )
-        self._authenticator: Authenticator | None = None
+        self.authenticator: Authenticator | None = None
         self._handle: Callable[..., Answer | Waiting] = connections.dispatcher.handle
         self._security = security
         self._came_by_tls = security is not None and security.uses_tls
@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         # Received, not begun: when (perf_counter's seconds) and what.
         self._frames: deque[tuple[float, memoryview]] = deque()
         self._slots: deque[_Slot] = deque()  # begun, not answered
-        self._unanswered_bytes = 0  # of both: a request that has begun keeps its bytes
+        self.unanswered_bytes = 0  # of both: a request that has begun keeps its bytes
         self._out: list[Any] = []  # answered, not written
         self._out_bytes = 0
         self._is_reading = True
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def authenticate_by(self, authenticator: Authenticator) -> None:
         """Until `authenticated` all requests come to this authenticator."""
-        self._authenticator = authenticator
+        self.authenticator = authenticator
         self._handle = authenticator.handle
         self._assembler.size_max = self._all.unknown_bytes_max
         self._assembler.is_exempt = True
@@ -209,8 +209,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closed = True
         self._assembler.close()
-        if self._authenticator is not None:
-            self._authenticator.close()
+        if self.authenticator is not None:
+            self.authenticator.close()
         self._frames.clear()
         self._out.clear()
         for slot in self._slots:
@@ -219,7 +219,7 @@ class Connection(asyncio.BufferedProtocol):
         self._slots.clear()
         self._all.forget(self)
         # Both lead back here: TLS would keep tens of KiB of each connection until the collector comes.
-        self._transport, self._authenticator = _GONE, None
+        self._transport, self.authenticator = _GONE, None
         self._handle = self._all.dispatcher.handle
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
         if frames:
             arrived_s = perf_counter()
             for frame in frames:
-                self._unanswered_bytes += len(frame)
+                self.unanswered_bytes += len(frame)
                 self._frames.append((arrived_s, frame))
             del frames, frame
             self._serve()
@@ -243,8 +243,8 @@ class Connection(asyncio.BufferedProtocol):
             self._regulate()
         # What was in front of it counts first: where that was the end, nobody looks at what follows.
         if error is not None and not self._is_closed and not self._reached_end:
-            if self._authenticator is not None:
-                self._authenticator.on_malformed()
+            if self.authenticator is not None:
+                self.authenticator.on_malformed()
             self._end_malformed(error)
             self._close_if_done()
 
@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
             self._slots.append(slot)
             future.add_done_callback(partial(self._completed, slot))
             return
-        self._unanswered_bytes -= len(frame)
+        self.unanswered_bytes -= len(frame)
         self._assembler.recycle(frame)
         if self._slots:
             self._slots.append(_Slot(None, None, frame, answer=outcome))
@@ -375,7 +375,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end_malformed(failure)
             self._frames.clear()
         slot.waiting = slot.future = None
-        self._unanswered_bytes -= len(slot.frame)
+        self.unanswered_bytes -= len(slot.frame)
         self._assembler.recycle(slot.frame)
         slots = self._slots
         while slots and slots[0].waiting is None:
@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, answer: list[Any]) -> None:
         if type(answer) is Throttled:
-            self._mute(answer.throttle_ms)
+            self.mute(answer.throttle_ms)
         out = self._out
         for part in answer:
             out.append(part)
@@ -418,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._is_muted
             and not self._reached_end
             and len(self._frames) + len(self._slots) < UNANSWERED_REQUESTS_MAX
-            and self._unanswered_bytes < UNANSWERED_BYTES_MAX
+            and self.unanswered_bytes < UNANSWERED_BYTES_MAX
             and (self._all.memory is None or self._has_room(self._all.memory))
         )
         if wants is not self._is_reading:
@@ -448,7 +448,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_closed:
             self._regulate()
 
-    def _mute(self, throttle_ms: int) -> None:
+    def mute(self, throttle_ms: int) -> None:
         """Hears nothing more of a client that has used up its quota, for this long (KIP-219)."""
         loop = asyncio.get_running_loop()
         self._muted_until_s = max(self._muted_until_s, loop.time() + throttle_ms / 1_000)

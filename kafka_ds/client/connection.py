@@ -56,7 +56,7 @@ _OF_OUR_KEY_OR_SUITES = frozenset({
 # client for each task and commit, so what one client has seen is not enough. Single operations on a set need no lock,
 # and so none is held while a process forks.
 KNOWN_MAX: Final = 1024
-_KNOWN: set[str] = set()
+KNOWN: set[str] = set()
 Response = TypeVar("Response")
 
 
@@ -66,12 +66,12 @@ class Connection:
     def __init__(self, host: str, port: int, settings: ClientSettings) -> None:
         self.address = f"{host}:{port}"
         self._settings = settings
-        self._session = Session(f"broker {self.address}", settings.client_id)
+        self.session = Session(f"broker {self.address}", settings.client_id)
         self._answers: deque[Any] = deque()
         self._socket = self._connect(host, port)
         try:
-            self._session.negotiate(self._now(), settings.request_timeout_ms)
-            self._wait(lambda: self._session.is_ready)
+            self.session.negotiate(self._now(), settings.request_timeout_ms)
+            self._wait(lambda: self.session.is_ready)
             if settings.security.uses_sasl:
                 self._authenticate()
         except BaseException:
@@ -130,10 +130,10 @@ class Connection:
         exchange = client_mechanism(
             security.mechanism, entry, nonce=secrets.token_hex(24), token=token
         )
-        self._session.authenticate(
+        self.session.authenticate(
             security.mechanism, exchange, self._now(), self._settings.request_timeout_ms
         )
-        self._wait(lambda: self._session.is_ready)
+        self._wait(lambda: self.session.is_ready)
 
     # -- requests and answers -------------------------------------------------------------------
 
@@ -143,18 +143,18 @@ class Connection:
         Raises:
             UnsupportedByBroker: there is none.
         """
-        return self._session.version_of(request, ceiling)
+        return self.session.version_of(request, ceiling)
 
     def send(self, request: Any, ceiling: int = ANY_VERSION, *, answered: bool = True) -> None:
         """Send a request; its answer is the one that ``receive`` gives after those still under way.
 
         Only a Produce with acks=0 is not ``answered``.
         """
-        if self._session.must_renew(self._now()):
-            while self._session.in_flight:
+        if self.session.must_renew(self._now()):
+            while self.session.in_flight:
                 self._next_answer()
             self._authenticate()
-        self._session.send(
+        self.session.send(
             request,
             self._now(),
             self._settings.request_timeout_ms,
@@ -171,13 +171,13 @@ class Connection:
 
     def _next_answer(self) -> None:
         # What the caller did since it was sent is not the broker's delay.
-        self._session.oldest.deadline = self._now() + self._settings.request_timeout_ms / 1_000
+        self.session.oldest.deadline = self._now() + self._settings.request_timeout_ms / 1_000
         before = len(self._answers)
         self._wait(lambda: len(self._answers) > before)
 
     def call(self, request: Any, answer: type[Response], ceiling: int = ANY_VERSION) -> Response:
         """Send a request and wait for its answer; nothing else may be under way."""
-        assert not self._session.in_flight and not self._answers
+        assert not self.session.in_flight and not self._answers
         self.send(request, ceiling)
         message = self.receive()
         assert isinstance(message, answer)
@@ -185,7 +185,7 @@ class Connection:
 
     def close(self) -> None:
         """End it; harmless when ended."""
-        self._session.close()
+        self.session.close()
         self._answers.clear()
         with contextlib.suppress(OSError):
             self._socket.close()
@@ -197,9 +197,9 @@ class Connection:
         After that the broker, or what lies between, may have forgotten it; some do so without a word, and a request
         would wait until its time is over.
         """
-        is_free = self._socket.fileno() >= 0 and not self._session.in_flight and not self._answers
+        is_free = self._socket.fileno() >= 0 and not self.session.in_flight and not self._answers
         most_ms = self._settings.connections_max_idle_ms
-        unused_ms = (self._now() - self._session.used_at) * 1_000
+        unused_ms = (self._now() - self.session.used_at) * 1_000
         return is_free and (most_ms < 0 or unused_ms <= max(IDLE_MS_MIN, most_ms))
 
     @staticmethod
@@ -211,7 +211,7 @@ class Connection:
     def _write(self, request: type) -> None:
         try:
             self._socket.settimeout(self._settings.request_timeout_ms / 1_000)
-            for frame in self._session.take_outgoing():
+            for frame in self.session.take_outgoing():
                 self._socket.sendall(frame)
         except OSError as problem:
             self._fail(problem, request)
@@ -219,21 +219,21 @@ class Connection:
     def _wait(self, is_done: Callable[[], bool]) -> None:
         """Read until so much has come; what has come in front of an error counts."""
         while not is_done():
-            if self._session.error is not None:
-                self._refuse(self._session.error)
-            asked = self._session.oldest
+            if self.session.error is not None:
+                self._refuse(self.session.error)
+            asked = self.session.oldest
             self._write(asked.request)
             try:
                 self._socket.settimeout(max(0.001, asked.deadline - self._now()))
-                count = self._socket.recv_into(self._session.get_buffer())
+                count = self._socket.recv_into(self.session.get_buffer())
                 if not count:
                     raise ConnectionResetError("closed by the broker")
             except OSError as problem:
                 self._fail(problem, asked.request)
-            answers = self._session.received(count, self._now())
+            answers = self.session.received(count, self._now())
             self._answers.extend(answer.message for answer in answers)
-        if self._session.error is not None and not self._answers:
-            self._refuse(self._session.error)
+        if self.session.error is not None and not self._answers:
+            self._refuse(self.session.error)
 
     def _fail(self, problem: OSError, request: type) -> NoReturn:
         self.close()
@@ -278,7 +278,7 @@ class Connection:
                 f"broker {self.address}: TLS fails by option {blamed}: {problem.reason or problem}"
             )
         text = f"broker {self.address} ended the connection: {problem}"
-        if not self._session.is_let_in:
+        if not self.session.is_let_in:
             text += (
                 f" (option 'kafka.security.protocol' is {security.protocol}: is it this listener's?"
             )
@@ -291,14 +291,14 @@ class Connection:
 
 def remember(place: str) -> None:
     """Remember a host that has an address, or a place where somebody listens. Of too many, others are forgotten."""
-    if place not in _KNOWN and len(_KNOWN) >= KNOWN_MAX:
-        _KNOWN.clear()
-    _KNOWN.add(place)
+    if place not in KNOWN and len(KNOWN) >= KNOWN_MAX:
+        KNOWN.clear()
+    KNOWN.add(place)
 
 
 def is_known(place: str) -> bool:
     """Whether that was so since the process began, as far as is remembered; also in a forked child."""
-    return place in _KNOWN
+    return place in KNOWN
 
 
 def _is_no_host(host: str, problem: OSError | UnicodeError) -> bool:

@@ -123,14 +123,14 @@ class Producer:
         transactional_id: str | None = None,
         join: Callable[[set[TopicPartition]], None] | None = None,
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
+        self.cluster = cluster
+        self.settings = settings
         self._transactional_id = transactional_id
         self._join = join
         self._joined: set[TopicPartition] = set()
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._links: dict[Address, _Link] = {}
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._failures = 0
         self._bytes_max: dict[str, int] = {}
         self.written: dict[TopicPartition, Written] = {}
@@ -148,10 +148,10 @@ class Producer:
         """Hand over a batch; it is under way, waits, or (where too much waits) answers are waited for."""
         lane = self._lanes.setdefault(batch.topic_partition, _Lane())
         batch.number, lane.count = lane.count, lane.count + 1
-        batch.deadline = time.monotonic() + self._settings.delivery_timeout_ms / 1_000
+        batch.deadline = time.monotonic() + self.settings.delivery_timeout_ms / 1_000
         lane.waiting.append(batch)
-        self._waiting_bytes += len(batch.data)
-        while self._waiting_bytes > WAITING_BYTES_MAX:
+        self.waiting_bytes += len(batch.data)
+        while self.waiting_bytes > WAITING_BYTES_MAX:
             self._step()
 
     def flush(self) -> None:
@@ -193,7 +193,7 @@ class Producer:
         for key, lane in self._lanes.items():
             if not lane.ready:
                 continue
-            address = self._cluster.leader_address(key)
+            address = self.cluster.leader_address(key)
             # What the former leader has not answered comes first: it may come back, and a new leader would see a gap.
             if not lane.under_way or lane.address == address:
                 lane.address = address
@@ -210,7 +210,7 @@ class Producer:
             self._joined |= new
 
     def _fill(self, address: Address, lanes: list[_Lane]) -> None:
-        in_flight_max = self._settings.max_in_flight_requests_per_connection
+        in_flight_max = self.settings.max_in_flight_requests_per_connection
         while any(lane.ready for lane in lanes):
             link = self._links.get(address)
             if link is not None and len(link.requests) >= in_flight_max:
@@ -221,7 +221,7 @@ class Producer:
             batches = self._next(lanes)
             try:
                 if link is None:
-                    connection = self._cluster.new_connection(address)
+                    connection = self.cluster.new_connection(address)
                     link = self._links[address] = _Link(connection)
                 self._post(link, batches)
             except (BrokerUnreachable, BrokerTimeout) as problem:
@@ -232,7 +232,7 @@ class Producer:
     def _next(self, lanes: list[_Lane]) -> list[Outgoing]:
         """One batch a partition, as many as a request may hold, and one at least."""
         batches: list[Outgoing] = []
-        room = self._settings.max_request_size
+        room = self.settings.max_request_size
         for lane in lanes:
             if lane.ready and (not batches or len(lane.waiting[0].data) <= room):
                 batch = lane.waiting.popleft()
@@ -249,13 +249,13 @@ class Producer:
             topics.setdefault(batch.topic, []).append(data)
         request = ProduceRequest(
             transactional_id=self._transactional_id,
-            acks=self._settings.acks,
-            timeout_ms=self._settings.request_timeout_ms,
+            acks=self.settings.acks,
+            timeout_ms=self.settings.request_timeout_ms,
             topic_data=[TopicProduceData(name=n, partition_data=d) for n, d in topics.items()],
         )
         in_transaction = self._transactional_id is not None
         ceiling = PRODUCE_IN_TRANSACTIONS_VERSION_MAX if in_transaction else PRODUCE_VERSION_MAX
-        if self._settings.acks == 0:
+        if self.settings.acks == 0:
             # Nobody answers, so nobody says where it went, or that it did.
             link.connection.send(request, ceiling, answered=False)
             for batch in batches:
@@ -312,7 +312,7 @@ class Producer:
 
     def _took(self, batch: Outgoing, base_offset: int) -> None:
         self._lanes[batch.topic_partition].under_way -= 1
-        self._waiting_bytes -= len(batch.data)
+        self.waiting_bytes -= len(batch.data)
         last = base_offset + batch.record_count - 1 if base_offset != NO_OFFSET else NO_OFFSET
         before = self.written.get(batch.topic_partition)
         if before is None:
@@ -334,7 +334,7 @@ class Producer:
             self._came_back(batches, problem)
 
     def _came_back(self, batches: list[Outgoing], problem: Exception) -> None:
-        settings = self._settings
+        settings = self.settings
         for batch in batches:
             lane = self._lanes[batch.topic_partition]
             lane.under_way -= 1
@@ -357,7 +357,7 @@ class Producer:
         limit = min(self._bytes_max.get(batch.topic, size_bytes), size_bytes // 2)
         self._bytes_max[batch.topic] = limit
         lane.under_way -= 1
-        self._waiting_bytes -= size_bytes
+        self.waiting_bytes -= size_bytes
         first = 0
         for data, count in _split(batch.data, limit):
             lane.failed.append(
@@ -372,7 +372,7 @@ class Producer:
                     deadline=batch.deadline,
                 )
             )
-            self._waiting_bytes += len(data)
+            self.waiting_bytes += len(data)
             first += count
 
     def _again(self, back: dict[TopicPartition, _Lane]) -> None:
@@ -382,7 +382,7 @@ class Producer:
         troubled = {k: lane for k, lane in back.items() if all(b.attempts for b in lane.failed)}
         if troubled:
             self._failures += 1
-            client = self._settings.client
+            client = self.settings.client
             pause_ms = client.retry_backoff_ms * 2 ** min(self._failures - 1, 10)
             time.sleep(min(pause_ms, client.retry_backoff_max_ms) / 1_000)
         for key, lane in back.items():
@@ -397,7 +397,7 @@ class Producer:
         batch = lane.waiting[0]
         while True:
             try:
-                self._cluster.leader_address(key, refresh=True)
+                self.cluster.leader_address(key, refresh=True)
                 return
             except ClientError as problem:
                 if isinstance(problem, BrokerTimeout) and time.monotonic() < batch.deadline:

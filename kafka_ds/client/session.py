@@ -85,7 +85,7 @@ class Session:
         self._steps: Steps | None = None
         self._step_timeout_ms = 0
         self._now = 0.0
-        self._renew_at: float | None = None
+        self.renew_at: float | None = None
         self._outgoing: list[bytes] = []
         self.in_flight: dict[int, InFlight] = {}
         self.used_at = 0.0
@@ -113,7 +113,7 @@ class Session:
 
     def must_renew(self, now: float) -> bool:
         """Whether it is time to authenticate anew."""
-        return self._renew_at is not None and now >= self._renew_at
+        return self.renew_at is not None and now >= self.renew_at
 
     def _begin(self, steps: Steps, now: float, timeout_ms: int) -> None:
         assert self._steps is None, "one handshake at a time"
@@ -169,7 +169,7 @@ class Session:
             except (ScramError, Refused) as problem:
                 raise SaslRefused("credentials", str(problem)) from None
         lifetime_s = answer.session_lifetime_ms / 1_000
-        self._renew_at = began_at + RENEWED_AFTER * lifetime_s if lifetime_s > 0 else None
+        self.renew_at = began_at + RENEWED_AFTER * lifetime_s if lifetime_s > 0 else None
 
     # -- requests -------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class SystemLogClock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ahead_ms = self.wall_ms() - _since_boot_ms()
+        self._ahead_ms = self.wall_ms() - since_boot_ms()
         """By how much the time of day was ahead of the other clock, when it was last looked at."""
         self._leapt_ms = 0
 
@@ -91,7 +91,7 @@ class SystemLogClock:
 
     def boot_ms(self) -> int:
         with self._lock:
-            boot_ms = _since_boot_ms()
+            boot_ms = since_boot_ms()
             ahead_ms = self.wall_ms() - boot_ms
             if ahead_ms - self._ahead_ms >= LEAP_MS:
                 self._leapt_ms += ahead_ms - self._ahead_ms
@@ -102,7 +102,7 @@ class SystemLogClock:
         time.sleep(seconds)
 
 
-def _since_boot_ms() -> int:
+def since_boot_ms() -> int:
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     nanoseconds = time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)
     return nanoseconds // 1_000_000

@@ -35,7 +35,7 @@ def _portable() -> Callable[[Buffer], int]:
     return cast("Callable[[Buffer], int]", crcmod.predefined.mkPredefinedCrcFun("crc-32c"))
 
 
-_extend = _hardware()
+extend = _hardware()
 _table: Callable[[Buffer], int] | None = None
 
 
@@ -49,14 +49,14 @@ def portable_crc32c(buffer: Buffer) -> int:
 
 def crc32c(buffer: Buffer) -> int:
     """CRC-32C of all bytes of the buffer, as an unsigned number."""
-    if _extend is None:
+    if extend is None:
         return portable_crc32c(buffer)
     if isinstance(buffer, bytes):
-        return _extend(0, buffer)
+        return extend(0, buffer)
     view = memoryview(buffer).cast("B")
     if len(view) <= _PIECE_BYTES:
-        return _extend(0, bytes(view))
+        return extend(0, bytes(view))
     crc = 0
     for start in range(0, len(view), _PIECE_BYTES):
-        crc = _extend(crc, bytes(view[start : start + _PIECE_BYTES]))
+        crc = extend(crc, bytes(view[start : start + _PIECE_BYTES]))
     return crc

@@ -41,7 +41,7 @@ BYTES_PER_CALL = 8 << 20
 _idle_buffers: list[decoder.Buffers] = []
 
 # How many batches one call of the scanning loop describes (8 MiB of numbers, touched as needed).
-_SCAN_ROWS = 1 << 16
+SCAN_ROWS = 1 << 16
 
 
 # numba's own annotations know neither.
@@ -132,7 +132,7 @@ def _buffers(row_count: int, payload_bytes: int) -> decoder.Buffers:
     )
 
 
-def _trimmed(out: decoder.Buffers, wanted: int) -> decoder.Buffers:
+def trimmed(out: decoder.Buffers, wanted: int) -> decoder.Buffers:
     """What was written, in memory of its own: the buffers are free for the next call."""
     counters = out.counters
     rows, headers, raw_rows = (
@@ -181,7 +181,7 @@ def scan(data: NDArray[np.uint8]) -> tuple[NDArray[np.int64], int, int]:
     parts: list[NDArray[np.int64]] = []
     position, reason = 0, decoder.OUTPUT_FULL
     while reason == decoder.OUTPUT_FULL:
-        capacity = min((len(data) - position) // decoder.LEGACY_BYTES_MIN + 1, _SCAN_ROWS)
+        capacity = min((len(data) - position) // decoder.LEGACY_BYTES_MIN + 1, SCAN_ROWS)
         rows = np.empty((capacity, decoder.BATCH_FIELDS), np.int64)
         count, position, reason = loops.scan(data, position, rows)
         parts.append(rows[:count])
@@ -215,7 +215,7 @@ def decode(
         loops.decode(data, fixed(rows), wanted, out, decoded[done : done + len(rows)])
         done += len(rows)
     if is_usual:
-        out = _trimmed(out, wanted)
+        out = trimmed(out, wanted)
         _idle_buffers.append(usual)
     return out, decoded.view(np.bool_)
 

@@ -50,7 +50,7 @@ def load() -> bool:
     if not validation.is_fast() and _is_possible():
         for folder in private_folders():
             with contextlib.suppress(OSError, ValueError):
-                validation.use(_Code(_checked(_read(Path(folder, _file_name())))))
+                validation.use(_Code(_checked(_read(Path(folder, file_name())))))
                 break
     return validation.is_fast()
 
@@ -98,7 +98,7 @@ def _is_possible() -> bool:
     return sys.platform == "linux" and platform.machine() in MACHINES
 
 
-def _file_name() -> str:
+def file_name() -> str:
     sources = (validation_loop.__file__, __file__)
     digest = hashlib.sha256(b"".join(Path(source).read_bytes() for source in sources))
     return f"walk-{platform.machine()}-{digest.hexdigest()[:16]}.code"
@@ -108,7 +108,7 @@ def _file_name() -> str:
 
 
 def _keep(folder: Path, code: bytes) -> None:
-    place = folder / _file_name()
+    place = folder / file_name()
     unfinished = place.with_suffix(f".{os.getpid()}")
     unfinished.touch(mode=0o600)
     unfinished.write_bytes(hashlib.sha256(code).digest() + code)

@@ -101,11 +101,11 @@ class ExactlyOnceCommitter:
         answer: Any = None
         try:
             while True:
-                answer = self._perform(steps.send(answer))
+                answer = self.perform(steps.send(answer))
         except StopIteration:
             return
 
-    def _perform(self, effect: protocol.Effect) -> Any:  # noqa: C901  (a table)
+    def perform(self, effect: protocol.Effect) -> Any:  # noqa: C901  (a table)
         match effect:
             case protocol.Lock():
                 return self._acquire_lock()
@@ -114,15 +114,15 @@ class ExactlyOnceCommitter:
             case protocol.WriteCommit(batch_commit):
                 return self._write_commit(batch_commit)
             case protocol.CommitAttempt(attempt):
-                return self._end(attempt, committed=True)
+                return self.end(attempt, committed=True)
             case protocol.AbortAttempt(attempt):
-                return self._end(attempt, committed=False)
+                return self.end(attempt, committed=False)
             case protocol.TransactionAborted(attempt):
-                return self._is_aborted(attempt)
+                return self.is_aborted(attempt)
             case protocol.Rewrite(batch_commit, lost):
                 return self._rewrite(batch_commit, lost)
             case protocol.Finish(batch_commit):
-                return self._finish(batch_commit)
+                return self.finish(batch_commit)
             case protocol.ListOpen():
                 return self._list_open()
             case protocol.Fence(transactional_id):
@@ -206,15 +206,15 @@ class ExactlyOnceCommitter:
         end = ask({self._place: LATEST}, read_committed=False)[self._place].offset
         pairs = [
             pair
-            for chunk in self._fetch(self._place, start, stable)
+            for chunk in self.fetch(self._place, start, stable)
             for pair in _committed_pairs(chunk, stable)
         ]
         keys = (commit_key(self._prefix), finished_key(self._prefix))
-        behind, undecided = _by_markers(self._fetch(self._place, stable, end, committed=False))
+        behind, undecided = _by_markers(self.fetch(self._place, stable, end, committed=False))
         is_settled = not any(key in keys for key, _ in undecided)
         return last_commit(self._prefix, [*pairs, *behind], settled=is_settled)
 
-    def _fetch(
+    def fetch(
         self, place: TopicPartition, start: int, end: int, *, committed: bool = True
     ) -> Iterator[Chunk]:
         wanted = Range(topic=place[0], partition=place[1], topic_id=NO_UUID, start=start, end=end)
@@ -227,7 +227,7 @@ class ExactlyOnceCommitter:
         pair = (commit_key(self._prefix), commit_value(batch_commit))
         self._in_transaction(lambda producer: self._send_commit_record(producer, pair))
 
-    def _finish(self, batch_commit: BatchCommit) -> None:
+    def finish(self, batch_commit: BatchCommit) -> None:
         pair = (finished_key(self._prefix), finished_value(batch_commit))
         self._in_transaction(lambda producer: self._send_commit_record(producer, pair))
 
@@ -253,7 +253,7 @@ class ExactlyOnceCommitter:
 
     # -- attempts -------------------------------------------------------------------------------
 
-    def _end(self, attempt: BatchAttempt, *, committed: bool) -> bool:
+    def end(self, attempt: BatchAttempt, *, committed: bool) -> bool:
         identity = Identity(producer_id=attempt.producer_id, epoch=attempt.epoch)
         try:
             self._transactions.end(attempt.transactional_id, identity, committed=committed)
@@ -263,7 +263,7 @@ class ExactlyOnceCommitter:
             return False
         return True
 
-    def _is_aborted(self, attempt: BatchAttempt) -> bool:
+    def is_aborted(self, attempt: BatchAttempt) -> bool:
         for span in attempt.spans:
             # The last one is what retention leaves longest.
             if any(
@@ -293,7 +293,7 @@ class ExactlyOnceCommitter:
         """
         owner = (attempt.producer_id, attempt.epoch)
         try:
-            chunks = self._fetch(span.topic_partition, span.first_offset, span.last_offset + 1)
+            chunks = self.fetch(span.topic_partition, span.first_offset, span.last_offset + 1)
             for chunk in chunks:
                 for _, header in iterate_headers(chunk.records):
                     its = (header.producer_id, header.producer_epoch)
@@ -310,7 +310,7 @@ class ExactlyOnceCommitter:
 
         owner = (attempt.producer_id, attempt.epoch)
         try:
-            for chunk in self._fetch(span.topic_partition, offset, offset + 1):
+            for chunk in self.fetch(span.topic_partition, offset, offset + 1):
                 if _is_of_another(chunk, offset, owner):
                     continue
                 for rows in decode_hot(
@@ -342,7 +342,7 @@ class ExactlyOnceCommitter:
         place = span.topic_partition
         count = 0
         owner = (attempt.producer_id, attempt.epoch)
-        chunks = self._fetch(place, span.first_offset, span.last_offset + 1, committed=False)
+        chunks = self.fetch(place, span.first_offset, span.last_offset + 1, committed=False)
         for header, payload in _batches_of(chunks, owner, span):
             renewed = header._replace(
                 base_offset=0,

@@ -95,7 +95,7 @@ class KafkaBatchReader(DataSourceReader):
 
     def __init__(self, options: Options, schema: pa.Schema, *, slots: int | None = None) -> None:
         self._options = options
-        self._slots = slots_for(options, slots)
+        self.slots = slots_for(options, slots)
         self._schema = schema
         self._predicate = options.where
         self._with_sizes = False
@@ -120,7 +120,7 @@ class KafkaBatchReader(DataSourceReader):
         )
         report_loss(list(plan.lost), fail=options.fail_on_data_loss)
         size_bytes = plan.size_bytes(pinned.hot_offset_bytes) if self._with_sizes else None
-        found = _partitions(plan, self._slots, size_bytes=size_bytes)
+        found = _partitions(plan, self.slots, size_bytes=size_bytes)
         # The same process plans the next query.
         settle()
         return found

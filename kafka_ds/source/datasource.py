@@ -285,9 +285,9 @@ def register(spark: SparkSession) -> None:
     if optimizer.install(spark):
         spark.conf.set(PUSHDOWN_SETTING, "true")
         source = PushingKafkaDataSource
-    spark.dataSource.register(_of_session(source, slots_of(spark)))
+    spark.dataSource.register(of_session(source, slots_of(spark)))
 
 
-def _of_session(source: type[KafkaDataSource], slots: int | None) -> type[KafkaDataSource]:
+def of_session(source: type[KafkaDataSource], slots: int | None) -> type[KafkaDataSource]:
     """The source with what it is to know of the session: a class of no module is pickled whole, with its attributes."""
     return type("KafkaDataSourceOfSession", (source,), {"slots": slots, "__doc__": source.__doc__})

@@ -80,9 +80,9 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         slots: int | None = None,
     ) -> None:
         self._options = options
-        self._slots = slots_for(options, slots)
+        self.slots = slots_for(options, slots)
         self._schema = schema
-        self._prefetches = prefetches
+        self.prefetches = prefetches
         self._reader = OffsetReader(options)
         self._topics: Mapping[str, Topic] = {}
         self._bounds: dict[TopicPartition, Bounds] = {}
@@ -293,7 +293,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         if self._planned is not None and self._planned[:2] == (start, end):
             return self._planned[2]
         packs = self._packs(start, end)
-        if self._prefetches:
+        if self.prefetches:
             self._prefetch(packs, self._config())
         found = [InputPartition(pack) for pack in packs]
         self._planned = (start, end, found)
@@ -330,7 +330,7 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
             max_records_per_partition=options.max_records_per_partition,
         )
         report_loss([*left_out, *plan.lost], fail=options.fail_on_data_loss)
-        return packed(plan, self._slots)
+        return packed(plan, self.slots)
 
     def _refuse(self, problems: Sequence[str]) -> None:
         if problems and self._options.fail_on_data_loss:

@@ -6,9 +6,9 @@ from base64 import b85encode
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kafka_ds.delta.deletion_vector import _B85, _Z85, PORTABLE
+from kafka_ds.delta.deletion_vector import B85, PORTABLE, Z85
 
-_FROM_B85 = bytes.maketrans(_B85, _Z85)
+_FROM_B85 = bytes.maketrans(B85, Z85)
 
 
 def bitmap(positions: Iterable[int], *, runs: bool = False) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from broker.__main__ import _loop_factory
+from broker.__main__ import loop_factory
 from broker.config.loader import from_given
 from broker.node import Node
 from broker.security.authentication.scram_users import ScramCredential
@@ -71,7 +71,7 @@ class Broker:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve())
         except BaseException as failure:
             self._failure = failure

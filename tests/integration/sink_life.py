@@ -133,7 +133,7 @@ class Spark:
         return self.step
 
     def patched(self, die_at: int | None, after: bool, run: Any) -> None:
-        perform = deciding.ExactlyOnceCommitter._perform
+        perform = deciding.ExactlyOnceCommitter.perform
 
         def dying(this: Any, effect: Any) -> Any:
             self.step += 1
@@ -145,7 +145,7 @@ class Spark:
             return answer
 
         with self.monkeypatch.context() as patch:
-            patch.setattr(deciding.ExactlyOnceCommitter, "_perform", dying)
+            patch.setattr(deciding.ExactlyOnceCommitter, "perform", dying)
             run()
 
 

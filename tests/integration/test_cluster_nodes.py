@@ -233,17 +233,17 @@ async def test_a_controller_that_is_only_cut_off_from_one_broker_stays(tmp_path:
         epoch = controller.node.metadata.controller_epoch
         lonely = cluster.others[0].node
         asked: list[int] = []
-        ask_peers = lonely.member.candidacy._ask_peers
+        ask_peers = lonely.member.candidacy.ask_peers
 
         async def noted() -> list[int]:
             answers = await ask_peers()
             asked.extend(answers)
             return answers
 
-        lonely.member.candidacy._ask_peers = noted  # type: ignore[method-assign]
+        lonely.member.candidacy.ask_peers = noted  # type: ignore[method-assign]
         # Neither the wire nor the lease tells this broker of its controller; everybody else is well.
-        lonely.member._following._heard = lambda _: None
-        lonely.member.candidacy._look = nothing  # type: ignore[method-assign]
+        lonely.member.following.heard = lambda _: None
+        lonely.member.candidacy.look = nothing  # type: ignore[method-assign]
         await cluster.until("the question to the others", lambda: len(asked) >= 3)
         assert all(0 <= each < 1_000 for each in asked)
         assert is_active(controller)
@@ -343,7 +343,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops(
         # Nothing tells of the first one: no lease, and no answer; and so the second one goes on.
         monkeypatch.setattr(old.node.member.candidacy, "last_heard_ms", lambda *_: -1)
         LocalStore(str(tmp_path / "lake")).delete(LEASE_PATH)
-        old.node.member.candidacy._write = nothing_written  # type: ignore[method-assign]
+        old.node.member.candidacy.write_lease = nothing_written  # type: ignore[method-assign]
         LocalStore(str(tmp_path / "lake")).delete(LEASE_PATH)
         new = await cluster.start(1, log_dirs=tmp_path / "other")
         try:
@@ -370,7 +370,7 @@ async def test_a_process_whose_number_is_taken_before_it_has_begun_never_begins(
 
     async def joined(member: ClusterMember, identity: BrokerIdentity, online: Any) -> None:
         await join(member, identity, online)
-        driver = member._driver
+        driver = member.driver
         driver.look(lambda controller: controller._sessions.end(1))
         await driver.decide(
             lambda controller: controller.register_broker(
@@ -399,7 +399,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops_in_order(tmp_p
         number = old.node.config.node_id
         await old.create("t", 2)
         # It is silent for a session, and meanwhile its place is taken.
-        old.node.member._tasks["heartbeats"].cancel()
+        old.node.member.tasks["heartbeats"].cancel()
         image = cluster.controller.node.metadata
         await cluster.until("its session's end", lambda: image.brokers[number].fenced)
         await cluster.start(number, log_dirs=tmp_path / "other")
@@ -478,7 +478,7 @@ async def test_a_directory_that_failed_is_told_to_the_controller(tmp_path: Path)
             ),
         )
         (directory,) = [d for d in manager._directories.online if d.directory_id == failed]
-        manager._fail(directory, OSError("broken"))
+        manager.fail(directory, OSError("broken"))
         await cluster.until(
             "leaders that go", lambda: all(leaders(cluster.controller, "t")[i] == -1 for i in lost)
         )

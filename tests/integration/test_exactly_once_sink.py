@@ -203,7 +203,7 @@ def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> N
     """A single record at offset 0; its transactional id was initialised again before the driver came back."""
     spark = replace(spark, rows_a_batch=1)
     ended: list[str] = []
-    end = ExactlyOnceCommitter._end
+    end = ExactlyOnceCommitter.end
 
     def noted(this: ExactlyOnceCommitter, attempt: BatchAttempt, *, committed: bool) -> bool:
         ended.append(attempt.transactional_id)
@@ -213,8 +213,8 @@ def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> N
         raise Killed
 
     with spark.monkeypatch.context() as patch:
-        patch.setattr(ExactlyOnceCommitter, "_end", noted)
-        patch.setattr(ExactlyOnceCommitter, "_finish", killed)
+        patch.setattr(ExactlyOnceCommitter, "end", noted)
+        patch.setattr(ExactlyOnceCommitter, "finish", killed)
         with pytest.raises(Killed):
             spark.batch(0)
     assert ended

@@ -428,14 +428,14 @@ def test_a_session_is_renewed_or_ends(broker: Broker) -> None:
 
     async def end_sessions() -> None:
         for each in broker.node.server.connections:
-            if str(each.principal) == "User:dave" and each._authenticator is not None:
-                each._authenticator._machine._ends_ms = 0
+            if str(each.principal) == "User:dave" and each.authenticator is not None:
+                each.authenticator.machine.ends_ms = 0
 
     with Cluster(parse_settings(ours(broker, "oauth"))) as cluster:
         connection = cluster.any_broker()
-        assert connection._session._renew_at is not None
+        assert connection.session.renew_at is not None
         broker.run(end_sessions())
-        connection._session._renew_at, before = 0.0, metrics.reauthentications
+        connection.session.renew_at, before = 0.0, metrics.reauthentications
         connection.call(MetadataRequest(topics=[]), MetadataResponse)
         assert metrics.reauthentications == before + 1
         broker.run(end_sessions())

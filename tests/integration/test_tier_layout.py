@@ -299,7 +299,7 @@ def test_an_offset_that_is_there_twice_is_left_to_its_owner(
     monkeypatch.setattr(optimizer, "FILES_KNOWN_MAX", 2)
     lay_by_hand(lake, twice, "anew")
     assert optimize(storage).files_before == 0
-    assert len(storage.optimizer._passed_over) == 2, "and not of all files that ever were"
+    assert len(storage.optimizer.passed_over) == 2, "and not of all files that ever were"
 
 
 def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

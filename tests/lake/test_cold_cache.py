@@ -248,5 +248,5 @@ def test_who_reads_ahead_outlives_what_nobody_thought_of(
     for _ in range(2):
         assert lake.offsets() == list(range(COUNT))
         assert tried.acquire(timeout=120), "what comes next is prepared no more"
-    assert "orders-0 is not read ahead" in caplog.text
+    assert "orders-0: read-ahead from offset" in caplog.text
     assert "nobody thought of it" in caplog.text

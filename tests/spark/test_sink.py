@@ -212,7 +212,7 @@ def last_decision(broker: BrokerProcess, checkpoint: Path) -> protocol.BatchComm
     }
     options = parse_sink_options(given, stream=True)
     with Cluster(options.producer.client) as cluster:
-        last = ExactlyOnceCommitter(cluster, options)._perform(protocol.ReadLastCommit())
+        last = ExactlyOnceCommitter(cluster, options).perform(protocol.ReadLastCommit())
     assert isinstance(last.batch_commit, protocol.BatchCommit)
     return last.batch_commit
 

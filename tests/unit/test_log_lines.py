@@ -123,7 +123,7 @@ def test_the_number_of_statements_watched_is_bounded(
         records(log, 100.0, 1, line=line)
     (handler,) = root.handlers
     assert isinstance(handler, log_lines.LimitedHandler)
-    assert len(handler._windows) <= 3
+    assert len(handler.windows) <= 3
     assert stream.getvalue().count("\n") == 10
 
 

@@ -17,7 +17,7 @@ async def test_a_default_of_the_cluster_that_is_taken_back_is_over(memory_path: 
 
         def loses_data() -> bool:
             return broker.node.controller.look(
-                lambda controller: controller._draft().is_unclean_election_enabled("t")
+                lambda controller: controller.draft().is_unclean_election_enabled("t")
             )
 
         assert loses_data()

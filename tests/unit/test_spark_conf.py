@@ -122,4 +122,4 @@ def test_what_is_downloaded_is_said_and_lies_in_the_users_cache(monkeypatch, tmp
         jars.fetch("delta")
     told = capsys.readouterr().err
     assert f"downloading delta-spark_{pyspark.__version__[:3]}_2.13 {jars.DELTA_VERSION}" in told
-    assert told.rstrip().endswith(f"into {tmp_path}/kafka-ds/jars/{jars._delta_of_pyspark()}")
+    assert told.rstrip().endswith(f"into {tmp_path}/kafka-ds/jars/{jars.delta_of_pyspark()}")

@@ -42,36 +42,36 @@ class CoordinatorTimer:
     """Deadlines by key."""
 
     def __init__(self) -> None:
-        self._deadlines: dict[TimerKey, int] = {}
-        self._heap: list[tuple[int, TimerKey]] = []
+        self.deadlines: dict[TimerKey, int] = {}
+        self.heap: list[tuple[int, TimerKey]] = []
         self._queued: dict[TimerKey, int] = {}
 
     def set(self, key: TimerKey, deadline_ms: int) -> None:
         """Give the key this deadline, in place of any other."""
-        self._deadlines[key] = deadline_ms
+        self.deadlines[key] = deadline_ms
         queued = self._queued.get(key)
         if queued is None or deadline_ms < queued:
             self._queue(key, deadline_ms)
 
     def cancel(self, key: TimerKey) -> None:
         """Take the key's deadline away, if it has one."""
-        self._deadlines.pop(key, None)
+        self.deadlines.pop(key, None)
 
     def get(self, key: TimerKey) -> int | None:
         """The key's deadline."""
-        return self._deadlines.get(key)
+        return self.deadlines.get(key)
 
     def next_due_ms(self) -> int | None:
         """The earliest deadline."""
-        while self._heap:
-            due_ms, key = self._heap[0]
+        while self.heap:
+            due_ms, key = self.heap[0]
             if self._queued.get(key) != due_ms:
-                heapq.heappop(self._heap)  # an earlier entry has taken its place
+                heapq.heappop(self.heap)  # an earlier entry has taken its place
                 continue
-            deadline_ms = self._deadlines.get(key)
+            deadline_ms = self.deadlines.get(key)
             if deadline_ms == due_ms:
                 return due_ms
-            heapq.heappop(self._heap)
+            heapq.heappop(self.heap)
             del self._queued[key]
             if deadline_ms is not None:
                 self._queue(key, deadline_ms)
@@ -82,13 +82,13 @@ class CoordinatorTimer:
         due_ms = self.next_due_ms()
         if due_ms is None or due_ms > now_ms:
             return None
-        _, key = heapq.heappop(self._heap)
-        del self._queued[key], self._deadlines[key]
+        _, key = heapq.heappop(self.heap)
+        del self._queued[key], self.deadlines[key]
         return key
 
     def __len__(self) -> int:
-        return len(self._deadlines)
+        return len(self.deadlines)
 
     def _queue(self, key: TimerKey, due_ms: int) -> None:
         self._queued[key] = due_ms
-        heapq.heappush(self._heap, (due_ms, key))
+        heapq.heappush(self.heap, (due_ms, key))

@@ -210,7 +210,7 @@ class AddPartitionsToTxnManager:
         self._node_id = node_id
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        self._asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], PendingVerification] = {}
+        self.asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], PendingVerification] = {}
         self.first_sequences = FirstSequences()
 
     def join(
@@ -224,19 +224,19 @@ class AddPartitionsToTxnManager:
 
         Raises KafkaError for others.
         """
-        asking = self._asking.get((partition, producer)) if self._asking else None
+        asking = self.asking.get((partition, producer)) if self.asking else None
         if asking is not None:
             return asking
         if partition.log.producers.is_in_transaction(*producer):
             return None
         writer = TransactionalWriter(transactional_id, producer, support)
         try:
-            answer = self._ask(partition, writer)
+            answer = self.ask(partition, writer)
         except KafkaError as error:
             raise KafkaError(_told(error.code, support), error.message) from None
         if answer is None:
             return None
-        asking = self._asking[partition, producer] = PendingVerification()
+        asking = self.asking[partition, producer] = PendingVerification()
         if support is TransactionSupportedOperation.JOINS:
             answer = self._patiently(partition, writer, asking, answer)
         task = asyncio.ensure_future(answer)
@@ -262,14 +262,14 @@ class AddPartitionsToTxnManager:
             if is_ending:
                 await asyncio.sleep(self._backoff_s)
             asking.is_over = False
-            again = self._ask(partition, writer)
+            again = self.ask(partition, writer)
             if again is None:
                 return ErrorCode.NONE
             answer = again
 
     def marked(self, where: HostedPartition, producer_id: int) -> None:
         """A marker ends the producer's transaction there."""
-        for (partition, producer), asking in self._asking.items():
+        for (partition, producer), asking in self.asking.items():
             if partition is where and producer.producer_id == producer_id:
                 asking.is_over = True
 
@@ -282,7 +282,7 @@ class AddPartitionsToTxnManager:
             message = "another broker coordinates the transaction by now"
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
-    def _ask(
+    def ask(
         self, partition: HostedPartition, writer: TransactionalWriter
     ) -> Awaitable[object] | None:
         """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
@@ -319,10 +319,10 @@ class AddPartitionsToTxnManager:
         asking: PendingVerification,
         answer: asyncio.Future[object],
     ) -> None:
-        del self._asking[partition, writer.producer]
-        asking.answered(self._judge(partition, writer, asking, answer))
+        del self.asking[partition, writer.producer]
+        asking.answered(self.judge(partition, writer, asking, answer))
 
-    def _judge(
+    def judge(
         self,
         partition: HostedPartition,
         writer: TransactionalWriter,

@@ -136,7 +136,7 @@ class LogManager:
         self._disk, self._clock, self._background = disk, clock, background
         self._node_id, self._cluster_id = node_id, cluster_id
         self._config, self._config_for = config or LogConfig(), config_for
-        self._directories = LogDirectories(disk, log_dirs, background, soon=soon, failed=self._fail)
+        self._directories = LogDirectories(disk, log_dirs, background, soon=soon, failed=self.fail)
         self._loader = LogLoader(
             disk,
             clock,
@@ -504,7 +504,7 @@ class LogManager:
         if not self._is_closing:
             self._directories.note(home, folder, error)
 
-    def _fail(self, directory: LogDirectory, error: OSError) -> None:
+    def fail(self, directory: LogDirectory, error: OSError) -> None:
         """Take a directory offline, with everything in it."""
         keys = [key for key, home in self._homes.items() if home is directory]
         give_up(directory, error, len(keys))

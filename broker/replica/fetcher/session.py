@@ -38,12 +38,12 @@ class FetchSessionClient:
 
     def __init__(self) -> None:
         self._session_id = NO_SESSION
-        self._epoch = INITIAL_EPOCH
+        self.epoch = INITIAL_EPOCH
         self._known: dict[Key, FetchPartition] = {}
 
     def request(self, wanted: Mapping[Key, FetchPartition]) -> SessionRequest:
         """The request after which the session holds exactly the wanted partitions."""
-        if self._epoch == INITIAL_EPOCH:
+        if self.epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
             return SessionRequest(self._session_id, INITIAL_EPOCH, self._known, ())
         known = self._known
@@ -57,30 +57,30 @@ class FetchSessionClient:
         for key in to_forget:
             del known[key]
         known.update(to_send)
-        return SessionRequest(self._session_id, self._epoch, to_send, to_forget)
+        return SessionRequest(self._session_id, self.epoch, to_send, to_forget)
 
     def answered(self, error_code: int, session_id: int, answered: Collection[Key]) -> bool:
         """Process the session's part of an answer; returns whether the answer may be used."""
         if error_code != ErrorCode.NONE:
             if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._session_id = NO_SESSION
-            self._epoch = INITIAL_EPOCH
+            self.epoch = INITIAL_EPOCH
             return False
-        if self._epoch == INITIAL_EPOCH:
+        if self.epoch == INITIAL_EPOCH:
             # A full request is answered in full.
             if set(answered) != self._known.keys():
                 self._session_id = NO_SESSION
                 return False
         elif not all(key in self._known for key in answered):
-            self._epoch = INITIAL_EPOCH
+            self.epoch = INITIAL_EPOCH
             return False
         if session_id == NO_SESSION:
-            self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
+            self._session_id, self.epoch = NO_SESSION, INITIAL_EPOCH
         else:
             self._session_id = session_id
-            self._epoch = next_epoch(self._epoch)
+            self.epoch = next_epoch(self.epoch)
         return True
 
     def failed(self) -> None:
         """Nobody knows whether the leader has taken the request: the next one is full."""
-        self._epoch = INITIAL_EPOCH
+        self.epoch = INITIAL_EPOCH

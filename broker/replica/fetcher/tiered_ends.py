@@ -40,8 +40,8 @@ class TieredEnds:
     ) -> None:
         self._around = around
         self._followed = followed
-        self._peers = Peers(around.network, client_id=f"broker-{around.node_id}-tiered-ends")
-        self._known: dict[FollowedPartition, CopyState] = {}
+        self.peers = Peers(around.network, client_id=f"broker-{around.node_id}-tiered-ends")
+        self.known: dict[FollowedPartition, CopyState] = {}
         self._away: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -54,7 +54,7 @@ class TieredEnds:
         """Stop asking."""
         if self._task is not None:
             self._task.cancel()
-        self._peers.close()
+        self.peers.close()
 
     async def _run(self) -> None:
         interval_ms = self._around.settings.remote_log_manager_task_interval_ms
@@ -74,12 +74,12 @@ class TieredEnds:
             if leader >= 0 and self._may_have_news(partition):
                 by_leader.setdefault(leader, []).append(partition)
         await asyncio.gather(*(self._ask(*each) for each in by_leader.items()))
-        self._known = {each: self._known[each] for each in tiered if each in self._known}
+        self.known = {each: self.known[each] for each in tiered if each in self.known}
         for partition in tiered:
             self._let_go(partition)
 
     def _may_have_news(self, partition: FollowedPartition) -> bool:
-        known = self._known.get(partition)
+        known = self.known.get(partition)
         if known is None or known.copied_offset < partition.log.log_end_offset - 1:
             return True
         # What the lake loses later, this log keeps: as long as it has what retention may take.
@@ -95,7 +95,7 @@ class TieredEnds:
             epochs = [each.follower.leader_epoch for each in asked]
             request = offsets_request(asked, LATEST_TIERED, self._around.node_id)
             try:
-                answer = await self._peers.ask(leader, *address, request, timeout_ms=timeout_ms)
+                answer = await self.peers.ask(leader, *address, request, timeout_ms=timeout_ms)
             except (PeerUnreachable, KafkaError) as error:
                 if leader not in self._away:
                     _LOGGER.info("broker %d does not say what is in the lake: %s", leader, error)
@@ -112,13 +112,13 @@ class TieredEnds:
                 partition, epoch = by_key[topic.name, found.partition_index]
                 is_current = not partition.is_lost and partition.follower.leader_epoch == epoch
                 if found.error_code == ErrorCode.NONE and is_current:
-                    state = self._known.setdefault(partition, CopyState())
+                    state = self.known.setdefault(partition, CopyState())
                     if found.offset < state.copied_offset:
                         state.lost(found.offset)
                     state.finished(found.offset, now_ms)
 
     def _let_go(self, partition: FollowedPartition) -> None:
-        state = self._known.get(partition)
+        state = self.known.get(partition)
         if state is None or partition.is_lost:
             return
         grace_ms = self._around.settings.lake_local_grace_ms

@@ -55,14 +55,14 @@ class BatchPreparer:
 
     def __init__(self, threads: Executor) -> None:
         machine_code.load()
-        self._threads = threads
-        self._queues: dict[HostedPartition, deque[_Waiting]] = {}
-        self._waiting_bytes = 0
+        self.threads = threads
+        self.queues: dict[HostedPartition, deque[_Waiting]] = {}
+        self.waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def takes(self, partition: HostedPartition, records: memoryview) -> bool:
         """Whether a batch has to wait for its turn; if not, the log itself prepares what needs it."""
-        if self._queues and partition in self._queues:
+        if self.queues and partition in self.queues:
             return True
         codec = records[ATTRIBUTES_POSITION + 1] & CODEC_MASK
         sent_max = PREPARED_AT_ONCE_BYTES_MAX.get(codec, 0)
@@ -78,26 +78,26 @@ class BatchPreparer:
         refuse: Refuse,
     ) -> None:
         """Prepare a batch; `append` gets it when all before it are through, or `refuse` the reason why not."""
-        if self._waiting_bytes >= WAITING_BYTES_MAX:
+        if self.waiting_bytes >= WAITING_BYTES_MAX:
             message = "too many batches wait for being looked into"
             refuse(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message))
             return
         config = partition.log.config
         loop = asyncio.get_running_loop()
-        prepared = loop.run_in_executor(self._threads, prepare_in_thread, records, config, now_ms)
+        prepared = loop.run_in_executor(self.threads, prepare_in_thread, records, config, now_ms)
         waiting = _Waiting(prepared, len(records), append, refuse)
-        self._waiting_bytes += waiting.size
-        queue = self._queues.get(partition)
+        self.waiting_bytes += waiting.size
+        queue = self.queues.get(partition)
         if queue is not None:
             queue.append(waiting)
             return
-        self._queues[partition] = deque((waiting,))
+        self.queues[partition] = deque((waiting,))
         task = loop.create_task(self._work_through(partition), name="prepare")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _work_through(self, partition: HostedPartition) -> None:
-        queue = self._queues[partition]
+        queue = self.queues[partition]
         try:
             while queue:
                 first = queue[0]
@@ -111,15 +111,15 @@ class BatchPreparer:
                 else:
                     first.append(records)
                 queue.popleft()
-                self._waiting_bytes -= first.size
+                self.waiting_bytes -= first.size
         finally:
-            del self._queues[partition]
+            del self.queues[partition]
             for left in queue:
-                self._waiting_bytes -= left.size
+                self.waiting_bytes -= left.size
                 left.refuse(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
     def close(self) -> None:
         """For the broker's end: nothing is led any more, so what is left is not appended."""
         for task in tuple(self._tasks):
             task.cancel()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)

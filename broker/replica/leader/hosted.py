@@ -82,11 +82,11 @@ class HostedPartition:
         "_flush_again",
         "_following",
         "_is_lost",
-        "_proposer",
+        "proposer",
         "_idle",
         "_tier",
         "_unflushed_since",
-        "_watchers",
+        "watchers",
         "changes",
         "counters",
         "index",
@@ -117,9 +117,9 @@ class HostedPartition:
         self.log = log
         self.leader = leader
         self._clock = clock
-        self._proposer = proposer
+        self.proposer = proposer
         self._tier = tier
-        self._watchers: dict[Watcher, None] = {}
+        self.watchers: dict[Watcher, None] = {}
         # Those of the watchers that read up to the log's end.
         self._following: dict[Watcher, None] = {}
         self._idle: dict[FollowerSession, None] = {}
@@ -345,16 +345,16 @@ class HostedPartition:
             match effect:
                 case AdvanceHighWatermark(offset):
                     self.log.update_high_watermark(offset)
-                    if self._watchers:
-                        self._wake(self._watchers)
+                    if self.watchers:
+                        self._wake(self.watchers)
                     if self._acknowledgements:
                         self._settle_all()
                 case ProposeIsr():
-                    assert self._proposer is not None, "nobody asks the controller"
-                    self._proposer.propose(self, effect)
+                    assert self.proposer is not None, "nobody asks the controller"
+                    self.proposer.propose(self, effect)
                 case NoteIsr():
-                    assert self._proposer is not None
-                    self._proposer.note(self, effect)
+                    assert self.proposer is not None
+                    self.proposer.note(self, effect)
                 case _:
                     assert_never(effect)
 
@@ -416,13 +416,13 @@ class HostedPartition:
     def watch(self, watcher: Watcher, *, to_log_end: bool = False) -> None:
         """Tell this watcher of everything that happens to the partition; of appends if it reads to the log's end."""
         assert not self._is_lost, "nothing more happens to a lost partition"
-        self._watchers[watcher] = None
+        self.watchers[watcher] = None
         if to_log_end:
             self._following[watcher] = None
 
     def unwatch(self, watcher: Watcher) -> None:
         """Stop telling this watcher."""
-        self._watchers.pop(watcher, None)
+        self.watchers.pop(watcher, None)
         if self._following:
             self._following.pop(watcher, None)
 
@@ -436,8 +436,8 @@ class HostedPartition:
             self._flush_again.cancel()
             self._flush_again = None
         self._fail(code, None)
-        watchers = tuple(self._watchers)
-        self._watchers.clear()
+        watchers = tuple(self.watchers)
+        self.watchers.clear()
         self._following.clear()
         for watcher in watchers:
             watcher.lost(self)
@@ -446,7 +446,7 @@ class HostedPartition:
     def watcher_count(self) -> int:
         """How many fetches wait for more."""
         # One that watched before another fetch of its session made the partition idle is not two.
-        return len({*self._watchers, *chain.from_iterable(each.parked for each in self._idle)})
+        return len({*self.watchers, *chain.from_iterable(each.parked for each in self._idle)})
 
     @property
     def acknowledgement_count(self) -> int:

@@ -399,19 +399,19 @@ class FetchSessionCache:
 
     def __init__(self, slots: int, draw: Draw) -> None:
         """`slots` is max.incremental.fetch.session.cache.slots."""
-        self._shards = [_Shard(slots // SHARDS + (i < slots % SHARDS)) for i in range(SHARDS)]
+        self.shards = [_Shard(slots // SHARDS + (i < slots % SHARDS)) for i in range(SHARDS)]
         self._draw = draw
-        self._next_shard = 0
+        self.next_shard = 0
         self.evictions = 0
 
     def __len__(self) -> int:
-        return sum(len(shard.sessions) for shard in self._shards)
+        return sum(len(shard.sessions) for shard in self.shards)
 
     @property
     def partition_count(self) -> int:
         """How many partitions all sessions have together."""
         return sum(
-            len(session.partitions) for shard in self._shards for session in shard.sessions.values()
+            len(session.partitions) for shard in self.shards for session in shard.sessions.values()
         )
 
     def begin(
@@ -434,7 +434,7 @@ class FetchSessionCache:
             opens = epoch == INITIAL_EPOCH and bool(request.topics)
             opening = _Opening(self, has_topic_ids, replica_id > CONSUMER) if opens else None
             return FetchContext(topics=request.topics, opening=opening)
-        session = self._get(session_id)
+        session = self.get(session_id)
         if session is None:
             return FetchContext(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
@@ -461,9 +461,9 @@ class FetchSessionCache:
         self, size: int, *, is_privileged: bool, has_topic_ids: bool, now_ms: int
     ) -> FetchSession | None:
         """A new session for this many partitions; None where there is no room for it."""
-        number = self._next_shard
-        self._next_shard = (number + 1) % SHARDS
-        shard = self._shards[number]
+        number = self.next_shard
+        self.next_shard = (number + 1) % SHARDS
+        shard = self.shards[number]
         if len(shard.sessions) >= shard.slots:
             evicted = shard.evictable((is_privileged, size, 0), now_ms)
             if evicted is None:
@@ -484,7 +484,7 @@ class FetchSessionCache:
 
         What the answer has is news again the next time; a session that it began has no reader, and is closed.
         """
-        session = self._get(response.session_id)
+        session = self.get(response.session_id)
         if session is None:
             return NO_SESSION
         if request.session_epoch == INITIAL_EPOCH:
@@ -495,13 +495,13 @@ class FetchSessionCache:
         return session.session_id
 
     def _shard(self, session_id: int) -> _Shard:
-        return self._shards[min(session_id // SHARD_IDS, SHARDS - 1)]
+        return self.shards[min(session_id // SHARD_IDS, SHARDS - 1)]
 
-    def _get(self, session_id: int) -> FetchSession | None:
+    def get(self, session_id: int) -> FetchSession | None:
         return self._shard(session_id).sessions.get(session_id) if session_id > 0 else None
 
     def _close(self, session_id: int) -> None:
-        session = self._get(session_id)
+        session = self.get(session_id)
         if session is not None:
             del self._shard(session_id).sessions[session_id]
             session.close()

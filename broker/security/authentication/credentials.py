@@ -65,7 +65,7 @@ class Credentials:
         # Which object each credential that is known was read from.
         self._read: dict[tuple[str, str], str] = {}
         self._working: asyncio.Task[None] | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self.sweeping: asyncio.Task[None] | None = None
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -96,7 +96,7 @@ class Credentials:
 
     def stop(self) -> None:
         """Read and sweep no more."""
-        for task in (self._working, self._sweeping):
+        for task in (self._working, self.sweeping):
             if task is not None:
                 task.cancel()
 
@@ -167,7 +167,7 @@ class Credentials:
             _LOGGER.warning("a credential that is over stays in the lake for now: %s", error)
 
     def _sweep_soon(self, controller_epoch: int) -> None:
-        self._sweeping = asyncio.get_running_loop().create_task(
+        self.sweeping = asyncio.get_running_loop().create_task(
             self._sweep(controller_epoch), name="credentials-sweep"
         )
 

@@ -43,7 +43,7 @@ class SaslServer:
         self._offered = offered
         self._mechanism = ""
         self._exchange: ServerMechanism | None = None
-        self._ends_ms: int | None = None  # of the session, by the wall's clock
+        self.ends_ms: int | None = None  # of the session, by the wall's clock
         self.phase = SaslState.HANDSHAKE
         self.takes_bare_tokens = False
         self.user = ""
@@ -57,11 +57,11 @@ class SaslServer:
     @property
     def has_session(self) -> bool:
         """Whether it has to authenticate anew some time."""
-        return self._ends_ms is not None
+        return self.ends_ms is not None
 
     def is_expired(self, now_ms: int) -> bool:
         """Whether the session is over, so that nothing but another authentication may follow."""
-        return self._ends_ms is not None and now_ms >= self._ends_ms
+        return self.ends_ms is not None and now_ms >= self.ends_ms
 
     def handshake(self, mechanism: str, version: int) -> None:
         """The client chooses.
@@ -139,8 +139,8 @@ class SaslServer:
         ends = [now_ms + longest_ms] if longest_ms > 0 else []
         if expires_ms is not None:
             ends.append(max(expires_ms, now_ms))
-        self._ends_ms = min(ends, default=None)
-        return 0 if self._ends_ms is None else self._ends_ms - now_ms
+        self.ends_ms = min(ends, default=None)
+        return 0 if self.ends_ms is None else self.ends_ms - now_ms
 
     def _failed(self, code: ErrorCode, message: str) -> KafkaError:
         self.phase, self._exchange = SaslState.FAILED, None

@@ -56,7 +56,7 @@ class Authorizer:
         self._allows_unlisted = allows_unlisted
         self._denied = denied
         self._index = AclIndex(())
-        self._decisions: dict[_Key, bool] = {}
+        self.decisions: dict[_Key, bool] = {}
         # Refusals that `denied` was not told of.
         self._untold: set[_Key] = set()
 
@@ -66,7 +66,7 @@ class Authorizer:
         self._forget()
 
     def _forget(self) -> None:
-        self._decisions.clear()
+        self.decisions.clear()
         self._untold.clear()
 
     def allows(
@@ -84,14 +84,14 @@ class Authorizer:
         `is_told`: whether a refusal is one, and not just left out of an answer or made good by another right.
         """
         key = (principal, host, operation, resource_type, name)
-        decided = self._decisions.get(key)
+        decided = self.decisions.get(key)
         if decided is None:
             decided = principal in self._super_users or self._decide(*key)
-            if len(self._decisions) >= DECISIONS_MAX:
+            if len(self.decisions) >= DECISIONS_MAX:
                 self._forget()
             is_kept = len(name) <= NAME_LENGTH_MAX
             if is_kept:
-                self._decisions[key] = decided
+                self.decisions[key] = decided
             if not decided and (is_kept or is_told):
                 self._untold.add(key)
         if not decided and is_told and key in self._untold:

@@ -83,7 +83,7 @@ class TableOptimizer:
         self._clock = clock
         self._well_laid: set[str] = set()
         """Others' files that were looked into."""
-        self._passed_over: set[str] = set()
+        self.passed_over: set[str] = set()
         """Files that cannot be read or written anew; each is told of once, unless there are very many."""
 
     def optimize(
@@ -139,7 +139,7 @@ class TableOptimizer:
     def _has_expired(self, state: _State) -> bool:
         start = state.log_start
         return any(
-            each.min_offset < start <= each.max_offset and each.path not in self._passed_over
+            each.min_offset < start <= each.max_offset and each.path not in self.passed_over
             for each in state.files
         )
 
@@ -153,7 +153,7 @@ class TableOptimizer:
                     log_start_offset=state.log_start,
                     rules=rules,
                     is_well_laid=self._is_well_laid,
-                    passed_over=self._passed_over,
+                    passed_over=self.passed_over,
                 )
         return None
 
@@ -181,9 +181,9 @@ class TableOptimizer:
             files[0].path,
             error,
         )
-        if len(self._passed_over) >= FILES_KNOWN_MAX:
-            self._passed_over.clear()
-        self._passed_over.update(each.path for each in files)
+        if len(self.passed_over) >= FILES_KNOWN_MAX:
+            self.passed_over.clear()
+        self.passed_over.update(each.path for each in files)
 
     def _is_away(self, path: str) -> bool:
         """Whether the store gives nothing of a file that it may have."""

@@ -73,7 +73,7 @@ class Materialiser:
         clock = SystemLogClock()
         self._merging = EventMerging(store, CLUSTER_METADATA, settings, crash_points, clock)
         self._crash_points = crash_points
-        self._delete_topic = delete_topic
+        self.delete_topic = delete_topic
         self._log = DeltaLog(store, CLUSTER_METADATA)
         self._table = DeltaTable(self._log)
         self._snapshot = TableSnapshot(self._log)
@@ -176,7 +176,7 @@ class Materialiser:
             if len(failures) > FAILURES_MAX:
                 continue
             try:
-                self._delete_topic(*each)
+                self.delete_topic(*each)
             except STORE_ERRORS as error:
                 failures[each] = str(error)
                 log.warning(

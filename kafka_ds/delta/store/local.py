@@ -78,7 +78,7 @@ class LocalStore:
                 # One that was deleted since needs no place.
                 with contextlib.suppress(FileNotFoundError), open(each, "rb") as file:
                     os.replace(self._write_temporary(each, file.read()), each)
-            _sync_folder(folder)
+            sync_folder(folder)
         except OSError:
             self._unsynced.add(target)
             raise
@@ -104,7 +104,7 @@ class LocalStore:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        _sync_folder(os.path.dirname(target))
+        sync_folder(os.path.dirname(target))
 
     def read(self, path: str) -> bytes:
         with self._in_lake(), open(self._full(path), "rb") as file:
@@ -170,7 +170,7 @@ class LocalStore:
         target = self._full(path)
         with open(target, "rb") as file:
             os.fsync(file.fileno())
-        _sync_folder(os.path.dirname(target))
+        sync_folder(os.path.dirname(target))
 
     def local_path(self, path: str) -> str | None:
         return self._full(path)
@@ -234,7 +234,7 @@ class LocalStore:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(each)
             try:
-                _sync_folder(os.path.dirname(each))
+                sync_folder(os.path.dirname(each))
             except OSError:
                 with contextlib.suppress(OSError):
                     os.rmdir(each)  # It is made, and made durable, another time.
@@ -267,7 +267,7 @@ def _temporary_name(target: str) -> str:
     return os.path.join(folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -84,7 +84,7 @@ def _impatient(config: ReadConfig) -> ReadConfig:
 class PrefetchesRows:
     """A stream reader from which PySpark takes rows along with the partitions."""
 
-    _prefetched: list[pa.RecordBatch] | None = None
+    prefetched: list[pa.RecordBatch] | None = None
     _offsets_max: int = OFFSETS_MAX
     # Attempts that failed in a row, and how many micro-batches are not tried for that.
     _failures: int = 0
@@ -93,11 +93,11 @@ class PrefetchesRows:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """What ``isinstance`` goes by, besides the reader's own type."""
-        return type(self) if self._prefetched is None else _SimpleStreamReaderWrapper
+        return type(self) if self.prefetched is None else _SimpleStreamReaderWrapper
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         """The rows of the micro-batch whose partitions were asked for last, once."""
-        rows, self._prefetched = self._prefetched, None
+        rows, self.prefetched = self.prefetched, None
         return iter(rows or ())
 
     def _prefetch(self, packs: Sequence[Pack], config: ReadConfig) -> None:
@@ -109,7 +109,7 @@ class PrefetchesRows:
             self._left -= 1
             return
         try:
-            self._prefetched = prefetched_rows(packs[0], config)
+            self.prefetched = prefetched_rows(packs[0], config)
             self._failures = 0
         except TooManyBytes:
             # The next micro-batches are likely to have such rows, too: they would be read twice.

@@ -183,7 +183,7 @@ def test_brokers_that_all_refuse_are_given_up_soon_unless_they_were_there_before
     monkeypatch: pytest.MonkeyPatch, was_there: bool, seconds: float
 ) -> None:
     """A wrong port, or a cluster that is not started, is told by its addresses; one that restarts is waited for."""
-    monkeypatch.setattr(connection, "_KNOWN", {"a.example:9092"} if was_there else set())
+    monkeypatch.setattr(connection, "KNOWN", {"a.example:9092"} if was_there else set())
     monkeypatch.setattr(socket, "create_connection", refuse)
     clock = FakeTime()
     monkeypatch.setattr(cluster_module, "time", clock)

@@ -207,8 +207,8 @@ def test_a_leader_that_is_long_in_coming_is_waited_for_as_long_as_a_batch_may_ta
 
     with scripted(script) as broker:
         made = producer(broker)
-        client = replace(made._settings.client, default_api_timeout_ms=10)
-        made = Producer(Cluster(client), replace(made._settings, client=client))
+        client = replace(made.settings.client, default_api_timeout_ms=10)
+        made = Producer(Cluster(client), replace(made.settings, client=client))
         made.send(outgoing(0))
         made.flush()
         made.close()
@@ -220,7 +220,7 @@ def test_a_fenced_transaction_says_so_by_its_code() -> None:
     log = Log([ErrorCode.INVALID_PRODUCER_EPOCH])
     with scripted(log) as broker:
         made = producer(broker)
-        cluster, settings = made._cluster, made._settings
+        cluster, settings = made.cluster, made.settings
         made = Producer(cluster, settings, transactional_id="id", join=joined.append)
         made.send(outgoing(0))
         with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH: topic t, partition 0"):
@@ -387,7 +387,7 @@ def test_a_batch_that_is_too_large_for_its_topic_is_split(
     log = NarrowLog(400)
     with scripted(log) as broker:
         made = producer(broker)
-        made = Producer(made._cluster, made._settings, transactional_id=transactional_id)
+        made = Producer(made.cluster, made.settings, transactional_id=transactional_id)
         for number in range(20):
             made.send(large(number, codec, is_transactional=transactional_id is not None))
             made.push()
@@ -396,7 +396,7 @@ def test_a_batch_that_is_too_large_for_its_topic_is_split(
     assert [int(value[:3]) for value in log.values if value is not None] == list(range(200))
     assert log.next_sequence == 200
     assert made.written["t", 0] == Written(first_offset=0, last_offset=199, record_count=200)
-    assert made._waiting_bytes == 0
+    assert made.waiting_bytes == 0
     limit = made.batch_bytes_max("t")
     assert limit is not None and limit <= 400
     assert made.batch_bytes_max("another") is None
@@ -406,7 +406,7 @@ def test_a_batch_that_is_too_large_for_its_topic_is_split(
 def test_a_record_that_is_too_large_for_its_topic_is_named(transactional_id: str | None) -> None:
     with scripted(NarrowLog(100)) as broker:
         made = producer(broker)
-        made = Producer(made._cluster, made._settings, transactional_id=transactional_id)
+        made = Producer(made.cluster, made.settings, transactional_id=transactional_id)
         made.send(large(3, Codec.NONE, is_transactional=transactional_id is not None))
         with pytest.raises(
             NotDelivered, match=r"topic t, partition 0: rows \[30\]: MESSAGE_TOO_LARGE"

@@ -214,7 +214,7 @@ async def test_who_slept_past_the_clean_up_of_the_log_stops_and_decides_nothing_
     await new.start()
     await new.create("t")
     versions(memory_path)[known].unlink()
-    old.log._log._latest = None  # What it knew of the log is too old to go by.
+    old.log.delta_log._latest = None  # What it knew of the log is too old to go by.
     for look in (old.driver.confirm, old.driver.catch_up):
         with pytest.raises(OSError, match="has to be started anew"):
             await look()

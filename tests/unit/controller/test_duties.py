@@ -23,7 +23,7 @@ async def test_who_is_controller_again_does_not_go_by_the_sessions_of_before(
     assert not await driver.confirm()
     working = asyncio.ensure_future(duties.run())
     again.clock.ms += 60_000
-    await again.candidacy._claim(
+    await again.candidacy.claim(
         Claim(controller_id=2, controller_epoch=2, is_dead=False, reason="it is silent")
     )
     assert driver.is_active

@@ -200,14 +200,14 @@ async def test_a_commit_that_is_still_being_encoded_comes_too_late_for_a_deposed
     old, new = Broker(memory_path, node_id=1), Broker(memory_path, node_id=2)
     assert await old.start()
     await new.driver.catch_up()
-    begun, goes_on, begin = threading.Event(), threading.Event(), old.log._log.begin
+    begun, goes_on, begin = threading.Event(), threading.Event(), old.log.delta_log.begin
 
     def slow(change: Change) -> Attempt:
         begun.set()
         goes_on.wait()
         return begin(change)
 
-    monkeypatch.setattr(old.log._log, "begin", slow)
+    monkeypatch.setattr(old.log.delta_log, "begin", slow)
     deciding = asyncio.ensure_future(old.create("rogue"))
     await asyncio.get_running_loop().run_in_executor(None, begun.wait)
     assert await new.start()

@@ -430,7 +430,7 @@ def test_a_checkpoint_with_a_part_missing_is_none(log, store):
 def test_a_pause_that_only_the_time_of_day_shows_counts_as_sleep(monkeypatch):
     """A virtual machine that was paused for a month, and whose clocks but that of the day stood still."""
     now = {"boot": 5_000_000_000, "wall": 1_700_000_000_000}
-    monkeypatch.setattr("kafka_ds.delta.log._since_boot_ms", lambda: now["boot"])
+    monkeypatch.setattr("kafka_ds.delta.log.since_boot_ms", lambda: now["boot"])
     monkeypatch.setattr(SystemLogClock, "wall_ms", lambda self: now["wall"])
     clock = SystemLogClock()
     first = clock.boot_ms()

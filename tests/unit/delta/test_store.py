@@ -123,7 +123,7 @@ def test_what_fails_before_the_link_certainly_was_not_written(store, monkeypatch
 
 
 def test_what_fails_after_the_link_may_have_been_written(store, monkeypatch):
-    monkeypatch.setattr(store_module, "_sync_folder", lambda folder: (_ for _ in ()).throw(OSError))
+    monkeypatch.setattr(store_module, "sync_folder", lambda folder: (_ for _ in ()).throw(OSError))
     with pytest.raises(OSError) as caught:
         store.put_if_absent("1.json", b"x")
     assert not isinstance(caught.value, NotWritten)
@@ -391,7 +391,7 @@ class ForgetfulDisk:
         self.waiting, self.durable, self.failures = set(), set(), 0
         for name in ("link", "replace", "mkdir"):
             monkeypatch.setattr(store_module.os, name, self._noting(getattr(os, name)))
-        monkeypatch.setattr(store_module, "_sync_folder", self._sync)
+        monkeypatch.setattr(store_module, "sync_folder", self._sync)
 
     def _noting(self, act):
         def noted(*paths):

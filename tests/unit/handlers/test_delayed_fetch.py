@@ -60,7 +60,7 @@ async def test_the_answer_comes_when_the_time_is_over(memory_path: Path) -> None
         assert 55 <= took_ms < 500
         data = response.responses[0].partitions[0]
         assert (data.error_code, data.high_watermark, data.records) == (0, 0, b"")
-        assert not broker.node.replica_manager.get("t", 0)._watchers
+        assert not broker.node.replica_manager.get("t", 0).watchers
 
 
 @in_loop
@@ -184,10 +184,10 @@ async def test_who_hangs_up_is_forgotten(memory_path: Path) -> None:
         await broker.create("t")
         task = await park(broker, fetch_request("t", 0, max_wait_ms=5000))
         partition = broker.node.replica_manager.get("t", 0)
-        assert partition._watchers
+        assert partition.watchers
         task.cancel()
         await asyncio.sleep(0.005)
-        assert not partition._watchers
+        assert not partition.watchers
         await broker.produce("t", batch_of([b"a"]))
 
 

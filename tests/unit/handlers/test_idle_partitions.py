@@ -225,7 +225,7 @@ class Side:
         """How many partitions are idle in all sessions of followers, or of consumers."""
         return sum(
             len(session.idle)
-            for shard in self.sessions._shards
+            for shard in self.sessions.shards
             for session in shard.sessions.values()
             if session.is_privileged is is_follower
         )

@@ -349,7 +349,7 @@ async def test_a_partition_led_elsewhere_names_its_leader(memory_path: Path) -> 
     async with in_process(memory_path) as broker:
         await broker.create("t")
         node = broker.node
-        node.replica_manager._applier.end(node.replica_manager.get("t", 0))
+        node.replica_manager.applier.end(node.replica_manager.get("t", 0))
         answer = await broker.produce("t", batch_of([b"a"]), version=10)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert answer.current_leader is not None

@@ -378,7 +378,7 @@ async def test_what_a_controller_left_behind_goes_with_the_next_one(tmp_path: Pa
     foreign = lake / CREDENTIALS / "README"
     foreign.write_text("nobody's")
     async with in_process(tmp_path) as broker:
-        sweeping = broker.node.security.credentials._sweeping
+        sweeping = broker.node.security.credentials.sweeping
         assert sweeping is not None
         await sweeping
         assert not (lake / orphan[0]).exists()
@@ -413,7 +413,7 @@ async def test_a_credential_of_an_epoch_that_is_over_is_refused(
     async with in_process(tmp_path) as broker:
         store, epoch = broker.node.store, broker.node.metadata.controller_epoch
         put = store.put_durable
-        decided = broker.node.controller._controller.image
+        decided = broker.node.controller.controller.image
 
         def slowly(path: str, data: bytes) -> None:
             put(path, data)

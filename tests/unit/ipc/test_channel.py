@@ -244,7 +244,7 @@ async def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(child, "STOP_TIMEOUT_SECONDS", 0.01)
 
     process: Any = EndsAsItIsKilled()
-    await ChildWorker._reap(process)
+    await ChildWorker.reap(process)
 
 
 def test_copies_cross_as_they_are() -> None:

@@ -48,7 +48,7 @@ def test_what_was_freed_below_something_in_use_goes_back_once_a_minute(
         # Nobody has it, and it is counted on: to give it back again would be work for nothing.
         assert freed_bytes() >= 3 * FREE_BYTES
         trims: list[int] = []
-        monkeypatch.setattr(memory, "_trim", lambda: trims.append(0))
+        monkeypatch.setattr(memory, "trim", lambda: trims.append(0))
         now_s = 2 * FREE_SECONDS
         trimmer.look()
         assert trims == []

@@ -156,7 +156,7 @@ async def test_the_sequence_of_leases_begins_anew_with_each_epoch(memory_path: P
     await standing.begin()
     orders = []
     for epoch in (1, 1, 2, 2):
-        await standing.candidacy._write(epoch)
+        await standing.candidacy.write_lease(epoch)
         orders.append((epoch, lease(memory_path).sequence))
     assert orders == [(1, 2), (1, 3), (2, 1), (2, 2)]
     await standing.stop()
@@ -206,7 +206,7 @@ async def test_a_controller_whose_commits_fail_lets_its_lease_stand_still(
     first, is_back = Standing(memory_path, 1), threading.Event()
     await first.begin()
     driver, candidacy, log = first.broker.driver, first.candidacy, first.broker.log
-    commit = log._log.commit
+    commit = log.delta_log.commit
 
     def refuse(attempt: Attempt, **more: Any) -> int:
         if what == "hangs":
@@ -229,13 +229,13 @@ async def test_a_controller_whose_commits_fail_lets_its_lease_stand_still(
             if is_tried:
                 await try_again()
             first.clock.ms += 2_000
-            await candidacy._hold()
+            await candidacy.hold()
             found.append(lease(memory_path).sequence)
         return found
 
     before = lease(memory_path).sequence
     with monkeypatch.context() as refusing:
-        refusing.setattr(log._log, "commit", refuse)
+        refusing.setattr(log.delta_log, "commit", refuse)
         if what == "fails":  # Once is no reason.
             await try_again()
             assert await sequences(is_tried=False) == [before + each for each in range(1, 11)]

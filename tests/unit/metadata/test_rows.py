@@ -206,7 +206,7 @@ def test_where_many_deletions_fail_each_is_tried_in_its_turn(store: MemoryStore)
         tried.append(topic_id)
         raise StorageError("away")
 
-    cluster.worker._delete_topic = delete
+    cluster.worker.delete_topic = delete
     for number in range(1, 9):
         cluster.commit(number)
     for _ in range(8):
@@ -384,7 +384,7 @@ def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
 
     cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 2)
-    cluster.worker._delete_topic = fail
+    cluster.worker.delete_topic = fail
     for number in range(2, 8):
         cluster.commit(number)
         with pytest.raises(failure):

@@ -123,7 +123,7 @@ def test_interpreted_and_compiled_agree() -> None:
             decoder.decode(data, rows, kernel.EVERYTHING, written, marks)
         assert (again == rows).all()
         assert marks.tolist() == decoded.tolist()
-        interpreted = kernel._trimmed(written, kernel.EVERYTHING)
+        interpreted = kernel.trimmed(written, kernel.EVERYTHING)
         for ours, theirs in zip(interpreted[:-1], compiled[:-1], strict=True):
             assert ours.tolist() == theirs.tolist()
 
@@ -171,7 +171,7 @@ def test_why_scanning_stops() -> None:
 
 
 def test_scanning_goes_on_where_its_output_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_SCAN_ROWS", 3)
+    monkeypatch.setattr(kernel, "SCAN_ROWS", 3)
     data = read_only(b"".join(empty_batch(i, i, 0) for i in range(10)), np.uint8)
     rows, position, reason = kernel.scan(data)
     assert rows[:, decoder.BASE_OFFSET].tolist() == list(range(10))

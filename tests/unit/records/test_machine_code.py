@@ -18,18 +18,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where code is kept, for a process that has not looked yet; it holds the code that this one uses."""
     assert machine_code.build()
     kept = next(Path(each) for each in machine_code.private_folders())
-    content = (kept / machine_code._file_name()).read_bytes()
+    content = (kept / machine_code.file_name()).read_bytes()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(validation, "_walker", None)
     own = next(Path(each) for each in machine_code.private_folders())
-    (own / machine_code._file_name()).touch(mode=0o600)
-    (own / machine_code._file_name()).write_bytes(content)
+    (own / machine_code.file_name()).touch(mode=0o600)
+    (own / machine_code.file_name()).write_bytes(content)
     return own
 
 
 def file_in(folder: Path) -> Path:
-    return folder / machine_code._file_name()
+    return folder / machine_code.file_name()
 
 
 def test_it_is_loaded_from_the_folder_for_compiled_code(folder: Path) -> None:

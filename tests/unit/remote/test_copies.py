@@ -225,7 +225,7 @@ def test_what_is_copied_no_more_does_not_lag() -> None:
     manager = TierManager(TierSettings(), ManualClock())
     for at in range(2):
         led = led_partition("t", at, 3, 1_000)
-        manager._copies.led[led.key] = led
+        manager.copies.led[led.key] = led
     assert manager.lags() == {"t": (6_000, 6, 0)}
     led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
     assert manager.lags() == {"t": (3_000, 3, 0)}
@@ -247,11 +247,11 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
             manager.cluster_events(request.version + 1)
             raise WorkerFailed("unavailable", "deletions are left to be done")
 
-    manager._worker = Fails()  # type: ignore[assignment]
+    manager.worker = Fails()  # type: ignore[assignment]
 
     async def scenario() -> None:
         manager.cluster_events(7)
-        await until(lambda: not manager._tasks)
+        await until(lambda: not manager.tasks)
 
     asyncio.run(scenario())
     assert asked == [7, 8, 9]
@@ -499,7 +499,7 @@ def test_what_is_paused_is_counted() -> None:
     led, other = led_partition("t", 0, 2, 1_000), led_partition("u", 0, 2, 1_000)
     manager = TierManager(TierSettings(), ManualClock())
     for each in (led, other):
-        manager._copies.led[each.key] = each
+        manager.copies.led[each.key] = each
 
     def paused() -> dict[tuple[str, ...], Any]:
         return {labels: v for metric, labels, v in manager.samples() if metric is COPIES_PAUSED}
@@ -580,7 +580,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     assert led.state.is_paused
     assert said(caplog) == ["tiering of t-0 is paused: the lake ends at 10, beyond the log"]
     manager = TierManager(TierSettings(), ManualClock())
-    manager._copies.led[led.key] = led
+    manager.copies.led[led.key] = led
     assert manager.tiered_end(*led.key) is None, "ListOffsets asks the lake"
 
 

@@ -270,8 +270,8 @@ def test_nor_does_it_on_a_follower(error: Exception) -> None:
     around.settings.lake_local_grace_ms = 0
     ends = TieredEnds(around, lambda: followed)
     for each in followed:
-        ends._known[each] = CopyState()
-        ends._known[each].finished(9, 0)
+        ends.known[each] = CopyState()
+        ends.known[each].finished(9, 0)
     asyncio.run(ends.look())
     ends.stop()
     assert [each.log.highest_offset_in_remote_storage for each in followed] == [9, 9]
@@ -293,7 +293,7 @@ def test_what_the_lake_has_lost_stays_on_a_follower() -> None:
         found = Mock(partition_index=0, error_code=ErrorCode.NONE, offset=end)
         answer = Mock(topics=[Mock(partitions=[found])])
         answer.topics[0].name = "t"
-        ends._peers = Mock(ask=AsyncMock(return_value=answer))
+        ends.peers = Mock(ask=AsyncMock(return_value=answer))
         asyncio.run(ends.look())
         reached.append(log.highest_offset_in_remote_storage)
     assert reached == [9, 4, 9, -1]

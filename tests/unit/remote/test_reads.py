@@ -155,7 +155,7 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
             asked.append(request)
             return await answer
 
-    manager._worker = Slow()  # type: ignore[assignment]
+    manager.worker = Slow()  # type: ignore[assignment]
     place = ("t", b"i" * 16, 0, 7)
     assert await manager.read(*place, max_bytes=100) is None
     assert await manager.read(*place, max_bytes=100) is None
@@ -181,7 +181,7 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
         async def ask(self, request: Read) -> ReadAnswer:
             return ReadAnswer(chunks=[bytes(4_000)], next_offset=9)
 
-    manager._worker = Quick()  # type: ignore[assignment]
+    manager.worker = Quick()  # type: ignore[assignment]
     assert not manager.sheds_reads()
     await manager.read("t", b"i" * 16, 0, 7, max_bytes=100)
     assert manager.sheds_reads()

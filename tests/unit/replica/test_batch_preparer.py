@@ -78,7 +78,7 @@ async def test_the_order_of_a_producer_stays(memory_path: Path) -> None:
         data = await broker.fetch("t", 0, partition_max_bytes=1 << 24, max_bytes=1 << 24)
         values = values_of(data.records)
         assert [int((value or b"").partition(b"x")[0]) for value in values] == list(range(60))
-        assert not broker.node.preparer._queues
+        assert not broker.node.preparer.queues
 
 
 @in_loop
@@ -165,14 +165,14 @@ async def transactional_writes(broker: InProcess) -> Callable[[int, bytes], Prod
 def answer_slowly(broker: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a coordinator that is elsewhere: never in the turn of the question."""
     joins = broker.node.transactions.joins
-    ask = joins._ask
+    ask = joins.ask
 
     async def answer(partition: HostedPartition, writer: TransactionalWriter) -> object:
         await asyncio.sleep(0)
         given = ask(partition, writer)
         return None if given is None else await given
 
-    monkeypatch.setattr(joins, "_ask", answer)
+    monkeypatch.setattr(joins, "ask", answer)
 
 
 @in_loop
@@ -218,9 +218,9 @@ async def test_what_waits_is_bounded(
         codes = [(await answer_of(broker.begin(each, 9)))[0] for each in requests]
         assert codes == [ErrorCode.REQUEST_TIMED_OUT] * 2 + [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
         held.set()
-        await until(lambda: not broker.node.preparer._queues)
+        await until(lambda: not broker.node.preparer.queues)
         assert (await broker.produce("t", batch_of([LARGE]))).base_offset == 2
-        assert broker.node.preparer._waiting_bytes == 0
+        assert broker.node.preparer.waiting_bytes == 0
 
 
 @in_loop
@@ -397,8 +397,8 @@ async def test_the_end_of_the_broker_answers_those_who_wait(memory_path: Path) -
     async with in_process(memory_path) as broker:
         await broker.create("t", compression_type="gzip")
         go = Event()
-        broker.node.preparer._threads.submit(go.wait, 20)
-        broker.node.preparer._threads.submit(go.wait, 20)
+        broker.node.preparer.threads.submit(go.wait, 20)
+        broker.node.preparer.threads.submit(go.wait, 20)
         waiting = broker.begin(produce_request("t", batch_of([LARGE])), 9)
         task = asyncio.ensure_future(waiting.result)
         await asyncio.sleep(0)

@@ -298,12 +298,12 @@ def in_one_shard(
     sessions: FetchSessionCache, size: int, *, follower: bool = False, now_ms: int = T0
 ) -> int:
     """As `opened`, always in the first shard."""
-    sessions._next_shard = 0
+    sessions.next_shard = 0
     return opened(sessions, size, follower=follower, now_ms=now_ms)
 
 
 def is_there(sessions: FetchSessionCache, number: int) -> bool:
-    session: FetchSession | None = sessions._get(number)
+    session: FetchSession | None = sessions.get(number)
     return session is not None
 
 

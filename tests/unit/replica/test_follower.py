@@ -250,7 +250,7 @@ def test_no_answer_begins_a_new_session() -> None:
 
 def test_the_epoch_of_a_session_wraps_to_one() -> None:
     session = opened()
-    session._epoch = EPOCH_MAX
+    session.epoch = EPOCH_MAX
     assert session.answered(ErrorCode.NONE, 77, [])
     assert session.request({A: wanted(2), B: wanted(2)}).session_epoch == 1
 

@@ -66,7 +66,7 @@ async def asking(leader: Desk) -> tuple[Controller, IsrProposals]:
     """The desk's partition asks this controller."""
     controller = Controller()
     proposals = IsrProposals(controller, node_id=1, broker_epoch=lambda: EPOCH + 1, timeout_ms=1000)
-    leader.partition._proposer = proposals
+    leader.partition.proposer = proposals
     return controller, proposals
 
 
@@ -136,8 +136,10 @@ async def test_one_partitions_trouble_with_its_answer_keeps_no_other_from_its_ow
             index=index,
             topic_id=b"t" * 16,
             is_lost=False,
-            leader=SimpleNamespace(awaits=lambda _: True),
+            leader=SimpleNamespace(awaits=lambda _: True, isr={1, 2}),
             answered=answered,
+            high_watermark=0,
+            log=SimpleNamespace(log_end_offset=0),
         )
 
     for index in range(2):

@@ -269,9 +269,9 @@ def test_of_a_long_name_only_as_much_is_looked_at_and_kept_as_acls_may_say() -> 
     assert may(by, name=name)
     assert Counted.cuts == 2, "one for each length of a prefix"
     assert not may(by, name="z" * 30_000)
-    assert not by._decisions, "clients may name what they like"
+    assert not by.decisions, "clients may name what they like"
     assert may(by, name="x" * 249)
-    assert len(by._decisions) == 1
+    assert len(by.decisions) == 1
 
 
 def test_the_index_finds_what_a_filter_of_match_means() -> None:

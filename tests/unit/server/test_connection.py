@@ -199,7 +199,7 @@ def test_what_has_begun_and_is_not_answered_counts_too() -> None:
             waiting.set_result(None)
         await settle()
         assert ids(transport) == [0, 1, 2]
-        assert transport.is_reading and not connection._unanswered_bytes
+        assert transport.is_reading and not connection.unanswered_bytes
 
     run(test())
 

@@ -95,7 +95,7 @@ async def test_nothing_holds_a_connection_that_has_ended(
     connection.close()
     connection.drain()
     transport_left = weakref.ref(transport)
-    authenticator = connection._authenticator
+    authenticator = connection.authenticator
     door_left = weakref.ref(authenticator) if authenticator is not None else lambda: None
     del connection, transport, authenticator
     assert transport_left() is None and door_left() is None

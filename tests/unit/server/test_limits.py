@@ -79,9 +79,9 @@ def test_nobody_waits_for_ever_and_brokers_not_for_clients() -> None:
 @in_loop
 async def test_the_longest_of_what_was_told_counts() -> None:
     connection, transport = Harness().connect()
-    connection._mute(1)
-    connection._mute(600_000)
-    connection._mute(1)
+    connection.mute(1)
+    connection.mute(600_000)
+    connection.mute(1)
     await asyncio.sleep(0.05)
     feed(connection, api_versions(7))
     assert not ids(transport), "it is not heard yet"

@@ -132,10 +132,10 @@ def was_aborted(monkeypatch: pytest.MonkeyPatch, left: Sequence[int], *, aborted
         hidden = ((ATTEMPT.producer_id, SPAN.first_offset, SPAN.last_offset),) if aborted else ()
         yield Chunk(records=memoryview(batches), start=0, aborted=hidden)
 
-    monkeypatch.setattr(ExactlyOnceCommitter, "_fetch", fetch)
+    monkeypatch.setattr(ExactlyOnceCommitter, "fetch", fetch)
     given = options(1)
     with Cluster(given.producer.client) as cluster:
-        return ExactlyOnceCommitter(cluster, given)._is_aborted(ATTEMPT)
+        return ExactlyOnceCommitter(cluster, given).is_aborted(ATTEMPT)
 
 
 def test_a_committed_attempt_whose_ends_were_compacted_is_not_written_again(

@@ -14,7 +14,7 @@ from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import LongType, StructField, StructType
 
 from kafka_ds.source.batch import KafkaBatchReader, PushingKafkaBatchReader
-from kafka_ds.source.datasource import KafkaDataSource, PushingKafkaDataSource, _of_session
+from kafka_ds.source.datasource import KafkaDataSource, PushingKafkaDataSource, of_session
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.input_partitions import OPEN_BYTES, packed
@@ -109,21 +109,21 @@ def test_a_plan_knows_what_its_tasks_weigh() -> None:
 def test_who_says_how_a_query_is_cut_has_it_cut_so(option: str) -> None:
     given = {"kafka.bootstrap.servers": "nobody:1", "subscribe": "t"}
     cut = parse_options({**given, option: "1"}, stream=False)
-    assert KafkaBatchReader(cut, pa.schema([]), slots=2)._slots is None
-    assert KafkaBatchReader(parse_options(given, stream=False), pa.schema([]), slots=2)._slots == 2
+    assert KafkaBatchReader(cut, pa.schema([]), slots=2).slots is None
+    assert KafkaBatchReader(parse_options(given, stream=False), pa.schema([]), slots=2).slots == 2
 
 
 @pytest.mark.parametrize("source", [KafkaDataSource, PushingKafkaDataSource])
 def test_the_number_of_slots_goes_to_the_processes_that_plan(source: type[KafkaDataSource]) -> None:
-    there = pickle.loads(CloudPickleSerializer().dumps(_of_session(source, 3)))
+    there = pickle.loads(CloudPickleSerializer().dumps(of_session(source, 3)))
     made = there({"kafka.bootstrap.servers": "nobody:1", "subscribe": "t"})
     columns = StructType([StructField("offset", LongType())])
     batch, stream = made.reader(columns), made.streamReader(columns)
     assert isinstance(batch, KafkaBatchReader) and isinstance(stream, KafkaStreamReader)
-    assert (batch._slots, stream._slots) == (3, 3)
+    assert (batch.slots, stream.slots) == (3, 3)
     assert isinstance(batch, PushingKafkaBatchReader) == (source is PushingKafkaDataSource)
     # An executor needs nothing of it.
-    assert pickle.loads(pickle.dumps(stream))._slots is None
+    assert pickle.loads(pickle.dumps(stream)).slots is None
 
 
 class Settings(dict[str, str]):

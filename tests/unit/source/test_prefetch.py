@@ -94,7 +94,7 @@ def test_pyspark_takes_the_rows_of_a_small_task(reads: list[Any]) -> None:
     assert planned(reader) == (1, runner.NON_EMPTY_PYARROW_RECORD_BATCHES, [3, 4, 5])
     # They are given once, and at other questions it is no simple reader: those have no lag to report.
     assert not isinstance(reader, _SimpleStreamReaderWrapper)
-    assert reader._prefetched is None
+    assert reader.prefetched is None
 
 
 def test_pyspark_takes_the_rows_of_small_tasks_that_are_put_together(reads: list[Any]) -> None:
@@ -181,4 +181,4 @@ def test_where_spark_keeps_the_log_of_workers_tasks_read(
     there = pickle.loads(pickle.dumps(source))
     reader = there.streamReader(StructType([StructField("offset", LongType())]))
     assert isinstance(reader, KafkaStreamReader)
-    assert reader._prefetches is not kept
+    assert reader.prefetches is not kept

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from broker.__main__ import _loop_factory
+from broker.__main__ import loop_factory
 
 HOST = "127.0.0.1"
 
@@ -16,5 +16,5 @@ TIMEOUT_S = 120.0
 
 LOOPS: dict[str, Callable[[], Any]] = {
     "asyncio": asyncio.new_event_loop,
-    "broker": lambda: (_loop_factory() or asyncio.new_event_loop)(),
+    "broker": lambda: (loop_factory() or asyncio.new_event_loop)(),
 }

@@ -446,11 +446,11 @@ async def test_a_mistake_of_ours_concerns_one_event(
         broken.setattr(runner.shard, "replay", fail)
         with pytest.raises(ValueError, match="a mistake"):
             runner.submit(commit(5), CLIENT)
-    assert runner._open == {}
+    assert runner.open == {}
     with monkeypatch.context() as broken:
         broken.setattr(runner.shard, "tick", fail)
         with pytest.raises(ValueError, match="a mistake"):
             runner.tick()
-    assert runner._timer is not None
+    assert runner.timer is not None
     assert runner.submit(commit(6), CLIENT).topics[0].partitions[0].error_code == 0
     runner.close()

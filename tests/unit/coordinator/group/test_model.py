@@ -347,7 +347,7 @@ class Groups(RuleBasedStateMachine):
             )
             for group_id, group in shard.state.groups.items()
         }
-        return groups, dict(shard.state.timers._deadlines), len(self.desk.log)
+        return groups, dict(shard.state.timers.deadlines), len(self.desk.log)
 
     # -- what must be true --------------------------------------------------------------------------
 

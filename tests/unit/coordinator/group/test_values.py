@@ -111,7 +111,7 @@ def test_a_member_that_sends_heartbeats_fills_no_heap() -> None:
     timers = CoordinatorTimer()
     for now_ms in range(1000):
         timers.set(key(1), now_ms + 10_000)
-    assert len(timers._heap) == 1
+    assert len(timers.heap) == 1
     assert timers.next_due_ms() == 10_999
 
 
