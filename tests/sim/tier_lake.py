@@ -335,7 +335,12 @@ class TableWatch:
     def spent(self, topic: str, partition: int) -> list[str]:
         """The files that lie wholly below the log start and are still there."""
         table, start = self.tables.get(topic, _Table()), self.start(topic, partition)
-        return [
+        absent = [
+            path
+            for path, (index, _, last) in table.absent.items()
+            if index == partition and last < start
+        ]
+        return absent + [
             path
             for path, held in table.files.items()
             if held and all(index == partition and offset < start for index, offset in held)
