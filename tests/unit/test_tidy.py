@@ -231,6 +231,58 @@ def test_files_are_nouns() -> None:
     ]
 
 
+# Each may lose some, and none may get more.
+LONG_CONSTRUCTORS = {"LogManager": 16, "ReplicaManager": 9, "ReplicaStateApplier": 9, "Worker": 9}
+
+
+def test_a_constructor_takes_eight_things_at_most() -> None:
+    def long(path: Path) -> list[str]:
+        return [
+            node.name
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.ClassDef)
+            for each in node.body
+            if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+            if len(each.args.args) + len(each.args.kwonlyargs) - 1
+            > LONG_CONSTRUCTORS.get(node.name, 8)
+        ]
+
+    assert not offenders(long, SOURCES)
+
+
+PRIVATE_ACCESSES_MAX = 145
+
+
+def test_tests_look_at_what_is_public() -> None:
+    """But for those that change the code itself, to see whether the simulation notices."""
+    private = set(re.findall(r"(?:self\.|def )(_[a-z]\w*)", "".join(map(text_of, SOURCES))))
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.attr}"
+        for path in TESTS
+        if not path.stem.endswith("mutations")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and node.attr in private
+        if ast.unparse(node.value) not in ("self", "cls", "super()")
+    ]
+    assert len(found) <= PRIVATE_ACCESSES_MAX, found
+
+
+def test_stores_of_tests_are_scripted() -> None:
+    """There is one in memory and one in a folder (tests/fakes/store.py); those of the simulation have its time."""
+    own = {"tests/fakes/store.py", "tests/unit/delta/test_faults.py"}
+
+    def stores(path: Path) -> list[int]:
+        return [
+            node.lineno
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.FunctionDef) and node.name == "put_if_absent"
+        ]
+
+    assert not offenders(
+        stores, (p for p in TESTS if name_of(p) not in own and "sim" not in p.parts)
+    )
+
+
 def test_no_test_imports_another() -> None:
     """What several tests use is a module of its own."""
     for path in TESTS:
