@@ -32,7 +32,7 @@ SWEEP_POINTS = (
     "after_delete_finished",
 )
 TOPIC_POINTS = ("after_topic_delete_started", "after_topic_retired", "after_topic_deleted")
-LAYOUT_POINTS = ("after_layout_files", "before_layout_commit", "after_layout_commit")
+OPTIMIZE_POINTS = ("after_optimize_files", "before_optimize_commit", "after_optimize_commit")
 REPAIR_POINTS = ("after_repair_file", "after_repair_commit", "after_repair_residue")
 EVENTS_POINTS = ("after_events_file", "after_events_commit")
 WORKER_POINTS = (
@@ -40,7 +40,7 @@ WORKER_POINTS = (
     + UPKEEP_POINTS
     + SWEEP_POINTS
     + TOPIC_POINTS
-    + LAYOUT_POINTS
+    + OPTIMIZE_POINTS
     + REPAIR_POINTS
     + EVENTS_POINTS
 )

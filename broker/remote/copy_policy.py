@@ -183,7 +183,7 @@ class Pace:
     """Whether copies keep up with the segments that are closed meanwhile.
 
     They fall behind once a copy leaves more uncopied than the first one that left anything, until one leaves nothing.
-    After a burst, or with a backlog from before, each copy leaves less than the last, even while segments are closed.
+    After a burst, or with a backlog from before, each copy leaves less than the last, even while segments roll.
     """
 
     __slots__ = ("_first_bytes", "_is_behind")

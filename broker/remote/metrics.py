@@ -33,10 +33,10 @@ class TierCounters:
     delete_errors: int = 0
     build_requests: int = 0
     build_errors: int = 0
-    layout_requests: int = 0
-    layout_files: int = 0
-    layout_bytes: int = 0
-    layout_errors: int = 0
+    optimize_requests: int = 0
+    optimize_files: int = 0
+    optimize_bytes: int = 0
+    optimize_errors: int = 0
 
 
 _METRICS = {
@@ -82,25 +82,25 @@ _METRICS = {
         "Requests of replicas for leader epochs and producer state that failed.",
         "topic",
     ),
-    "layout_requests": meter(
+    "optimize_requests": meter(
         f"{_TOPICS}RemoteLayoutRequestsPerSec",
         "Rewrites of table files (merged, sorted, or without expired rows).",
         "topic",
         ours=True,
     ),
-    "layout_files": meter(
+    "optimize_files": meter(
         f"{_TOPICS}RemoteLayoutFilesPerSec",
         "Table files that were replaced by rewrites.",
         "topic",
         ours=True,
     ),
-    "layout_bytes": meter(
+    "optimize_bytes": meter(
         f"{_TOPICS}RemoteLayoutBytesPerSec",
         "Bytes of the table files that were replaced by rewrites.",
         "topic",
         ours=True,
     ),
-    "layout_errors": meter(
+    "optimize_errors": meter(
         f"{_TOPICS}RemoteLayoutErrorsPerSec",
         "Rewrites of table files that failed.",
         "topic",
@@ -113,7 +113,7 @@ LAG_BYTES = gauge(
     f"{_TOPICS}RemoteCopyLagBytes", "Bytes of rolled segments that are not in the lake.", "topic"
 )
 LAG_SEGMENTS = gauge(
-    f"{_TOPICS}RemoteCopyLagSegments", "Closed segments that are not in the lake.", "topic"
+    f"{_TOPICS}RemoteCopyLagSegments", "Rolled segments that are not in the lake.", "topic"
 )
 COPIES_PAUSED = gauge(
     f"{_TOPICS}RemoteCopyPausedPartitions",
@@ -346,13 +346,13 @@ class TierMetrics:
     def laid_out(self, topic: str, requests: int, files: int, size_bytes: int) -> None:
         """Files were replaced by others with the same rows."""
         counters = self.topics.of(topic)
-        counters.layout_requests += requests
-        counters.layout_files += files
-        counters.layout_bytes += size_bytes
+        counters.optimize_requests += requests
+        counters.optimize_files += files
+        counters.optimize_bytes += size_bytes
 
     def layout_failed(self, topic: str) -> None:
         """Files could not be replaced."""
-        self.topics.of(topic).layout_errors += 1
+        self.topics.of(topic).optimize_errors += 1
 
     def _of(self, topic: str | None) -> TierCounters:
         return self.topics.of_none if topic is None else self.topics.of(topic)

@@ -79,14 +79,14 @@ class PartitionIntent:
     """Where the log begins from now on; -1 where it stays."""
     adds: tuple[Action, ...] = ()
     removes: tuple[Action, ...] = ()
-    is_new_layout: bool = False
+    is_rewrite: bool = False
     """Whether what is added holds rows of what is removed, and no others."""
     segments: tuple[Mapping[str, Any], ...] = ()
     """What the commit says of the segments that it adds, to find them after a crash."""
 
     def __post_init__(self) -> None:
-        assert not (self.adds and self.removes) or self.is_new_layout, "adds only, or removes only"
-        assert not self.is_new_layout or not any(e["add"]["dataChange"] for e in self.adds), (
+        assert not (self.adds and self.removes) or self.is_rewrite, "adds only, or removes only"
+        assert not self.is_rewrite or not any(e["add"]["dataChange"] for e in self.adds), (
             "no new rows"
         )
         assert (self.start_offset < 0) == (self.end_offset < 0), "a range has two ends"
@@ -162,7 +162,7 @@ class TopicChange:
         """As of the newest version that was looked at."""
         # delta-rs overlooks removals that change no data: with its OPTIMIZE of the same files each row would be there
         # twice. New metadata end any commit that was decided before.
-        self._says_metadata = any(part.is_new_layout for part in intent.partitions)
+        self._says_metadata = any(part.is_rewrite for part in intent.partitions)
         self._admit(view)
 
     @property

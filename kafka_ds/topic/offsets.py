@@ -1,7 +1,7 @@
-"""Shell: `__offsets`: where partitions and groups are, as each broker noted it last, as a Delta table.
+"""Shell: `__offsets`: where partitions and groups are, as each broker published it last, as a Delta table.
 
-Rules of this file: a broker's rows are one file, in a Delta partition of its own, and a note replaces all of them in
-one commit; the past is in older versions. Readers decide between two brokers by the leader epoch: `present`. A note
+Rules of this file: a broker's rows are one file, in a Delta partition of its own, and publishing replaces all of them
+in one commit; the past is in older versions. Readers decide between two brokers by the leader epoch: `present`. It
 removes its broker's rows of a partition of `__consumer_offsets` only when it covers that again, or when a broker of a
 higher leader epoch has. If others changed the same rows meanwhile, it is made afresh.
 """
@@ -32,7 +32,7 @@ from kafka_ds.topic.schemas import (
 )
 
 OFFSETS_KIND = "offsets"
-OPERATION = "NOTE OFFSETS"
+OPERATION = "PUBLISH OFFSETS"
 PARTITION_KIND = "partition"
 # Whose partitions' leaders are the coordinators of groups.
 COORDINATING_TOPIC = "__consumer_offsets"
@@ -53,14 +53,14 @@ class OffsetsTable:
         self.log = DeltaLog(store, OFFSETS, clock=clock)
         self._table = DeltaTable(self.log)
         self._snapshot = TableSnapshot(self.log)
-        self._noted: frozenset[int] | None = None
-        """The coordinators in the last note from here."""
+        self._published: frozenset[int] | None = None
+        """The coordinators whose rows were published last from here."""
 
     def replace(self, broker_id: int, rows: Sequence[Row]) -> int:
         """Let these be the broker's rows; the version of the commit.
 
         Of a partition of `__consumer_offsets` without a row among them (its log is being read, or another broker leads
-        it that has noted nothing yet) its rows of before stay, until one of a higher leader epoch has noted it.
+        it that has published nothing yet) its rows of before stay, until one of a higher leader epoch publishes it.
 
         Raises ForeignTable, CommitError, Conflict, OSError.
         """
@@ -77,14 +77,14 @@ class OffsetsTable:
                 )
             except Conflict:
                 continue
-            self._noted = _coordinators_in(written)
+            self._published = _coordinators_in(written)
             return version
         raise Conflict(f"{OFFSETS}: others write the rows of broker {broker_id} all the time")
 
     def _kept(self, broker_id: int, mine: Sequence[str], said: frozenset[int]) -> list[Row]:
-        """What the broker noted of other coordinators, as long as nobody else speaks for them."""
-        # Mostly it is known that there are none. Another engine that writes our file anew does not change its rows.
-        if self._noted is not None and self._noted <= said:
+        """What the broker published of other coordinators, as long as no other broker has published them since."""
+        # Mostly it is known that there are none. Another engine that rewrites the file does not change its rows.
+        if self._published is not None and self._published <= said:
             return []
         before = self._rows_of(mine, broker_id)
         alone = {
@@ -185,7 +185,7 @@ def present(rows: Iterable[Row]) -> list[Row]:
     """Of what brokers say of the same thing, what the newest leader says.
 
     A coordinator is the leader of its partition of `__consumer_offsets`: who leads that by now is the only one to say
-    which groups there are. (A broker notes its partitions and its groups together.)
+    which groups there are. (A broker publishes its partitions and its groups together.)
     """
     listed = list(rows)
     newest: dict[tuple[str, int], Row] = {}
@@ -223,7 +223,7 @@ def _coordinators_in(rows: Iterable[Row]) -> frozenset[int]:
 
 
 def _supersedes(row: Row, known: Row) -> bool:
-    """Whether another broker's row of the same partition is of a later leader, or of a topic that was made anew."""
+    """Whether another broker's row of the same partition is of a later leader, or of a topic that was created again."""
     if row["topic_id"] != known["topic_id"]:
         return bool(row["event_time"] > known["event_time"])
     return bool(row["leader_epoch"] > known["leader_epoch"])

@@ -22,7 +22,7 @@ from kafka_ds.delta.store.uri import open_store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent, TopicChange, fields_of
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile, facts_of
-from kafka_ds.topic.files.rewrite import write_anew
+from kafka_ds.topic.files.rewrite import rewrite_files
 from kafka_ds.topic.missing import MissingFile
 from kafka_ds.topic.names import missing_mark, missing_range
 from kafka_ds.topic.snapshot import TopicSnapshot
@@ -122,7 +122,7 @@ class _Work:
             if entry.min_offset >= span.start_offset and entry.vector is None:
                 found = facts_of(self._reader, entry)
             else:
-                relaid = write_anew(
+                rewritten = rewrite_files(
                     store,
                     self._reader,
                     self._table.folder,
@@ -132,9 +132,9 @@ class _Work:
                     file_bytes=None,
                     columns=fields_of(self._snapshot.metadata),
                 )
-                if not relaid.files:
+                if not rewritten.files:
                     return ()
-                (found,) = relaid.files
+                (found,) = rewritten.files
                 self._written.append(found.path)
         except UnreadableFile as error:
             log.error("%s: offsets %d to %d: %s", self._table.folder, *_span(missing), error)

@@ -9,7 +9,7 @@ from broker.crash_points import (
     BROKER_POINTS,
     COPY_POINTS,
     EVENTS_POINTS,
-    LAYOUT_POINTS,
+    OPTIMIZE_POINTS,
     UPKEEP_POINTS,
 )
 from tests.integration.crash_runs import crash_environment, crashed
@@ -88,7 +88,7 @@ def test_the_worker_dies_at_every_step_of_a_copy(tmp_path: Path) -> None:
 
 
 def test_the_worker_dies_at_every_step_of_upkeep(tmp_path: Path) -> None:
-    points = UPKEEP_POINTS + LAYOUT_POINTS + EVENTS_POINTS
+    points = UPKEEP_POINTS + OPTIMIZE_POINTS + EVENTS_POINTS
     settings = {
         "lake.checkpoint.interval": 3,
         "lake.maintenance.interval.ms": 300,

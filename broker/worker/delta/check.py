@@ -329,7 +329,7 @@ class StoreCheck:
         part = PartitionIntent(
             partition=partition,
             leader_epoch=leader_epoch,
-            is_new_layout=bool(gap.files),
+            is_rewrite=bool(gap.files),
             adds=(add,),
             removes=removes,
             segments=() if gap.segment is None else (described(gap.segment),),

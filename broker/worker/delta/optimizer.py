@@ -30,9 +30,9 @@ from kafka_ds.delta.log import LogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
-from kafka_ds.topic.files.optimize import LayoutRules, OptimizeReason, OptimizeTask, next_task
+from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile
-from kafka_ds.topic.files.rewrite import Relaid, UnfitFile, is_well_laid, write_anew
+from kafka_ds.topic.files.rewrite import RewrittenFiles, UnfitFile, is_optimized, rewrite_files
 from kafka_ds.topic.index import FileEntry
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class TableOptimizer:
         self._store = store
         self._tables = tables
         self._reader = FileReader(store, footers_max=FOOTERS_MAX)
-        self._rules = LayoutRules(
+        self._rules = OptimizeRules(
             file_bytes=settings.lake_maintenance_file_bytes,
             files_min=settings.lake_maintenance_min_files,
             expired_ratio=min(1.0, settings.lake_maintenance_expired_ratio),
@@ -81,7 +81,7 @@ class TableOptimizer:
         self._level = settings.lake_maintenance_compression_level
         self._crash_points = crash_points
         self._clock = clock
-        self._well_laid: set[str] = set()
+        self._optimized: set[str] = set()
         """Others' files that were looked into."""
         self.passed_over: set[str] = set()
         """Files that cannot be read or written anew; each is told of once, unless there are very many."""
@@ -143,7 +143,7 @@ class TableOptimizer:
             for each in state.files
         )
 
-    def _task(self, state: _State | None, rules: LayoutRules) -> OptimizeTask | None:
+    def _task(self, state: _State | None, rules: OptimizeRules) -> OptimizeTask | None:
         """What to do next, as far as the files can be read."""
         while state is not None:
             # A file that cannot be read is passed over: the next look goes further.
@@ -152,23 +152,23 @@ class TableOptimizer:
                     state.files,
                     log_start_offset=state.log_start,
                     rules=rules,
-                    is_well_laid=self._is_well_laid,
+                    is_optimized=self._is_optimized,
                     passed_over=self.passed_over,
                 )
         return None
 
-    def _is_well_laid(self, entry: FileEntry) -> bool:
-        if entry.path in self._well_laid:
+    def _is_optimized(self, entry: FileEntry) -> bool:
+        if entry.path in self._optimized:
             return True
         try:
-            found = is_well_laid(self._reader, entry)
+            found = is_optimized(self._reader, entry)
         except UnreadableFile as error:
             self._pass_over([entry], error)
             raise
         if found:
-            if len(self._well_laid) >= FILES_KNOWN_MAX:
-                self._well_laid.clear()
-            self._well_laid.add(entry.path)
+            if len(self._optimized) >= FILES_KNOWN_MAX:
+                self._optimized.clear()
+            self._optimized.add(entry.path)
         return found
 
     def _pass_over(self, files: Sequence[FileEntry], error: Exception) -> None:
@@ -208,23 +208,25 @@ class TableOptimizer:
         begun_ms = shared.table.begin_ms()
         attempt = uuid_text(new_uuid())
         try:
-            relaid = self._write(shared, task, state, attempt)
+            rewritten = self._write(shared, task, state, attempt)
         except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
             named = [each for each in task.files if str(error).startswith(each.path)]
             self._pass_over(named or task.files, error)
             return
-        self._crash_points.at("after_layout_files")
+        self._crash_points.at("after_optimize_files")
         if not goes_on():
             self._discard(shared, task, attempt)
             return
-        self._replace(shared, topic_id, leader_epoch, task, relaid, begun_ms, state, attempt, done)
+        self._replace(
+            shared, topic_id, leader_epoch, task, rewritten, begun_ms, state, attempt, done
+        )
 
     def _write(
         self, shared: SharedTable, task: OptimizeTask, state: _State, attempt: str
-    ) -> Relaid:
+    ) -> RewrittenFiles:
         """New files with the rows of the old ones. Raises UnfitFile, UnreadableFile, ArrowException, OSError."""
         try:
-            return write_anew(
+            return rewrite_files(
                 self._store,
                 self._reader,
                 shared.folder,
@@ -246,15 +248,17 @@ class TableOptimizer:
         topic_id: bytes,
         leader_epoch: int,
         task: OptimizeTask,
-        relaid: Relaid,
+        rewritten: RewrittenFiles,
         begun_ms: int,
         state: _State,
         attempt: str,
         done: Optimized,
     ) -> None:
         """Commit: replace the old files by the new ones, or do nothing."""
-        intent = self._intent(shared.folder, topic_id, leader_epoch, task, relaid, state.log_start)
-        self._crash_points.at("before_layout_commit")
+        intent = self._intent(
+            shared.folder, topic_id, leader_epoch, task, rewritten, state.log_start
+        )
+        self._crash_points.at("before_optimize_commit")
         try:
             with shared.lock:
                 shared.commit(intent, begun_ms=begun_ms)
@@ -266,27 +270,29 @@ class TableOptimizer:
             log.info("%s: OPTIMIZE abandoned: %s", shared.folder, conflict)
             done.lost += 1
             return
-        self._crash_points.at("after_layout_commit")
+        self._crash_points.at("after_optimize_commit")
         for _ in range(TRIES_MAX):
-            if not (lost := self._lost(relaid)):
+            if not (lost := self._lost(rewritten)):
                 break
-            relaid = self._write_again(shared, topic_id, leader_epoch, task, relaid, state, lost)
+            rewritten = self._write_again(
+                shared, topic_id, leader_epoch, task, rewritten, state, lost
+            )
         else:
             raise StorageError(f"{shared.folder}: files are deleted as soon as they are written")
         done.files_before += len(task.files)
-        done.files_after += len(relaid.files)
+        done.files_after += len(rewritten.files)
         done.bytes_before += task.size_bytes
-        done.bytes_after += sum(each.size for each in relaid.files)
-        done.rows += relaid.rows
-        done.expired_rows += relaid.expired_rows
-        if relaid.expired_rows:
+        done.bytes_after += sum(each.size for each in rewritten.files)
+        done.rows += rewritten.rows
+        done.expired_rows += rewritten.expired_rows
+        if rewritten.expired_rows:
             done.boundary_bytes += task.size_bytes
         reason = task.reason.value
         done.reasons[reason] = done.reasons.get(reason, 0) + 1
 
-    def _lost(self, relaid: Relaid) -> list[str]:
+    def _lost(self, rewritten: RewrittenFiles) -> list[str]:
         """What the store does not have of new files: somebody may have deleted them while no version named them."""
-        return [each.path for each in relaid.files if self._store.size(each.path) != each.size]
+        return [each.path for each in rewritten.files if self._store.size(each.path) != each.size]
 
     def _write_again(
         self,
@@ -294,10 +300,10 @@ class TableOptimizer:
         topic_id: bytes,
         leader_epoch: int,
         task: OptimizeTask,
-        relaid: Relaid,
+        rewritten: RewrittenFiles,
         state: _State,
         lost: Sequence[str],
-    ) -> Relaid:
+    ) -> RewrittenFiles:
         """Replace new files that are lost by others of the same rows, as long as the old files are there."""
         begun_ms, attempt = shared.table.begin_ms(), uuid_text(new_uuid())
         try:
@@ -307,11 +313,11 @@ class TableOptimizer:
             log.error("%s", text)
             raise StorageError(text) from error
         now_ms, partition = self._clock.wall_ms(), task.files[0].partition
-        before = [_add(shared.folder, partition, each, now_ms)["add"] for each in relaid.files]
+        before = [_add(shared.folder, partition, each, now_ms)["add"] for each in rewritten.files]
         part = PartitionIntent(
             partition=partition,
             leader_epoch=leader_epoch,
-            is_new_layout=True,
+            is_rewrite=True,
             adds=tuple(_add(shared.folder, partition, each, now_ms) for each in again.files),
             removes=tuple(
                 remove_action(
@@ -341,15 +347,15 @@ class TableOptimizer:
         topic_id: bytes,
         leader_epoch: int,
         task: OptimizeTask,
-        relaid: Relaid,
+        rewritten: RewrittenFiles,
         log_start: int,
     ) -> Intent:
         now_ms, partition = self._clock.wall_ms(), task.files[0].partition
         part = PartitionIntent(
             partition=partition,
             leader_epoch=leader_epoch,
-            is_new_layout=True,
-            adds=tuple(_add(folder, partition, each, now_ms) for each in relaid.files),
+            is_rewrite=True,
+            adds=tuple(_add(folder, partition, each, now_ms) for each in rewritten.files),
             removes=tuple(
                 remove_action(
                     path=each.action_path,

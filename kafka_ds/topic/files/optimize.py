@@ -28,7 +28,7 @@ class OptimizeReason(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutRules:
+class OptimizeRules:
     """What a good layout is."""
 
     file_bytes: int
@@ -58,8 +58,8 @@ def next_task(
     files: Sequence[FileEntry],
     *,
     log_start_offset: int,
-    rules: LayoutRules,
-    is_well_laid: Callable[[FileEntry], bool],
+    rules: OptimizeRules,
+    is_optimized: Callable[[FileEntry], bool],
     passed_over: Container[str] = (),
 ) -> OptimizeTask | None:
     """What to write anew next of a partition's files, given by first offset; None where all is well.
@@ -71,7 +71,7 @@ def next_task(
         if max(each.max_offset for each in cluster) < log_start_offset:
             continue
         is_left = any(each.path in passed_over for each in cluster)
-        task = _of_cluster(cluster, log_start_offset, rules, is_well_laid) if not is_left else None
+        task = _of_cluster(cluster, log_start_offset, rules, is_optimized) if not is_left else None
         if task is not None:
             return task
         is_small = len(cluster) == 1 and not is_left and _is_small(cluster[0], rules)
@@ -97,18 +97,18 @@ def _of_light(run: Sequence[FileEntry]) -> OptimizeTask | None:
     )
 
 
-def _is_small(entry: FileEntry, rules: LayoutRules) -> bool:
+def _is_small(entry: FileEntry, rules: OptimizeRules) -> bool:
     return entry.size < rules.file_bytes // SMALL_PART or is_light_file(entry.path)
 
 
 def _of_cluster(
     cluster: Sequence[FileEntry],
     log_start_offset: int,
-    rules: LayoutRules,
-    is_well_laid: Callable[[FileEntry], bool],
+    rules: OptimizeRules,
+    is_optimized: Callable[[FileEntry], bool],
 ) -> OptimizeTask | None:
     """What is wrong with files that overlap, or with one that overlaps none."""
-    bad = [each for each in cluster if not is_well_laid(each)]
+    bad = [each for each in cluster if not is_optimized(each)]
     if len(cluster) > 1:
         whole = sum(each.size for each in cluster)
         if bad and whole > rules.file_bytes:

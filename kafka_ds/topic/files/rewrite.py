@@ -42,7 +42,7 @@ class UnfitFile(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relaid:
+class RewrittenFiles:
     """Files that hold the rows of others."""
 
     files: tuple[WrittenFile, ...]
@@ -50,7 +50,7 @@ class Relaid:
     expired_rows: int
 
 
-def is_well_laid(reader: FileReader, entry: FileEntry) -> bool:
+def is_optimized(reader: FileReader, entry: FileEntry) -> bool:
     """Whether a file is in offset order, in small row groups, with statistics. Raises UnreadableFile."""
     if is_data_file(entry.path):
         return True
@@ -88,7 +88,7 @@ def _offsets(
         raise UnreadableFile(f"{path}: {error}") from error
 
 
-def write_anew(
+def rewrite_files(
     store: Store,
     reader: FileReader,
     table: str,
@@ -99,7 +99,7 @@ def write_anew(
     file_bytes: int | None,
     columns: Iterable[str] = (),
     level: int = COMPRESSION_LEVEL,
-) -> Relaid:
+) -> RewrittenFiles:
     """Write the rows of files of one partition, from the log start on, to new files of that attempt.
 
     `file_bytes` is about how much a new file holds in the store, None: one file holds all. `columns` are those of the
@@ -124,7 +124,7 @@ def write_anew(
     found = sum(each.rows for each in written)
     if found != kept:
         raise UnfitFile(f"{found} rows were found where {kept} were to be kept")
-    return Relaid(files=tuple(written), rows=found, expired_rows=expired)
+    return RewrittenFiles(files=tuple(written), rows=found, expired_rows=expired)
 
 
 def _schema(reader: FileReader, files: Sequence[FileEntry], columns: Iterable[str]) -> pa.Schema:

@@ -103,7 +103,7 @@ async def test_what_was_copied_is_looked_at_once() -> None:
     desk = Desk()
     assert await desk.rounds(3) == [(Optimize, 0)]
     counters = desk.metrics.topics.of("orders")
-    assert (counters.layout_requests, counters.layout_files, counters.layout_bytes) == (
+    assert (counters.optimize_requests, counters.optimize_files, counters.optimize_bytes) == (
         1,
         4,
         400,
@@ -125,7 +125,7 @@ async def test_it_goes_on_while_there_is_more_and_waits_after_a_failure() -> Non
     desk.led[TOPIC_ID, 0].state.learnt(199, 0)
     desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
     assert await desk.rounds(3) == [(Optimize, 0)]
-    assert desk.metrics.topics.of("orders").layout_errors == 1
+    assert desk.metrics.topics.of("orders").optimize_errors == 1
     desk.clock.ms = 1_000
     assert await desk.rounds() == [(Optimize, 0)]
 

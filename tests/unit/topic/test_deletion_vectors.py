@@ -24,7 +24,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
-from kafka_ds.topic.files.rewrite import write_anew
+from kafka_ds.topic.files.rewrite import rewrite_files
 from kafka_ds.topic.recovery import add_back
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
@@ -185,7 +185,7 @@ def test_files_are_rewritten_without_what_is_deleted(table):
     snapshot = table.read()
     files = snapshot.find(0, 0, 39)
     reader = FileReader(table.log.store)
-    made = write_anew(
+    made = rewrite_files(
         table.log.store,
         reader,
         table.folder,

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from kafka_ds.topic.files.optimize import LayoutRules, OptimizeReason, OptimizeTask, next_task
+from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.names import data_file
 
-RULES = LayoutRules(file_bytes=800, files_min=4, expired_ratio=0.5)
+RULES = OptimizeRules(file_bytes=800, files_min=4, expired_ratio=0.5)
 
 
 def file(start: int, end: int, size: int = 10, name: str = "") -> FileEntry:
@@ -39,7 +39,7 @@ def task(
         sorted(files, key=lambda each: (each.min_offset, each.max_offset)),
         log_start_offset=start,
         rules=RULES,
-        is_well_laid=lambda each: each.path not in bad,
+        is_optimized=lambda each: each.path not in bad,
         passed_over=left,
     )
 

@@ -11,7 +11,7 @@ import pytest
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Store
 from kafka_ds.topic.files.parquet import FileReader
-from kafka_ds.topic.files.rewrite import write_anew
+from kafka_ds.topic.files.rewrite import rewrite_files
 from kafka_ds.topic.index import FileEntry
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from tests.fakes.lake_rows import batch_of
@@ -43,7 +43,7 @@ def test_old_timestamps_in_a_column_of_others(kind: str, tmp_path: Path) -> None
                 max_offset=offset,
             )
         )
-    relaid = write_anew(
+    rewritten = rewrite_files(
         store,
         FileReader(store),
         "t",
@@ -53,7 +53,7 @@ def test_old_timestamps_in_a_column_of_others(kind: str, tmp_path: Path) -> None
         file_bytes=None,
         columns=["added"],
     )
-    (made,) = relaid.files
+    (made,) = rewritten.files
     found = pq.read_table(pa.BufferReader(store.read(made.path)))
     microseconds = [time_ms * 1000] * 2
     assert found.column("added").cast(pa.timestamp("us")).cast(pa.int64()).to_pylist() == (

@@ -13,7 +13,7 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field, PrimitiveType
 
-from broker.crash_points import LAYOUT_POINTS
+from broker.crash_points import OPTIMIZE_POINTS
 from broker.ipc.codec import decode, encode
 from broker.worker.delta import optimizer
 from broker.worker.delta.optimizer import OPERATION
@@ -25,7 +25,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.files import rewrite as relaying
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
-from kafka_ds.topic.files.rewrite import is_well_laid
+from kafka_ds.topic.files.rewrite import is_optimized
 from kafka_ds.topic.names import is_light_file
 from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.integration.filled_lake import fill, optimize, storage_of
@@ -94,7 +94,7 @@ def lie_well(lake: Lake) -> bool:
     found = snapshot(lake)
     reader = FileReader(found.log.store)
     files = found.index.files(0)
-    return all(is_well_laid(reader, each) for each in files) and all(
+    return all(is_optimized(reader, each) for each in files) and all(
         one.max_offset < other.min_offset for one, other in zip(files, files[1:], strict=False)
     )
 
@@ -167,14 +167,14 @@ def test_the_commit_is_no_change_of_data(lake: Lake) -> None:
     assert offsets(lake, version) == offsets(lake) == list(range(END))
 
 
-@pytest.mark.parametrize("point", LAYOUT_POINTS)
+@pytest.mark.parametrize("point", OPTIMIZE_POINTS)
 def test_killed_between_two_steps_each_record_is_there_once(lake: Lake, point: str) -> None:
     with pytest.raises(Crash):
         optimize(storage_of(lake, point))
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
     done = optimize(storage_of(lake))
-    assert done.files_after == (0 if point == "after_layout_commit" else 1)
+    assert done.files_after == (0 if point == "after_optimize_commit" else 1)
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
 
@@ -293,7 +293,7 @@ def test_an_offset_that_is_there_twice_is_left_to_its_owner(
     storage = storage_of(lake)
     before = snapshot(lake).version
     assert optimize(storage).files_before == 0
-    assert "stay as they lie: an offset of" in caplog.text
+    assert "which cannot be rewritten: an offset of" in caplog.text
     assert optimize(storage).files_before == 0 and snapshot(lake).version == before
     assert not list((lake.root / "lake" / "topics" / TOPIC / "partition=0").glob("*.tmp"))
     monkeypatch.setattr(optimizer, "FILES_KNOWN_MAX", 2)
@@ -305,15 +305,15 @@ def test_an_offset_that_is_there_twice_is_left_to_its_owner(
 def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their commit was first: ours is given up, and what they erased does not come again."""
     storage = storage_of(lake)
-    write_anew = relaying.write_anew
+    rewrite_files = relaying.rewrite_files
 
-    def erase_first(*arguments: Any, **more: Any) -> relaying.Relaid:
-        made = write_anew(*arguments, **more)
+    def erase_first(*arguments: Any, **more: Any) -> relaying.RewrittenFiles:
+        made = rewrite_files(*arguments, **more)
         if len(snapshot(lake).files) == RANGES and 41 in offsets(lake):
             table(lake).delete('"offset" = 41')
         return made
 
-    monkeypatch.setattr("broker.worker.delta.optimizer.write_anew", erase_first)
+    monkeypatch.setattr("broker.worker.delta.optimizer.rewrite_files", erase_first)
     done = optimize(storage)
     expected = [each for each in range(END) if each != 41]
     assert (done.lost, done.files_after) == (1, 1)
@@ -358,7 +358,7 @@ def test_a_damaged_file_of_others_is_named(lake: Lake) -> None:
     data[4:200] = bytes(196)
     path.write_bytes(data)
     with pytest.raises(UnreadableFile, match=path.name):
-        is_well_laid(FileReader(open_store(str(lake.root / "lake"))), entry)
+        is_optimized(FileReader(open_store(str(lake.root / "lake"))), entry)
 
 
 def damage(path: Path) -> None:
@@ -385,7 +385,7 @@ def test_one_damaged_file_keeps_no_other_as_it_lies(
     assert {theirs.path, ours.path} <= {*left}
     assert len(left) == 4, "both, what lay between, what lies behind"
     assert optimize(storage).reasons == {}
-    said = [each.message for each in caplog.records if "stay as they lie" in each.message]
+    said = [each.message for each in caplog.records if "which cannot be rewritten" in each.message]
     assert [sum(path in each for each in said) for path in (theirs.path, ours.path)] == [1, 1]
     folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
     assert len(list(folder.glob("0*.parquet"))) == 2 * RANGES + 1, "nothing of what was given up"
