@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
+_NO_RESCUE = "there is no other replica, nor a lake, to fetch them from"
+
 # How many partitions change before others get their turn in the event loop: what is open already is led or followed
 # in some 50 us, what has to be opened or made takes the disk's time, and counts as more.
 CHANGES_AT_ONCE = 64
@@ -244,29 +246,29 @@ class ReplicaStateApplier:
         """Whether a log that may be in the lake holds less than it is known to have held."""
         known_end = max(checkpoint, log.known_end_offset)
         is_shorter = log.log_end_offset < known_end
+        begins_anew = not existed and registration.leader_epoch > 0
+        if not (is_shorter or begins_anew):
+            return False
         has_lake = self._tier is not None and log.config.has_table
+        rescue = self._rescue(registration, has_lake)
         if is_shorter:
             _LOGGER.error(
                 "%s ends at offset %d, but had records up to offset %d: acknowledged records are no longer here; %s",
-                log.name, log.log_end_offset, known_end - 1, self._rescue(registration, has_lake),
+                log.name, log.log_end_offset, known_end - 1, rescue,
             )  # fmt: skip
-        if not has_lake:
-            return False
-        is_new = registration.leader_epoch == 0
-        lost = is_shorter or not (existed or is_new)
-        if lost and not is_shorter:
+        elif has_lake or rescue == _NO_RESCUE:
             # A new disk or a restore, which an operator means, or a replica that was added.
-            _LOGGER.info(
-                "%s begins empty here, though it was led before: the lake is asked before it leads",
-                log.name,
+            level = logging.INFO if has_lake else logging.WARNING
+            _LOGGER.log(
+                level, "%s begins empty here, though it was led before: %s", log.name, rescue
             )
-        return lost
+        return has_lake
 
     def _rescue(self, registration: PartitionRegistration, has_lake: bool) -> str:
         """Where a partition gets records again that its log has lost."""
         others = sorted(set(registration.replicas) - {self._node_id})
         if not others and not has_lake:
-            return "there is no other replica, nor a lake, to fetch them from"
+            return _NO_RESCUE
         who = f"what the other replicas ({', '.join(map(str, others))}) have is fetched again"
         lake = "the lake is asked before it leads, and serves what it has"
         return "; ".join([who] * bool(others) + [lake] * has_lake)

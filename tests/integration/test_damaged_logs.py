@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.log import names
 from broker.log.segment.scan import headers
 from kafka_ds.records.batch import BatchHeader
 from tests.integration.cluster_image import image_of
@@ -163,6 +165,49 @@ def test_with_a_lake_what_is_in_it_is_served_and_no_offset_is_used_twice(
         newest = int(segments_of(broker)[-1].stem)
         wait_until("new ones there", lambda: tiered_end(broker.lake, TOPIC, 0) >= newest - 1)
         assert_table_holds(broker.lake, TOPIC, again.acknowledged)
+    finally:
+        broker.stop()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_log_whose_topic_id_is_lost_is_served_as_the_topics_of_its_name(
+    tmp_path: Path, *, is_there: bool
+) -> None:
+    """A new one in its place would begin at offset 0, and use acknowledged offsets again."""
+    broker = broker_process(tmp_path).start()
+    create_topic(broker, TOPIC, remote_storage_enable="false")
+    sent = produce(broker.bootstrap)
+    broker.kill()
+    metadata = broker.data / f"{TOPIC}-0" / names.PARTITION_METADATA
+    whole = metadata.read_bytes()
+    metadata.write_bytes(whole[:20]) if is_there else metadata.unlink()
+    broker.start()
+    try:
+        found, failed = read(broker.bootstrap, len(sent))
+        assert failed is None
+        assert found == sent
+        (warning,) = said(broker, "WARNING", f"{TOPIC}-0 has lost its topic id")
+        assert "the topic of this name" in warning
+        assert metadata.read_bytes() == whole
+    finally:
+        broker.stop()
+
+
+def test_a_log_that_is_gone_is_said_where_nobody_else_has_it(tmp_path: Path) -> None:
+    """Also before a checkpoint told how far it reached."""
+    broker = broker_process(tmp_path).start()
+    create_topic(broker, TOPIC, remote_storage_enable="false")
+    produce(broker.bootstrap)
+    broker.kill()
+    shutil.rmtree(broker.data / f"{TOPIC}-0")
+    for checkpoint in broker.data.glob("*-checkpoint"):
+        checkpoint.unlink()
+    broker.start()
+    try:
+        (warning,) = said(
+            broker, "WARNING", f"{TOPIC}-0 begins empty here, though it was led before"
+        )
+        assert "there is no other replica, nor a lake" in warning
     finally:
         broker.stop()
 

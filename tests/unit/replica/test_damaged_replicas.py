@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 
 import pytest
 
-from broker.metadata.events import Event, TopicDeleted
+from broker.metadata.events import Event, TopicCreated, TopicDeleted
 from broker.metadata.image import MetadataPosition
 from tests.loops import in_loop
 from tests.unit.records.old_sets import message
@@ -24,6 +25,7 @@ from tests.unit.replica.replica_bench import (
 
 AWAY = changed(registered(OTHER, 1, replicas=(OTHER, THIRD)), 1)
 DELETED = TopicDeleted(topic="t", topic_id=ID)
+ANOTHER_ID = b"another topic id"
 
 
 async def with_a_damaged_log() -> Bench:
@@ -81,3 +83,24 @@ async def test_a_damaged_log_of_a_replica_stays_in_its_place() -> None:
     await bench.restart()
     assert bench.logs.is_offline("t", 1)
     assert "t-1" in bench.folders()
+
+
+@pytest.mark.parametrize("is_anew", [False, True])
+@in_loop
+async def test_a_log_without_its_topic_id_is_that_of_the_topic_unless_its_epochs_are_later(
+    *, is_anew: bool
+) -> None:
+    bench = Bench()
+    await bench.create(registered(ME, 3))
+    produce(bench.led(0))
+    bench.disk.unlink("/d/t-0/partition.metadata")
+    if is_anew:
+        made = TopicCreated(topic="t", topic_id=ANOTHER_ID)
+        partition = replace(changed(registered(ME), 0), topic_id=ANOTHER_ID)
+        for number, event in enumerate((DELETED, made, partition)):
+            bench.image.replay(event, MetadataPosition(99, number))
+    await bench.restart()
+    assert bench.led(0).log.topic_id == (ANOTHER_ID if is_anew else ID)
+    assert bench.led(0).log.log_end_offset == (0 if is_anew else 1)
+    assert any(name.endswith("-stray") for name in bench.folders()) == is_anew
+    assert "/d/t-0/partition.metadata" in bench.disk.paths()

@@ -302,7 +302,8 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
     said = {(each.levelname, each.getMessage()) for each in caplog.records}
     assert (
         "INFO",
-        "t-0 begins empty here, though it was led before: the lake is asked before it leads",
+        "t-0 begins empty here, though it was led before: what the other replicas (2, 3) have is fetched again; "
+        "the lake is asked before it leads, and serves what it has",
     ) in said
     assert not any(level == "ERROR" for level, _ in said), "a new disk is no error"
     give(bench.followed(0), 3, watermark=3)
