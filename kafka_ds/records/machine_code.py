@@ -1,5 +1,6 @@
 """Shell: `kafka_ds.records.validation_loop` as machine code, for a process without numba (which costs 100 MiB and 1 s).
 
+- In plain Python the loop takes 26 s of CPU a GB of 100-byte records instead of 0.2.
 - What numba makes of the loop is four KiB that call nothing and point nowhere. Another process makes it, compares it
   with the loop in Python and keeps it, for the plainest processor of its kind; the file's name says what it is made of.
 - A file is executed only if nobody else may write to it or its folder, and its checksum is right.
