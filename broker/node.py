@@ -441,9 +441,9 @@ class Node(Parts):
         if self.tier is not None:
             self.tier.cluster_events(version)
 
-    def _offsets_marked(self, index: int, producer_id: int, committed: bool) -> None:
+    def _offsets_marked(self, partition: int, producer_id: int, committed: bool) -> None:
         """A transaction has ended that committed offsets of groups."""
-        self.groups.end_transaction(index, producer_id, committed=committed)
+        self.groups.end_transaction(partition, producer_id, committed=committed)
 
     # -- where it is --------------------------------------------------------------------------------
 

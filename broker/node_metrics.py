@@ -177,12 +177,12 @@ def node_samples(node: Parts) -> Iterator[Sample]:
         yield metric, (), count(node.metadata)
     for metric, read in _OF_PARTITION.items():
         for partition in partitions:
-            yield metric, (partition.topic, str(partition.index)), read(partition)
+            yield metric, (partition.topic, str(partition.partition)), read(partition)
     followed = list(node.replica_manager.followed())
     replicas: list[HostedPartition | FollowedPartition] = [*partitions, *followed]
     for metric, read_log in _OF_LOG.items():
         for replica in replicas:
-            yield metric, (replica.topic, str(replica.index)), read_log(replica)
+            yield metric, (replica.topic, str(replica.partition)), read_log(replica)
     if node.replica_manager.fetchers is not None:
         yield from fetcher_samples(
             node.replica_manager.fetchers, followed, node.clock.monotonic_ms()

@@ -47,8 +47,8 @@ def moves_of(node: Parts) -> LogMoves:
         ),
         at_once=config.num_replica_alter_log_dirs_threads or len(config.log_dirs),
         backoff_ms=config.replica_fetch_backoff_ms,
-        is_told=lambda topic, index, directory: (
-            known_home(image, config.node_id, topic, index) == directory
+        is_told=lambda topic, partition, directory: (
+            known_home(image, config.node_id, topic, partition) == directory
         ),
         tell=node.member.directories.look_at,
         changed=node.controller.changed,
@@ -56,7 +56,7 @@ def moves_of(node: Parts) -> LogMoves:
     return LogMoves(node.log_manager, around)
 
 
-def known_home(image: MetadataImage, node_id: int, topic: str, index: int) -> bytes | None:
+def known_home(image: MetadataImage, node_id: int, topic: str, partition: int) -> bytes | None:
     """The directory in which the cluster takes this broker's replica to be."""
-    registration = image.partition(topic, index)
+    registration = image.partition(topic, partition)
     return None if registration is None else directory_of(registration, node_id)

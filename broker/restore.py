@@ -159,8 +159,8 @@ class Restoration:
     async def _lead(self, leaderless: Sequence[tuple[str, int]]) -> None:
         node = self._node
         topics: dict[str, list[int]] = {}
-        for topic, index in leaderless:
-            topics.setdefault(topic, []).append(index)
+        for topic, partition in leaderless:
+            topics.setdefault(topic, []).append(partition)
         log.warning("%d partitions have no leader: electing this broker", len(leaderless))
         request = ElectLeadersRequest(
             election_type=ElectionType.UNCLEAN,
@@ -179,9 +179,9 @@ class Restoration:
         """Partitions of this broker that have such a leader."""
         here = self._node.config.node_id
         return [
-            (topic.name, index)
+            (topic.name, partition)
             for topic in self._node.metadata.topics.values()
-            for index, state in topic.partitions.items()
+            for partition, state in topic.partitions.items()
             if here in state.replicas and is_meant(state.leader)
         ]
 
@@ -196,8 +196,8 @@ class Restoration:
             if partition.topic == TOPIC and partition.log.log_end_offset == 0:
                 found = restored_groups(
                     rows,
-                    partition.index,
-                    end_of=lambda topic, index: ends.get((topic, index)),
+                    partition.partition,
+                    end_of=lambda topic, partition: ends.get((topic, partition)),
                     now_ms=node.clock.now_ms(),
                 )
                 for batch in record_batches(found.records, node.clock.now_ms()):
@@ -212,19 +212,19 @@ class Restoration:
         ends: dict[tuple[str, int], int] = {}
         asked: list[tuple[str, bytes, int]] = []
         committed = {(r["topic"], r["partition"]) for r in rows if r["kind"] == "offset"}
-        for topic, index in sorted(committed):
-            registration = node.metadata.partition(topic, index)
-            led = node.replica_manager.find(topic, index)
+        for topic, partition in sorted(committed):
+            registration = node.metadata.partition(topic, partition)
+            led = node.replica_manager.find(topic, partition)
             if registration is None:
                 continue
             if led is not None:
-                ends[topic, index] = led.log.log_end_offset
+                ends[topic, partition] = led.log.log_end_offset
             elif self._lives(registration.leader):
-                ends[topic, index] = NO_BOUND
+                ends[topic, partition] = NO_BOUND
             else:
-                asked.append((topic, node.metadata.topics[topic].topic_id, index))
-        for (topic, _, index), end in zip(asked, await self._lake_ends(asked), strict=True):
-            ends[topic, index] = end + 1
+                asked.append((topic, node.metadata.topics[topic].topic_id, partition))
+        for (topic, _, partition), end in zip(asked, await self._lake_ends(asked), strict=True):
+            ends[topic, partition] = end + 1
         return ends
 
     def _lives(self, broker_id: int) -> bool:
@@ -263,17 +263,19 @@ class Restoration:
         noted = {
             (row["topic_id"], row["partition"]): row for row in rows if row["kind"] == "partition"
         }
-        for partition in sorted(self._node.replica_manager, key=lambda p: (p.topic, p.index)):
+        for partition in sorted(self._node.replica_manager, key=lambda p: (p.topic, p.partition)):
             if partition.topic in COMPACTED_TOPICS:
                 continue
-            self._say(_line(partition, noted.get((uuid_text(partition.topic_id), partition.index))))
+            self._say(
+                _line(partition, noted.get((uuid_text(partition.topic_id), partition.partition)))
+            )
         here = self._node.config.node_id
         for topic in self._node.metadata.topics.values():
-            for index, state in topic.partitions.items():
+            for number, state in topic.partitions.items():
                 if here not in state.replicas and state.leader == NO_LEADER:
                     brokers = ", ".join(map(str, state.replicas))
                     self._say(
-                        f"{topic.name}-{index}: not of this broker: restore brokers {brokers}"
+                        f"{topic.name}-{number}: not of this broker: restore brokers {brokers}"
                     )
 
     def _tell_groups(self, restored: Sequence[RestoredGroups]) -> None:
@@ -303,7 +305,7 @@ class Restoration:
 
 def _line(partition: HostedPartition, noted: Row | None) -> str:
     """What has come back of a partition, and what has not."""
-    log_, name = partition.log, f"{partition.topic}-{partition.index}"
+    log_, name = partition.log, f"{partition.topic}-{partition.partition}"
     start, end = log_.log_start_offset, log_.log_end_offset
     if not log_.config.remote_storage_enable:
         what = f"{name}: not tiered: starts empty at {end}"

@@ -215,8 +215,8 @@ class Draft:
         """All partitions of the cluster as they would be."""
         changed = self._partitions
         for topic in self.image.topics.values():
-            for index, registration in topic.partitions.items():
-                key = PartitionKey(topic.topic_id, index)
+            for partition, registration in topic.partitions.items():
+                key = PartitionKey(topic.topic_id, partition)
                 yield topic, key, changed.get(key, registration)
 
     def partition(self, key: PartitionKey) -> PartitionRegistration | None:

@@ -43,24 +43,27 @@ def elect_leaders(
 ) -> list[ElectionResult]:
     """Elect a leader of each of these partitions, None: of all that need one."""
     if partitions is not None:
-        return [_elect(draft, kind, topic, index) for topic, index in partitions]
+        return [_elect(draft, kind, topic, partition) for topic, partition in partitions]
     results = [
         _elect(draft, kind, topic.name, key.partition) for topic, key, _ in list(draft.partitions())
     ]
     return [each for each in results if each.error != ErrorCode.ELECTION_NOT_NEEDED]
 
 
-def _elect(draft: Draft, kind: ElectionType, name: str, index: int) -> ElectionResult:
+def _elect(draft: Draft, kind: ElectionType, name: str, partition: int) -> ElectionResult:
     topic = draft.image.topics.get(name)
-    key = PartitionKey(topic.topic_id, index) if topic else None
+    key = PartitionKey(topic.topic_id, partition) if topic else None
     registration = draft.partition(key) if key else None
     if key is None or registration is None:
-        what = f"No such partition as {name}-{index}" if topic else f"No such topic as {name}"
+        what = f"No such partition as {name}-{partition}" if topic else f"No such topic as {name}"
         return ElectionResult(
-            topic=name, partition=index, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=what
+            topic=name,
+            partition=partition,
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            message=what,
         )
     return ElectionResult(
-        topic=name, partition=index, error=_hold_election(draft, kind, key, registration)
+        topic=name, partition=partition, error=_hold_election(draft, kind, key, registration)
     )
 
 

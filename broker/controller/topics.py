@@ -196,8 +196,8 @@ class TopicCreation:
         assignment = [by_index[index] for index in range(len(by_index))]
         for replicas in assignment:
             self._check_replicas(replicas, len(assignment[0]))
-        for index, replicas in enumerate(assignment):
-            check_active(self._draft, index, replicas)
+        for partition, replicas in enumerate(assignment):
+            check_active(self._draft, partition, replicas)
         return assignment
 
     def _check_replicas(self, replicas: tuple[int, ...], factor: int) -> None:
@@ -226,12 +226,12 @@ class TopicCreation:
         configs: Mapping[str, str],
     ) -> list[Event]:
         events: list[Event] = [TopicCreated(topic=name, topic_id=topic_id)]
-        for index, replicas in enumerate(assignment):
+        for partition, replicas in enumerate(assignment):
             events.append(
                 PartitionChanged(
                     topic=name,
                     topic_id=topic_id,
-                    partition=index,
+                    partition=partition,
                     registration=new_partition(self._draft, replicas),
                 )
             )
@@ -253,11 +253,11 @@ def new_partition(draft: Draft, replicas: tuple[int, ...]) -> PartitionRegistrat
     return PartitionRegistration(replicas=replicas, isr=isr, leader=isr[0], directories=directories)
 
 
-def check_active(draft: Draft, index: int, replicas: Sequence[int]) -> None:
+def check_active(draft: Draft, partition: int, replicas: Sequence[int]) -> None:
     """Raises INVALID_REPLICA_ASSIGNMENT where nobody of an assignment could lead."""
     if not any(map(draft.is_active, replicas)):
         message = (
-            f"All brokers specified in the manual partition assignment for partition {index} are "
+            f"All brokers specified in the manual partition assignment for partition {partition} are "
             "fenced or in controlled shutdown."
         )
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
@@ -338,9 +338,9 @@ def _replicas(
                 f"{len(wanted.assignments)} assignment(s) were specified."
             )
             raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        for index, replicas in enumerate(wanted.assignments, present):
+        for partition, replicas in enumerate(wanted.assignments, present):
             check_replicas(draft, replicas, factor)
-            check_active(draft, index, replicas)
+            check_active(draft, partition, replicas)
         return list(wanted.assignments)
     start = len(draft.image.topics) + present
     return place(draft.brokers.values(), partitions=missing, factor=factor, start=start)

@@ -539,8 +539,8 @@ class CoordinatorContext(Generic[S]):
 class Partitions(Protocol):
     """Where to find the partitions that this broker leads; `get` raises KafkaError."""
 
-    def find(self, topic: str, index: int) -> HostedPartition | None: ...
-    def get(self, topic: str, index: int) -> HostedPartition: ...
+    def find(self, topic: str, partition: int) -> HostedPartition | None: ...
+    def get(self, topic: str, partition: int) -> HostedPartition: ...
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -599,13 +599,13 @@ class CoordinatorRuntime(Generic[S]):
         return NO_LEADER_EPOCH if kept is None else kept.leader_epoch
 
     def _registration(self, key: str) -> PartitionRegistration | None:
-        index = self.partition_of(key)
-        return None if index is None else self._image.partition(self.name, index)
+        partition = self.partition_of(key)
+        return None if partition is None else self._image.partition(self.name, partition)
 
     def context_of(self, key: str) -> CoordinatorContext[S]:
         """The coordinator of a key; raises NOT_COORDINATOR if another broker has it."""
-        index = self.partition_of(key)
-        context = None if index is None else self.context(index)
+        partition = self.partition_of(key)
+        context = None if partition is None else self.context(partition)
         if context is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return context
@@ -627,8 +627,8 @@ class CoordinatorRuntime(Generic[S]):
     def led_here(self) -> Iterator[CoordinatorContext[S]]:
         """The coordinators of all partitions that this broker leads now."""
         topic = self._image.topics.get(self.name)
-        for index in topic.partitions if topic is not None else ():
-            context = self.context(index)
+        for partition in topic.partitions if topic is not None else ():
+            context = self.context(partition)
             if context is not None:
                 yield context
 

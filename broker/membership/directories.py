@@ -68,8 +68,8 @@ class DirectoryAssignments:
         """The logs are open: look at all replicas of this broker."""
         self._where, self._is_damaged = where, is_damaged
         for topic in self._driver.image.topics.values():
-            for index, registration in topic.partitions.items():
-                self._suspect(topic.name, topic.topic_id, index, registration)
+            for partition, registration in topic.partitions.items():
+                self._suspect(topic.name, topic.topic_id, partition, registration)
 
     async def settled(self) -> None:
         """Wait a while until the controller knows all assignments."""
@@ -84,30 +84,30 @@ class DirectoryAssignments:
             if isinstance(event, PartitionChanged):
                 self._suspect(event.topic, event.topic_id, event.partition, event.registration)
 
-    def look_at(self, topic: str, index: int) -> None:
+    def look_at(self, topic: str, partition: int) -> None:
         """This replica is, or is about to be, somewhere else than before."""
         known = self._driver.image.topics.get(topic)
-        registration = self._driver.image.partition(topic, index)
+        registration = self._driver.image.partition(topic, partition)
         if known is not None and registration is not None:
-            self._suspect(topic, known.topic_id, index, registration)
+            self._suspect(topic, known.topic_id, partition, registration)
 
     def _suspect(
-        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+        self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
     ) -> None:
         if self._where is None or self._node_id not in registration.replicas:
             return
-        if self._news_of(topic, topic_id, index, registration) is not None:
-            self._suspects[topic_id, index] = None
+        if self._news_of(topic, topic_id, partition, registration) is not None:
+            self._suspects[topic_id, partition] = None
             self._news.set()
 
     def _news_of(
-        self, topic: str, topic_id: bytes, index: int, registration: PartitionRegistration
+        self, topic: str, topic_id: bytes, partition: int, registration: PartitionRegistration
     ) -> bytes | None:
         """Where a replica is, if the metadata have to say something else than they do."""
         assert self._where is not None and self._is_damaged is not None
         known = directory_of(registration, self._node_id)
-        directory = self._where(topic, index)
-        if self._is_damaged(topic, index, topic_id):
+        directory = self._where(topic, partition)
+        if self._is_damaged(topic, partition, topic_id):
             if set(registration.isr) - {self._node_id}:
                 directory = LOST_DIRECTORY
             elif known == LOST_DIRECTORY:
@@ -117,11 +117,11 @@ class DirectoryAssignments:
     def _misplaced(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
         """The suspects that are still wrong in the metadata; the others are dropped."""
         for key in tuple(self._suspects):
-            topic_id, index = key
+            topic_id, partition = key
             topic = self._driver.image.topics_by_id.get(topic_id)
-            registration = topic.partitions.get(index) if topic else None
+            registration = topic.partitions.get(partition) if topic else None
             if topic is not None and registration and self._node_id in registration.replicas:
-                directory = self._news_of(topic.name, topic_id, index, registration)
+                directory = self._news_of(topic.name, topic_id, partition, registration)
                 if directory is not None:
                     yield key, directory
                     continue
@@ -159,10 +159,10 @@ def _by_directory(
     wanted: dict[tuple[bytes, int], bytes],
 ) -> list[AssignReplicasRequestDirectory]:
     directories: dict[bytes, dict[bytes, list[AssignReplicasRequestPartition]]] = {}
-    for (topic_id, index), directory in wanted.items():
+    for (topic_id, partition), directory in wanted.items():
         topics = directories.setdefault(directory, {})
         partitions = topics.setdefault(topic_id, [])
-        partitions.append(AssignReplicasRequestPartition(partition_index=index))
+        partitions.append(AssignReplicasRequestPartition(partition_index=partition))
     return [
         AssignReplicasRequestDirectory(
             id=directory,

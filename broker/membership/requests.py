@@ -113,9 +113,9 @@ class ControllerRequests:
         """These partitions, which this broker leads, have met the lake after an unclean stop."""
         image = self._driver.image
         topics: dict[bytes, list[AlterPartitionRequestPartition]] = {}
-        for topic_id, index in partitions:
+        for topic_id, partition in partitions:
             topic = image.topics_by_id.get(topic_id)
-            holds = topic.partitions.get(index) if topic else None
+            holds = topic.partitions.get(partition) if topic else None
             if holds is None or holds.leader != self._node_id:
                 continue
             if holds.leader_recovery_state != RECOVERING:
@@ -123,7 +123,7 @@ class ControllerRequests:
             members = [AlterPartitionBrokerState(broker_id=each) for each in holds.isr]
             topics.setdefault(topic_id, []).append(
                 AlterPartitionRequestPartition(
-                    partition_index=index,
+                    partition_index=partition,
                     leader_epoch=holds.leader_epoch,
                     partition_epoch=holds.partition_epoch,
                     new_isr_with_epochs=members,
@@ -200,8 +200,8 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
         assignments=[
-            CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
-            for index, replicas in topic.assignments
+            CreatableReplicaAssignment(partition_index=partition, broker_ids=list(replicas))
+            for partition, replicas in topic.assignments
         ],
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs],
     )

@@ -150,10 +150,10 @@ class MetadataImage:
         """The topic of this name."""
         return self.topics.get(name)
 
-    def partition(self, topic: str, index: int) -> PartitionRegistration | None:
+    def partition(self, topic: str, partition: int) -> PartitionRegistration | None:
         """The registration of this partition."""
         found = self.topics.get(topic)
-        return found.partitions.get(index) if found else None
+        return found.partitions.get(partition) if found else None
 
     def registered_at(self, broker_id: int, broker_epoch: int, version: int) -> None:
         """A registration that was replayed ahead of its commit has become durable at this version."""
@@ -338,9 +338,12 @@ def _config_events(kind: int, resources: Mapping[str, Mapping[str, str]]) -> Ite
 
 def _topic_events(topic: TopicImage) -> Iterator[Event]:
     yield TopicCreated(topic=topic.name, topic_id=topic.topic_id)
-    for index, registration in topic.partitions.items():
+    for partition, registration in topic.partitions.items():
         yield PartitionChanged(
-            topic=topic.name, topic_id=topic.topic_id, partition=index, registration=registration
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition,
+            registration=registration,
         )
     for name, value in topic.configs.items():
         yield ConfigChanged(

@@ -100,7 +100,7 @@ class LakeRecovery:
         for partition in known:
             if partition.leader.found_what_was_lost() and not partition.is_lost:
                 self._elected(partition)
-        await self._decide_recovered([(p.topic_id, p.index) for p in known])
+        await self._decide_recovered([(p.topic_id, p.partition) for p in known])
         return len(known) == len(waiting)
 
     async def _meet_lake(self, waiting: Sequence[HostedPartition]) -> list[HostedPartition]:
@@ -122,7 +122,7 @@ class LakeRecovery:
     async def _ask_ends(
         self, tier: TierManager, partitions: Sequence[HostedPartition], *, are_fenced: bool
     ) -> Sequence[int | KafkaError]:
-        where = [(p.topic, p.topic_id, p.index) for p in partitions]
+        where = [(p.topic, p.topic_id, p.partition) for p in partitions]
         try:
             if are_fenced:
                 epochs = [p.leader.leader_epoch for p in partitions]
@@ -154,7 +154,9 @@ class LakeRecovery:
         if end < log.log_end_offset and not _must_fence(partition):
             return True
         try:
-            _, ended = await tier.ending(partition.topic, partition.topic_id, partition.index, end)
+            _, ended = await tier.ending(
+                partition.topic, partition.topic_id, partition.partition, end
+            )
         except KafkaError as error:
             self._say(partition, f"waits for the lake: {error}")
             return False
@@ -205,7 +207,7 @@ async def end_of_lake(
             ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
             f"{partition.log.name}: no lake is known here",
         )
-    where = (partition.topic, partition.topic_id, partition.index)
+    where = (partition.topic, partition.topic_id, partition.partition)
     if offset is None:
         offset = await tier.known_tiered_end(*where)
     next_offset, ended = await tier.ending(*where, offset)

@@ -112,22 +112,24 @@ class ReplicaManager:
 
     # -- finding ------------------------------------------------------------------------------
 
-    def find(self, topic: str, index: int) -> HostedPartition | None:
+    def find(self, topic: str, partition: int) -> HostedPartition | None:
         """The partition, if this broker leads it."""
-        return self._replicas.find(topic, index)
+        return self._replicas.find(topic, partition)
 
-    def get(self, topic: str, index: int) -> HostedPartition:
+    def get(self, topic: str, partition: int) -> HostedPartition:
         """The partition, or the error that tells a client where to look."""
-        partition = self._replicas.find(topic, index)
-        if partition is None:
-            raise KafkaError(self.why_absent(topic, index))
-        return partition
+        found = self._replicas.find(topic, partition)
+        if found is None:
+            raise KafkaError(self.why_absent(topic, partition))
+        return found
 
-    def why_absent(self, topic: str, index: int) -> ErrorCode:
+    def why_absent(self, topic: str, partition: int) -> ErrorCode:
         """Why this broker does not serve the partition."""
-        if self._image.partition(topic, index) is None:
+        if self._image.partition(topic, partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if self._log_manager.is_offline(topic, index) or self.applier.is_unopened(topic, index):
+        if self._log_manager.is_offline(topic, partition) or self.applier.is_unopened(
+            topic, partition
+        ):
             return ErrorCode.KAFKA_STORAGE_ERROR
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -136,9 +138,9 @@ class ReplicaManager:
         """All partitions led here."""
         return iter(self._replicas)
 
-    def replica(self, topic: str, index: int) -> HostedPartition | FollowedPartition | None:
+    def replica(self, topic: str, partition: int) -> HostedPartition | FollowedPartition | None:
         """The partition, led or followed here: what a consumer may read from (KIP-392)."""
-        return self.find(topic, index) or self._replicas.followed.get((topic, index))
+        return self.find(topic, partition) or self._replicas.followed.get((topic, partition))
 
     def followed(self) -> Iterator[FollowedPartition]:
         """All partitions that another broker leads."""
@@ -155,11 +157,11 @@ class ReplicaManager:
             PartitionChanged(
                 topic=topic.name,
                 topic_id=topic.topic_id,
-                partition=index,
+                partition=partition,
                 registration=registration,
             )
             for topic in tuple(self._image.topics.values())
-            for index, registration in tuple(topic.partitions.items())
+            for partition, registration in tuple(topic.partitions.items())
         )
         self.applier.is_starting = False
 
@@ -249,7 +251,7 @@ class ReplicaManager:
                     partition.tick()
 
     def _checkpoint(self) -> None:
-        current = {TopicPartition(p.topic, p.index): p.high_watermark for p in self}
+        current = {TopicPartition(p.topic, p.partition): p.high_watermark for p in self}
         current |= {
             TopicPartition(*key): p.high_watermark for key, p in self._replicas.followed.items()
         }

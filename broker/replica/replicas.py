@@ -25,9 +25,9 @@ class Replicas:
         # The high watermarks that are written down.
         self.checkpointed: dict[TopicPartition, int] = {}
 
-    def find(self, topic: str, index: int) -> HostedPartition | None:
+    def find(self, topic: str, partition: int) -> HostedPartition | None:
         """The partition, if it is led here."""
-        return self.led.get(topic, _NONE).get(index)
+        return self.led.get(topic, _NONE).get(partition)
 
     def led_of(self, topic: str) -> tuple[HostedPartition, ...]:
         """The partitions of a topic that are led here."""

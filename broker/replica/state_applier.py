@@ -147,9 +147,9 @@ class ReplicaStateApplier:
             if self._unopened.pop(key, None) is not None:
                 _LOGGER.info("%s-%d could be opened now", *key)
 
-    def is_unopened(self, topic: str, index: int) -> bool:
+    def is_unopened(self, topic: str, partition: int) -> bool:
         """Whether a partition waits for its log to be opened."""
-        return (topic, index) in self._unopened
+        return (topic, partition) in self._unopened
 
     def try_again(self) -> None:
         """Open what could not be opened, as far as metadata still ask for it."""
@@ -178,15 +178,15 @@ class ReplicaStateApplier:
     # -- leading ------------------------------------------------------------------------------
 
     def _lead(self, event: PartitionChanged, changes: FetcherChanges) -> None:
-        topic, index, registration = event.topic, event.partition, event.registration
-        followed = self._replicas.followed.get((topic, index))
+        key, registration = TopicPartition(event.topic, event.partition), event.registration
+        followed = self._replicas.followed.get(key)
         if followed is not None:
             if registration.partition_epoch < followed.follower.partition_epoch:
                 return
             if followed.is_cut_unwritten:
                 self._logs.write_recovery_points(followed.log.directory)
             self._unfollow(followed, changes)
-        partition = self._replicas.find(topic, index)
+        partition = self._replicas.find(*key)
         if partition is None:
             self._begin(event, followed)
             return
@@ -230,13 +230,13 @@ class ReplicaStateApplier:
 
     def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
         """The partition's log, its high watermark of the checkpoint, and whether it has lost something."""
-        topic, index = event.topic, event.partition
-        config = self._log_config(in_force(topic, self._image.topics[topic].configs))
-        existed = self._logs.get(topic, index) is not None
-        may_be_new = not self.is_starting and self._unopened.get((topic, index), True)
+        key = TopicPartition(event.topic, event.partition)
+        config = self._log_config(in_force(key.topic, self._image.topics[key.topic].configs))
+        existed = self._logs.get(*key) is not None
+        may_be_new = not self.is_starting and self._unopened.get(key, True)
         is_new = may_be_new and event.registration.partition_epoch == 0
-        log = self._logs.create(topic, index, event.topic_id, config, is_new=is_new)
-        checkpoint = self._replicas.checkpointed.get(TopicPartition(topic, index), 0)
+        log = self._logs.create(*key, event.topic_id, config, is_new=is_new)
+        checkpoint = self._replicas.checkpointed.get(key, 0)
         watermark = min(max(checkpoint, log.log_start_offset), log.log_end_offset)
         return log, watermark, self._has_lost(log, existed, checkpoint, event.registration)
 
@@ -311,20 +311,20 @@ class ReplicaStateApplier:
     ) -> None:
         """Stop leading it; requests that wait for an append get this code."""
         partitions = self._replicas.led[partition.topic]
-        del partitions[partition.index]
+        del partitions[partition.partition]
         if not partitions:
             del self._replicas.led[partition.topic]
             self._keep_metrics()
         if self._tier is not None:
-            self._tier.partition_closed(partition.topic_id, partition.index)
+            self._tier.partition_closed(partition.topic_id, partition.partition)
         partition.lose(code)
 
     # -- following ----------------------------------------------------------------------------
 
     def _follow(self, event: PartitionChanged, changes: FetcherChanges) -> None:
-        topic, index, registration = event.topic, event.partition, event.registration
-        followed = self._replicas.followed.get((topic, index))
-        partition = self._replicas.find(topic, index)
+        key, registration = TopicPartition(event.topic, event.partition), event.registration
+        followed = self._replicas.followed.get(key)
+        partition = self._replicas.find(*key)
         if partition is not None:
             if registration.partition_epoch < partition.leader.partition_epoch:
                 return
@@ -361,9 +361,9 @@ class ReplicaStateApplier:
 
     def _leave(self, event: PartitionChanged, changes: FetcherChanges) -> None:
         """The partition is no longer on this broker."""
-        topic, index = event.topic, event.partition
-        partition = self._replicas.find(topic, index)
-        followed = self._replicas.followed.get((topic, index))
+        key = TopicPartition(event.topic, event.partition)
+        partition = self._replicas.find(*key)
+        followed = self._replicas.followed.get(key)
         if partition is not None:
             if event.registration.partition_epoch < partition.leader.partition_epoch:
                 return
@@ -372,12 +372,12 @@ class ReplicaStateApplier:
             if event.registration.partition_epoch < followed.follower.partition_epoch:
                 return
             self._unfollow(followed, changes)
-        elif not self._logs.is_damaged(topic, index, event.topic_id):
+        elif not self._logs.is_damaged(*key, event.topic_id):
             return
-        _LOGGER.info("%s-%d is no replica here any more: its log goes", topic, index)
+        _LOGGER.info("%s-%d is no replica here any more: its log goes", *key)
         # It says nothing of a log that is made here later.
-        self._replicas.checkpointed.pop(TopicPartition(topic, index), None)
-        self._logs.delete(topic, index)
+        self._replicas.checkpointed.pop(key, None)
+        self._logs.delete(*key)
 
     def _keep_metrics(self) -> None:
         """Hide topics that have nothing left on this broker."""
@@ -392,25 +392,25 @@ class ReplicaStateApplier:
             if partition.topic_id == topic_id:
                 has_table = has_table or partition.log.config.has_table
                 self.end(partition)
-                self._delete_log(topic, partition.index)
+                self._delete_log(TopicPartition(topic, partition.partition))
         changes = FetcherChanges()
         for followed in tuple(self._replicas.followed.values()):
             if followed.topic_id == topic_id:
                 self._unfollow(followed, changes)
-                self._delete_log(topic, followed.index)
-        for index in self._logs.damaged.partitions_of(topic, topic_id):
-            self._delete_log(topic, index)
+                self._delete_log(TopicPartition(topic, followed.partition))
+        for number in self._logs.damaged.partitions_of(topic, topic_id):
+            self._delete_log(TopicPartition(topic, number))
         self._tell_fetchers(changes)
         if self._tier is not None and has_table:
             self._tier.topic_deleted(topic, topic_id)
 
-    def _delete_log(self, topic: str, index: int) -> None:
+    def _delete_log(self, key: TopicPartition) -> None:
         # What was written down of it says nothing of a topic that is made anew under the name.
-        self._replicas.checkpointed.pop(TopicPartition(topic, index), None)
+        self._replicas.checkpointed.pop(key, None)
         try:
-            self._logs.delete(topic, index)
+            self._logs.delete(*key)
         except OSError as error:
-            _LOGGER.error("%s-%d cannot be deleted: %s", topic, index, error)
+            _LOGGER.error("%s-%d cannot be deleted: %s", *key, error)
 
 
 def _counted_end(log: Log, high_watermark: int) -> int:

@@ -44,7 +44,7 @@ class Watch:
             leader = getattr(partition, "leader", None)
             if leader is None:
                 continue
-            place = (partition.topic_id, partition.index, leader.leader_epoch)
+            place = (partition.topic_id, partition.partition, leader.leader_epoch)
             first = self._leaders.setdefault(place, host.node_id)
             assert first == host.node_id, f"{place}: led by {first} and {host.node_id}"
             assert leader.high_watermark <= partition.log.log_end_offset, place

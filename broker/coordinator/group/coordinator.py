@@ -105,9 +105,9 @@ class GroupCoordinator:
         """The same request to every coordinator of this broker; raises KafkaError for what the first refuses."""
         return [context.submit(request, client) for context in self.topic.led_here()]
 
-    def end_transaction(self, index: int, producer_id: int, *, committed: bool) -> None:
+    def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
         """A marker was appended to this partition of `__consumer_offsets`."""
-        context = self.topic.context(index)
+        context = self.topic.context(partition)
         if (
             context is not None and context.is_active
         ):  # While the log is being read, reading will find it.

@@ -98,15 +98,15 @@ class OffsetPublisher:
         partitions = await self._partitions()
         await self._encode_shards()
         if not begins and not self._has_begun:
-            for index, each in self._active().items():
+            for partition, each in self._active().items():
                 if not each.shard.has_groups:
-                    self._shards.pop(index, None)
+                    self._shards.pop(partition, None)
         epochs = {place.partition: place.leader_epoch for place, _ in self._shards.values()}
         partitions = [
             each for each in partitions if each[0] != TOPIC or epochs.get(each[2]) == each[3]
         ]
         spoken = {each[2] for each in partitions if each[0] == TOPIC}
-        shards = [shard for index, shard in self._shards.items() if index in spoken]
+        shards = [shard for partition, shard in self._shards.items() if partition in spoken]
         state = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
         if state == self._published or not partitions:
             return
@@ -124,20 +124,20 @@ class OffsetPublisher:
         return found
 
     def _active(self) -> dict[int, CoordinatorContext[GroupCoordinatorShard]]:
-        return {each.partition.index: each for each in self._coordinators() if each.is_active}
+        return {each.partition.partition: each for each in self._coordinators() if each.is_active}
 
     async def _encode_shards(self) -> None:
         """Encode what has changed; drop what is led elsewhere, or unknown."""
         active = self._active()
-        for index in self._shards.keys() - active.keys():
-            del self._shards[index]
-        for index, each in active.items():
+        for partition in self._shards.keys() - active.keys():
+            del self._shards[partition]
+        for partition, each in active.items():
             place = ShardCheckpoint(
-                index, each.partition.leader.leader_epoch, each.last_written_offset
+                partition, each.partition.leader.leader_epoch, each.last_written_offset
             )
-            known = self._shards.get(index)
+            known = self._shards.get(partition)
             if known is None or known[0] != place:
-                self._shards[index] = place, shard_rows(place, each.shard)
+                self._shards[partition] = place, shard_rows(place, each.shard)
                 await asyncio.sleep(0)
 
 
@@ -155,7 +155,7 @@ def partition_row(partition: HostedPartition) -> list[Any]:
     return [
         partition.topic,
         uuid_text(partition.topic_id),
-        partition.index,
+        partition.partition,
         partition.leader.leader_epoch,
         log.log_start_offset,
         log.local_log_start_offset,

@@ -287,7 +287,7 @@ class AddPartitionsToTxnManager:
     ) -> Awaitable[object] | None:
         """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
         self._check_epoch(partition, writer)
-        where = TopicPartition(partition.topic, partition.index)
+        where = TopicPartition(partition.topic, partition.partition)
         leader = self._topic.leader_of(writer.transactional_id)
         if leader not in (self._node_id, NO_LEADER):
             return self._sender.send(leader, PartitionToVerify(writer, where))

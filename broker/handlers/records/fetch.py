@@ -268,7 +268,7 @@ class FetchProcessor:
             return False
         topic = self._node.metadata.topics.get(partition.topic)
         listed = topic.configs.get(LEADER_THROTTLED_REPLICAS) if topic is not None else None
-        return is_listed(listed, partition.index, leader.node_id)
+        return is_listed(listed, partition.partition, leader.node_id)
 
     def _is_rate_exceeded(self) -> bool:
         return self._fetching.throttle.is_exceeded(self._node.clock.monotonic_ms())
@@ -497,7 +497,7 @@ class FetchProcessor:
             read = await tier.read(
                 partition.topic,
                 partition.topic_id,
-                partition.index,
+                partition.partition,
                 result.requested.fetch_offset,
                 max_bytes=result.remote_bytes,
                 isolation_level=self._request.isolation_level,
@@ -622,10 +622,10 @@ class LogReadResult:
         return self.log_read.size_bytes if self.log_read is not None else self.remote_bytes
 
 
-def no_records(index: int, code: ErrorCode = ErrorCode.NONE) -> FetchPartitionData:
+def no_records(partition: int, code: ErrorCode = ErrorCode.NONE) -> FetchPartitionData:
     """An answer without records; the high watermark is not known, as with every error of Kafka's."""
     return FetchPartitionData(
-        partition_index=index, error_code=code, high_watermark=-1, records=NO_RECORDS
+        partition_index=partition, error_code=code, high_watermark=-1, records=NO_RECORDS
     )
 
 

@@ -164,9 +164,9 @@ class Lookup:
             return NOT_FOUND
         if self._request.replica_id != CONSUMER and timestamp == LATEST_TIERED:
             # A follower lets go what it hears of.
-            checked = tier.checked_end(partition.topic_id, partition.index)
+            checked = tier.checked_end(partition.topic_id, partition.partition)
             return _seam(partition, checked, timestamp)
-        end = tier.tiered_end(partition.topic_id, partition.index)
+        end = tier.tiered_end(partition.topic_id, partition.partition)
         if end is None:
             return self._ask_seam(tier, partition, timestamp)
         return _seam(partition, end, timestamp)
@@ -175,7 +175,7 @@ class Lookup:
         self, tier: TierManager, partition: HostedPartition, timestamp: int
     ) -> TimestampOffset:
         end = await self._in_time(
-            tier, tier.known_tiered_end(partition.topic, partition.topic_id, partition.index)
+            tier, tier.known_tiered_end(partition.topic, partition.topic_id, partition.partition)
         )
         return _seam(partition, end, timestamp)
 
@@ -195,7 +195,10 @@ class Lookup:
             cold: TimestampOffset = NOT_FOUND
             if tier is not None and start_offset > asked_from:
                 lake = tier.max_timestamp(
-                    partition.topic, partition.topic_id, partition.index, start_offset=asked_from
+                    partition.topic,
+                    partition.topic_id,
+                    partition.partition,
+                    start_offset=asked_from,
                 )
                 found = await self._in_time(tier, lake)
                 if found is not None:
@@ -229,7 +232,7 @@ class Lookup:
                 tier.offset_for_timestamp(
                     partition.topic,
                     partition.topic_id,
-                    partition.index,
+                    partition.partition,
                     timestamp,
                     start_offset=log.log_start_offset,
                 ),
@@ -301,5 +304,5 @@ def _seam(partition: HostedPartition, tiered_end: int, timestamp: int) -> Timest
     return _at(partition, max(tiered_end + 1, partition.log.log_start_offset))
 
 
-def _refused(index: int, code: ErrorCode) -> ListOffsetsPartitionResponse:
-    return ListOffsetsPartitionResponse(partition_index=index, error_code=code)
+def _refused(partition: int, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=partition, error_code=code)

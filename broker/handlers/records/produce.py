@@ -212,7 +212,7 @@ class Appender:
         self, partition: HostedPartition, records: memoryview, *, is_prepared: bool
     ) -> AppendInfo:
         """Append a batch that had to wait; raises KafkaError, or TakesLong."""
-        if self._replicas.get(partition.topic, partition.index) is not partition:
+        if self._replicas.get(partition.topic, partition.partition) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
         if not is_prepared and self._preparer.takes(partition, records):
             raise TakesLong  # One that waited for the same answer does, and must not be overtaken.
@@ -255,7 +255,7 @@ class Appender:
         version = self._context.header.api_version
         joins.first_sequences.tried(
             partition.topic_id,
-            partition.index,
+            partition.partition,
             header,
             log.producers,
             begins_with_zero=version >= FIRST_VERSION_THAT_JOINS,
@@ -276,12 +276,12 @@ class Appender:
         """
         firsts = self._context.node.transactions.joins.first_sequences
         header = BatchHeader._make(HEADER.unpack_from(records))
-        topic_id, index = partition.topic_id, partition.index
-        firsts.check(topic_id, index, header, partition.log.producers)
+        topic_id, number = partition.topic_id, partition.partition
+        firsts.check(topic_id, number, header, partition.log.producers)
         info = partition.append(
             records, acks=self.acks, now_ms=self._now_ms, is_prepared=is_prepared
         )
-        firsts.appended(topic_id, index, header)
+        firsts.appended(topic_id, number, header)
         return info
 
 

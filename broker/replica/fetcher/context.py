@@ -32,7 +32,7 @@ def _no_limit() -> int:
 async def _no_lake(partition: FollowedPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
     raise KafkaError(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
-        f"{partition.topic}-{partition.index} is tiered, and this broker has no tier",
+        f"{partition.topic}-{partition.partition} is tiered, and this broker has no tier",
     )
 
 
@@ -72,7 +72,7 @@ class FetcherContext:
     def _is_throttled(self, partition: FollowedPartition) -> bool:
         topic = self.image.topics.get(partition.topic)
         listed = None if topic is None else topic.configs.get(THROTTLED_REPLICAS)
-        return listed is not None and is_listed(listed, partition.index, self.node_id)
+        return listed is not None and is_listed(listed, partition.partition, self.node_id)
 
     def must_wait(self, partition: FollowedPartition) -> bool:
         """Whether the follower's throttle holds this one back (KIP-73); one that is in sync never."""

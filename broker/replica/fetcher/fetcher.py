@@ -270,7 +270,7 @@ class Fetcher:
             if self._around.must_wait(partition):
                 self.hold_back(partition)
             else:
-                key = partition.topic_id, partition.index
+                key = partition.topic_id, partition.partition
                 wanted[key] = partition.wanted(max_bytes)
                 asked[key] = partition, partition.follower.question
                 names[partition.topic_id] = partition.topic

@@ -54,7 +54,7 @@ class Fetchers:
             self._remove(partition)
             if partition.is_lost:
                 continue  # Later metadata were quicker.
-            fetcher_id = fetcher_id_of(partition.topic, partition.index, self._spread)
+            fetcher_id = fetcher_id_of(partition.topic, partition.partition, self._spread)
             new.setdefault((partition.follower.leader, fetcher_id), []).append(partition)
         for key, partitions in new.items():
             fetcher = self._fetchers.get(key)

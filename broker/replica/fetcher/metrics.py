@@ -75,7 +75,7 @@ def fetcher_samples(
         lag, name = partition.follower.lag, names.get(partition)
         if lag is not None and name is not None:
             lags.append(lag)
-            yield LAG, (name, partition.topic, str(partition.index)), lag
+            yield LAG, (name, partition.topic, str(partition.partition)), lag
     active = list(fetchers)
     yield MAX_LAG, (CLIENT,), max(lags, default=0)
     yield MIN_FETCH_RATE, (CLIENT,), min((f.rate(now_ms) for f in active), default=0.0)

@@ -48,8 +48,8 @@ def fetch_request(
     for (topic_id, _), partition in session.to_send.items():
         to_send.setdefault(topic_id, []).append(partition)
     to_forget: dict[bytes, list[int]] = {}
-    for topic_id, index in session.to_forget:
-        to_forget.setdefault(topic_id, []).append(index)
+    for topic_id, number in session.to_forget:
+        to_forget.setdefault(topic_id, []).append(number)
     return FetchRequest(
         replica_id=replica_id,
         replica_state=FetchReplicaState(replica_id=replica_id, replica_epoch=broker_epoch),
@@ -78,7 +78,7 @@ def epoch_request(
         question = each.follower.question
         topics.setdefault(each.topic, []).append(
             OffsetForLeaderPartition(
-                partition=each.index,
+                partition=each.partition,
                 current_leader_epoch=question.leader_epoch,
                 leader_epoch=question.last_fetched_epoch,
             )
@@ -106,7 +106,7 @@ def offsets_request(
     for each in partitions:
         topics.setdefault(each.topic, []).append(
             ListOffsetsPartition(
-                partition_index=each.index,
+                partition_index=each.partition,
                 current_leader_epoch=each.follower.leader_epoch,
                 timestamp=timestamp,
             )

@@ -39,7 +39,7 @@ class FollowedPartition:
         "_watchers",
         "follower",
         "has_lost",
-        "index",
+        "partition",
         "is_unflushed",
         "log",
         "topic",
@@ -50,7 +50,7 @@ class FollowedPartition:
     def __init__(self, log: Log, follower: FollowerPartition, *, has_lost: bool = False) -> None:
         """`has_lost`: the log holds less than it is known to have held, and has not been filled up since."""
         self.topic = log.topic
-        self.index = log.partition
+        self.partition = log.partition
         self.topic_id = log.topic_id
         self.log = log
         self.follower = follower
@@ -69,7 +69,7 @@ class FollowedPartition:
     @property
     def key(self) -> tuple[str, int]:
         """Topic and number: its key in fetchers."""
-        return self.topic, self.index
+        return self.topic, self.partition
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class FollowedPartition:
         ):
             self._asked = asked
             self._wanted = wanted = FetchPartition(
-                partition=self.index,
+                partition=self.partition,
                 current_leader_epoch=asked.leader_epoch,
                 fetch_offset=asked.fetch_offset,
                 last_fetched_epoch=asked.last_fetched_epoch,

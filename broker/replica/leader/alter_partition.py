@@ -71,7 +71,7 @@ class IsrProposals:
         _LOGGER.info(
             "%s-%d: %s ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d)",
             partition.topic,
-            partition.index,
+            partition.partition,
             "Shrinking" if isr < set(leader.isr) else "Expanding",
             _listed(leader.isr),
             _listed(isr),
@@ -92,7 +92,7 @@ class IsrProposals:
             leader = partition.leader
             _LOGGER.info(
                 "%s-%d: ISR updated to %s and version updated to %d",
-                partition.topic, partition.index, _listed(leader.isr), leader.partition_epoch,
+                partition.topic, partition.partition, _listed(leader.isr), leader.partition_epoch,
             )  # fmt: skip
 
     def samples(self) -> Iterator[Sample]:
@@ -111,7 +111,7 @@ class IsrProposals:
     def _add(self, partition: HostedPartition, proposal: Proposal) -> None:
         if self._is_stopped or partition.is_lost or not partition.leader.awaits(proposal):
             return  # It has been overtaken by metadata.
-        self._waiting[partition.topic_id, partition.index] = (partition, proposal)
+        self._waiting[partition.topic_id, partition.partition] = (partition, proposal)
         if self._asking is None:
             # In the loop's next turn: what one event has brought about goes together.
             self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="isr")
@@ -161,23 +161,23 @@ class IsrProposals:
             if answer.error is not ErrorCode.NONE:
                 _LOGGER.info(
                     "%s-%d: Failed to alter partition: %s",
-                    partition.topic, partition.index, answer.error.name,
+                    partition.topic, partition.partition, answer.error.name,
                 )  # fmt: skip
             try:
                 partition.answered(proposal, answer)
             except Exception:  # as above: the other answers are not asked for again
-                _LOGGER.exception("%s-%d", partition.topic, partition.index)
+                _LOGGER.exception("%s-%d", partition.topic, partition.partition)
 
     def _request(self, batch: Batch) -> AlterPartitionRequest:
         own_epoch = self._broker_epoch()
         topics: dict[bytes, AlterPartitionRequestTopic] = {}
-        for (topic_id, index), (_, proposal) in batch.items():
+        for (topic_id, partition), (_, proposal) in batch.items():
             topic = topics.setdefault(
                 topic_id, AlterPartitionRequestTopic(topic_id=topic_id, partitions=[])
             )
             topic.partitions.append(
                 AlterPartitionRequestPartition(
-                    partition_index=index,
+                    partition_index=partition,
                     leader_epoch=proposal.leader_epoch,
                     partition_epoch=proposal.partition_epoch,
                     leader_recovery_state=proposal.leader_recovery_state,

@@ -89,7 +89,7 @@ class HostedPartition:
         "watchers",
         "changes",
         "counters",
-        "index",
+        "partition",
         "leader",
         "log",
         "topic",
@@ -112,7 +112,7 @@ class HostedPartition:
         """
         self.counters = counters if counters is not None else TopicCounters()
         self.topic = log.topic
-        self.index = log.partition
+        self.partition = log.partition
         self.topic_id = log.topic_id
         self.log = log
         self.leader = leader

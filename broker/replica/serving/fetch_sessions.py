@@ -262,8 +262,8 @@ class FetchSession:
                 self._want((name, partition.partition), partition)
         for gone in forgotten:
             name = self._name(gone)
-            for index in gone.partitions:
-                self._forget((name, index))
+            for number in gone.partitions:
+                self._forget((name, number))
 
     def _want(self, key: Key, requested: FetchPartition) -> None:
         cached = self.partitions.get(key)

@@ -6,7 +6,6 @@ Rules of this file (it is impure in the compiled code of `kafka_ds.records.kerne
   Unusual: then Arrow reads it, or says what is wrong.
 - Reading cold costs 13 % less CPU by it of 100-byte records, 29 % of 1 KiB, than by Arrow.
 - A page's header is a struct of Thrift's compact protocol (parquet.thrift). Its bounds are checked before use.
-- The bytes of values stay where the page was decompressed to, unless a column has several pages.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ async def test_what_another_broker_leads_is_followed_there() -> None:
         bench.manager.get("t", 0)
     assert raised.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert bench.led(2).leader.leader_epoch == 0
-    assert {p.index for p in bench.manager.followed()} == {0, 1}
+    assert {p.partition for p in bench.manager.followed()} == {0, 1}
 
 
 @in_loop

@@ -126,24 +126,24 @@ async def test_one_partitions_trouble_with_its_answer_keeps_no_other_from_its_ow
     proposal = Proposal(isr=((1, -1),), leader_epoch=0, partition_epoch=0, leader_recovery_state=0)
     told: list[int] = []
 
-    def partition(index: int) -> Any:
+    def partition(number: int) -> Any:
         def answered(*_: object) -> None:
-            told.append(index)
-            assert index, "a mistake of ours"
+            told.append(number)
+            assert number, "a mistake of ours"
 
         return SimpleNamespace(
             topic="t",
-            index=index,
+            partition=number,
+            high_watermark=0,
+            log=SimpleNamespace(log_end_offset=0),
             topic_id=b"t" * 16,
             is_lost=False,
             leader=SimpleNamespace(awaits=lambda _: True, isr={1, 2}),
             answered=answered,
-            high_watermark=0,
-            log=SimpleNamespace(log_end_offset=0),
         )
 
-    for index in range(2):
-        proposals.propose(partition(index), ProposeIsr(proposal))
+    for number in range(2):
+        proposals.propose(partition(number), ProposeIsr(proposal))
     await turns()
     assert told == [0, 1]
 
