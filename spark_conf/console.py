@@ -56,7 +56,9 @@ def run(spark: SparkSession, statements: Iterable[str]) -> int:
             spark.sql(statement).show(ROWS_SHOWN_MAX, truncate=False)
         except PySparkException as error:
             failed += 1
-            print(f"{statement}: {error}", file=sys.stderr)  # noqa: T201 (this is the command's output)
+            # Spark's plan follows, in many lines.
+            reason = str(error).partition("\n")[0]
+            print(f"{statement}: {reason}", file=sys.stderr)  # noqa: T201 (this is the command's output)
     return failed
 
 

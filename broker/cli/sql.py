@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import date, datetime
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,11 @@ def _run_all(queries: LakeQueries, text: str, show: Show) -> None:
 
 
 def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:
+    if find_spec("pyspark") is None:
+        raise Mistake("--spark needs PySpark: install kafka-ds with its extra `spark`")
     from spark_conf.console import run, topic_views
     from spark_conf.jars import JarsUnavailable
+    from spark_conf.java import JavaUnusable
     from spark_conf.session import session
 
     known = target.resolved()
@@ -98,7 +102,7 @@ def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:
         pass  # Told before a JVM is started.
     try:
         spark = session("kafka-ds sql", master="local[*]", lake=lake or known.lake)
-    except JarsUnavailable as problem:
+    except (JarsUnavailable, JavaUnusable) as problem:
         raise Mistake(str(problem)) from None
     try:
         topic_views(spark, str(known.bootstrap_server))

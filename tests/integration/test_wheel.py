@@ -22,6 +22,8 @@ assert version("kafka-ds")
 assert files("kafka_ds").joinpath("py.typed").is_file()
 assert files("spark_conf").joinpath("spark-defaults.conf").is_file()
 assert len(questions()) > 10
+for name in ("page.html", "console.css", "console.js"):
+    assert files("broker.console").joinpath(name).is_file()
 print(files("broker"), files("kafka_ds"), files("spark_conf"), sep="\\n")
 """
 
@@ -62,3 +64,10 @@ def test_its_broker_runs(programs: Path, tmp_path: Path) -> None:
         assert read_one(broker.bootstrap, "orders") == b"one"
     finally:
         assert broker.stop() == 0
+
+
+def test_its_demo_runs(programs: Path, tmp_path: Path) -> None:
+    said = run(programs / "kafka-ds", "demo", "--records", "2000", cwd=tmp_path)
+    assert "2000 records produced to orders" in said
+    assert "CREATE TOPIC" in said
+    assert not list(tmp_path.iterdir()), "it leaves nothing where it was called"
