@@ -16,7 +16,10 @@ COPY broker broker
 COPY spark_conf spark_conf
 
 FROM source AS broker-packages
-RUN pip install --constraint requirements.txt ".[broker]" && pip uninstall --yes pip setuptools
+# What nothing here loads is left out: Arrow's own S3 and Flight (the store has its S3), headers, tests, a second zstd.
+RUN pip install --constraint requirements.txt ".[broker]" && pip uninstall --yes pip setuptools \
+    && cd /opt/kafka-ds/lib/python3*/site-packages \
+    && rm -rf pyarrow/include pyarrow/includes pyarrow/tests pyarrow/*flight* pyarrow/*s3* numba/tests zstandard/_cffi*
 
 FROM source AS spark-packages
 RUN pip install --constraint requirements.txt ".[spark]" && pip uninstall --yes pip setuptools

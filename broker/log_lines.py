@@ -70,13 +70,9 @@ def _levels_told() -> dict[str, str]:
 
 
 def levels() -> dict[str, str]:
-    """The level in force of each logger of this project, and of the one above all."""
-    made = logging.root.manager.loggerDict
-    ours = [
-        name
-        for name, logger in made.items()
-        if isinstance(logger, logging.Logger) and name.partition(".")[0] in ("broker", "kafka_ds")
-    ]
+    """The level in force of each logger of this project, of the packages above them, and of the one above all."""
+    made = tuple(logging.root.manager.loggerDict)
+    ours = [name for name in made if name.partition(".")[0] in ("broker", "kafka_ds")]
     found = {name: logging.getLogger(name).getEffectiveLevel() for name in sorted(ours)}
     names = {number: name for name, number in LEVELS.items()}
     return {name: names[number] for name, number in {ROOT: logging.root.level, **found}.items()}

@@ -23,9 +23,9 @@ STOP_TIMEOUT_S = 60
 
 
 def broker_below(pid: int) -> int:
-    """The process of the broker below a process of buildah's."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    for child in map(int, children):
+    """The process of the broker below a process of buildah's, any of whose threads may have made it; 0 for none."""
+    lists = [each.read_text().split() for each in Path(f"/proc/{pid}/task").glob("*/children")]
+    for child in (int(text) for children in lists for text in children):
         words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
         if words[1:3] == [b"-m", b"broker"]:
             return child
@@ -51,7 +51,9 @@ class Container:
 
     def stop(self) -> None:
         """SIGTERM to the broker, as a container engine sends it to the container's first process."""
-        os.kill(broker_below(self.process.pid), signal.SIGTERM)
+        broker = broker_below(self.process.pid)
+        assert broker, "no broker runs in the container"  # and signals to 0 go to everybody
+        os.kill(broker, signal.SIGTERM)
         rest, _ = self.process.communicate(timeout=STOP_TIMEOUT_S)
         self.printed.append(rest)
         assert self.process.returncode == 0, "".join(self.printed)

@@ -57,7 +57,8 @@ async def test_a_level_is_set_and_inherited_and_given_back(
         found = await told(broker)
         assert found["root"] == found[NAME] == "INFO"
         assert all(each == "root" or each.startswith(("broker", "kafka_ds")) for each in found)
-        # The package above has no logger of its own yet.
+        # Packages are listed, too: kafka-configs changes nothing else.
+        assert found["broker.server"] == "INFO"
         assert (await change(broker, LOGGER, "1", ("broker.server", SET, "DEBUG"))).error_code == 0
         assert (await told(broker))[NAME] == "DEBUG"
         assert "DescribeConfigs 4 from" in caplog.text
