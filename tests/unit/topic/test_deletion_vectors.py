@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.deletion_vector import (
-    _B85,
-    _Z85,
+    B85,
+    Z85,
     BadVector,
     action_of,
     positions_of,
@@ -138,7 +138,7 @@ def test_paths_and_names_are_the_protocols():
     assert vector.path == f"topics/orders/ab/deletion_vector_{UUID_TEXT}.bin"
     assert vector.id == "uab^-aqEH.-t@S}K{vb[*k^@4"
     assert action_of(vector) == action and vector_of("t", None) is None
-    uuid = b85decode(b"^-aqEH.-t@S}K{vb[*k^".translate(bytes.maketrans(_Z85, _B85)))
+    uuid = b85decode(b"^-aqEH.-t@S}K{vb[*k^".translate(bytes.maketrans(Z85, B85)))
     assert str(UUID(bytes=uuid)) == UUID_TEXT
 
 
