@@ -482,7 +482,7 @@ class Node(Parts):
                 try:
                     tick()
                 except OSError as error:
-                    log.error("a disk does not do its part: %s", error)
+                    log.error("disk I/O error: %s", error)
                 except Exception:  # the root of a task: nobody else would hear of it
                     log.exception("upkeep failed")
 

@@ -359,7 +359,7 @@ class Candidacy:
             return False
         if answer.error_code == ErrorCode.NONE and answer.last_heard_ms == 0:
             raise ConfigError(
-                f"node.id={node_id}: a broker of this number is the controller at {host}:{port}"
+                f"node.id={node_id}: already in use by the active controller at {host}:{port}"
             )
         return False
 

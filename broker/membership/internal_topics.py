@@ -69,7 +69,9 @@ class InternalTopic:
         if not settings.is_factor_set and len(self._image.brokers) < factor:
             factor = max(len(self._image.brokers), 1)
             _LOGGER.warning(
-                "%s is made with %d replicas, as there are no more brokers", settings.name, factor
+                "creating %s with replication factor %d: there are no more brokers",
+                settings.name,
+                factor,
             )
         wanted = NewTopic(
             name=settings.name,

@@ -115,7 +115,7 @@ class Lifecycle:
             return known
         if known is not None and self.was_registered:
             raise ConfigError(
-                f"node.id={node_id}: another broker of this number has registered; this one stops"
+                f"node.id={node_id}: another broker with this node.id has registered; shutting down"
             )
         return None
 
@@ -128,7 +128,7 @@ class Lifecycle:
     # -- beginning ------------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Be taken in; the metadata here says so when this returns. Raises ConfigError where that cannot be."""
+        """Register; on return the metadata here includes it. Raises ConfigError if it is refused."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.registration_timeout_ms / 1_000
         pause_seconds = self._settings.heartbeat_interval_ms / 1_000
@@ -136,7 +136,7 @@ class Lifecycle:
         while self.registration is None:
             left_ms = int((deadline - loop.time()) * 1_000)
             if left_ms <= 0:
-                raise ConfigError(f"node.id={self.identity.node_id} is not taken in: {why}")
+                raise ConfigError(f"node.id={self.identity.node_id}: registration failed: {why}")
             try:
                 answer = await self._channel.ask(
                     self._registration_request(),
@@ -151,8 +151,12 @@ class Lifecycle:
             if error in REFUSED_FOR_GOOD:
                 raise ConfigError(REFUSED_FOR_GOOD[error])
             if error == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-                why = "a living broker has this number"
-            _LOGGER.warning("broker %d is not taken in yet: %s", self.identity.node_id, error.name)
+                why = "a running broker has this node.id"
+            _LOGGER.warning(
+                "registration of broker %d is not accepted yet: %s",
+                self.identity.node_id,
+                error.name,
+            )
             await self._driver.changed(min(pause_seconds, max(0.001, deadline - loop.time())))
 
     async def _seen(self, deadline: float) -> None:

@@ -173,9 +173,10 @@ class LakeRecovery:
             if not _parts(log, end, ended):
                 return True
         _LOGGER.warning(
-            "%s ends at %d, the lake at %d%s: going on behind the lake",
+            "%s: local log ends at %d but the lake holds offsets up to %d%s; discarding the local log and "
+            "continuing at %d",
             log.name, log.log_end_offset, end,
-            "" if end >= log.log_end_offset else " with records of another epoch",
+            "" if end >= log.log_end_offset else " with records of another epoch", end + 1,
         )  # fmt: skip
         recovery_point, start = log.recovery_point, log.log_start_offset
         try:

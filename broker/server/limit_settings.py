@@ -83,6 +83,10 @@ async def _addresses_of(host: str) -> set[str]:
     try:
         found = await asyncio.wait_for(ask, RESOLVE_SECONDS_MAX)
     except (OSError, UnicodeError, TimeoutError):
-        log.warning("%s: %.60s has no address now, so its limit holds for nobody", OVERRIDES, host)
+        log.warning(
+            "%s: %.60s does not resolve to an address, so its limit applies to no connection",
+            OVERRIDES,
+            host,
+        )
         return set()
     return {one_text(str(address[4][0])) for address in found}

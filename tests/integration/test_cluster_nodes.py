@@ -304,7 +304,10 @@ async def test_a_second_process_of_one_number_is_refused(
             assert written is not None
             lost = replace(written, controller_id=other.config.node_id, sequence=1, port=1)
             path.write_bytes(lost.encode())
-        for node, words in ((controller, "is the controller"), (other, "is not taken in")):
+        for node, words in (
+            (controller, "by the active controller"),
+            (other, "registration failed"),
+        ):
             twin_dirs = tmp_path / f"twin-{node.config.node_id}"
             with pytest.raises(ConfigError, match=rf"node.id={node.config.node_id}.*{words}"):
                 await cluster.start(node.config.node_id, log_dirs=twin_dirs)
@@ -349,7 +352,7 @@ async def test_a_process_whose_number_another_one_has_taken_stops(
         try:
             assert old.node.failed is not None
             error = await asyncio.wait_for(old.node.failed, 120)
-            assert "another broker of this number has registered" in str(error)
+            assert "another broker with this node.id has registered" in str(error)
             # What it still asks for is not asked for by the other one.
             with pytest.raises(KafkaError) as refused:
                 await old.node.member.requests.allocate_producer_ids()
@@ -387,7 +390,7 @@ async def test_a_process_whose_number_is_taken_before_it_has_begun_never_begins(
 
     monkeypatch.setattr(ClusterMember, "join", joined)
     monkeypatch.setattr(ReplicaManager, "start", begin)
-    with pytest.raises(ConfigError, match="another broker of this number has registered"):
+    with pytest.raises(ConfigError, match="another broker with this node.id has registered"):
         await new_node(tmp_path).start()
     assert not begun
 
@@ -421,7 +424,7 @@ async def test_a_broker_that_cannot_hand_over_stops_all_the_same(tmp_path: Path)
 
 async def taken_meanwhile() -> None:
     """A controlled shutdown during which another process registers with the same node.id."""
-    raise ConfigError("another broker of this number has registered; this one stops")
+    raise ConfigError("another broker with this node.id has registered; shutting down")
 
 
 async def is_over(broker: InProcess) -> None:

@@ -114,9 +114,8 @@ def test_another_broker_goes_on_with_the_lake_but_no_second_one_of_its_number(
     with running_broker(tmp_path / "one", SETTINGS) as one:
         create(one, NewTopic("a", 1, 1))
         twin = BrokerProcess(tmp_path / "twin", {**SETTINGS, "lake.uri": one.lake})
-        assert (
-            f"node.id=1: a broker of this number is the controller at {one.bootstrap}"
-            in refusal(twin)
+        assert f"node.id=1: already in use by the active controller at {one.bootstrap}" in refusal(
+            twin
         )
         one.stop()
         settings = {**SETTINGS, "node.id": 2, "lake.uri": one.lake}

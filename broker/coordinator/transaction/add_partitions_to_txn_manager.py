@@ -191,7 +191,9 @@ class PendingVerification:
             try:
                 passed()
             except Exception:  # The others have to hear of it all the same, or they wait for ever.
-                _LOGGER.exception("a mistake of ours with a write that has waited")
+                _LOGGER.exception(
+                    "internal error while appending a write that has waited for its transaction"
+                )
                 refused(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
 
@@ -337,7 +339,7 @@ class AddPartitionsToTxnManager:
             elif raised is None:
                 error = KafkaError(_code(answer.result()))
             else:
-                _LOGGER.error("a mistake of ours: nobody knows what to join", exc_info=raised)
+                _LOGGER.error("internal error while verifying transactions", exc_info=raised)
         if error.code is not ErrorCode.NONE:
             return KafkaError(_told(error.code, writer.support), error.message)
         if partition.is_lost:

@@ -52,7 +52,9 @@ class ListenerKeys:
                 opened = ListenerSecurity(listener, with_changes(config, {}), self._credentials)
             except ConfigError:
                 raise error from None
-            log.error("listener %s goes by its file alone: %s", listener, error)
+            log.error(
+                "listener %s: ignoring dynamic keys, using those of the file: %s", listener, error
+            )
             return opened
 
     def of(self, listener: str) -> ListenerSecurity | None:

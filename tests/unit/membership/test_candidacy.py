@@ -78,7 +78,7 @@ async def test_who_does_not_answer_at_once_may_live_in_this_brokers_place(
 
     monkeypatch.setattr(twin.candidacy, "_asked", late)
     if pauses < 9:
-        with pytest.raises(ConfigError, match="is the controller at here:9091"):
+        with pytest.raises(ConfigError, match="by the active controller at here:9091"):
             await twin.candidacy.begin("there", 1)
         assert not twin.broker.driver.is_active
     else:
@@ -109,7 +109,7 @@ async def test_a_living_controller_is_found_where_its_lease_is_not(
         return ControllerLivenessResponse(last_heard_ms=0)
 
     monkeypatch.setattr(twin.candidacy, "_asked", answer)
-    with pytest.raises(ConfigError, match="is the controller at here:9091"):
+    with pytest.raises(ConfigError, match="by the active controller at here:9091"):
         await twin.candidacy.begin("there", 1)
     assert asked == [("here", 9091, 1, 1)]
     assert not twin.broker.driver.is_active

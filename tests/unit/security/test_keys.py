@@ -347,7 +347,7 @@ async def test_a_broker_starts_with_the_keys_that_were_set_by_command(
     renewed.both_file.unlink()
     async with in_process(memory_path, **settings):
         assert (
-            "listener OUTSIDE goes by its file alone: listener OUTSIDE: ssl.keystore.location="
+            "listener OUTSIDE: ignoring dynamic keys, using those of the file: listener OUTSIDE: ssl.keystore.location="
             in (caplog.text)
         )
     renewed.both_file.write_bytes(kept)
