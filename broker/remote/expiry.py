@@ -221,6 +221,10 @@ class ExpirationLoop:
         self._count(led, survey)
         if decision.expired and not await self._move(led, decision):
             return None
+        if not decision.expired and decision.log_start_offset > led.log.log_start_offset:
+            # A move is in the table whose answer never came: its worker died, or who asked for it has gone.
+            led.lake_log_start = max(led.lake_log_start or 0, decision.log_start_offset)
+            self._agree(led)
         if decision.expired or survey.below or survey.has_files_below:
             self._crash_points.at("broker_before_sweep")
             swept = await self._worker.ask(Sweep(place=place_of(led)))

@@ -3,8 +3,9 @@
 Rules of this file:
 - Nothing is deleted. The log may be another cluster's, or this one's metadata may be the wrong ones: its folder is
   renamed, as Kafka does it, and somebody has to look.
-- A log that has lost its topic id is taken for that of the topic of its name, which gives it its own: a new one would
-  use acknowledged offsets again. If its epochs are later than the partition's, the topic was created anew since.
+- A log that has lost its topic id is taken for that of the topic of its name only where no other replica has what was
+  committed: a new one would use acknowledged offsets again. Elsewhere it may be of a deleted topic of the same name,
+  and is fetched from the others. Its epochs must not be later than the partition's, for the same reason.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int
         own_id = _replica_here(image, node_id, log.topic, log.partition)
         if own_id == log.topic_id:
             continue
-        if own_id is not None and _may_have_lost_its_id(log, image):
+        if own_id is not None and _is_the_last_without_its_id(log, image, node_id):
             _LOGGER.warning(
                 "%s-%d has lost its topic id (%s is damaged or missing): taken for the log of the topic of this name",
                 log.topic, log.partition, names.PARTITION_METADATA,
             )  # fmt: skip
+            log_manager.create(log.topic, log.partition, own_id)  # which gives it the id
             continue
         name = log_manager.set_aside(log.topic, log.partition)
         _LOGGER.error(
@@ -43,10 +45,12 @@ def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int
         )  # fmt: skip
 
 
-def _may_have_lost_its_id(log: Log, image: MetadataImage) -> bool:
+def _is_the_last_without_its_id(log: Log, image: MetadataImage, node_id: int) -> bool:
     registration = image.partition(log.topic, log.partition)
     assert registration is not None, "there is a replica here"
-    return log.topic_id == NO_UUID and log.leader_epochs.latest_epoch <= registration.leader_epoch
+    others = {*registration.isr, *registration.elr} - {node_id}
+    is_older = log.leader_epochs.latest_epoch <= registration.leader_epoch
+    return log.topic_id == NO_UUID and log.log_end_offset > 0 and not others and is_older
 
 
 def _replica_here(image: MetadataImage, node_id: int, topic: str, partition: int) -> bytes | None:

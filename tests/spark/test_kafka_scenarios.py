@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[Given, str]] = {
     ),
     "no record so young": (
         of("timed", startingOffsetsByTimestamp=each("timed", T0_MS, T0_MS, FAR_MS)),
-        "no record is as young.*timed-2",
+        "no record at or after.*timed-2",
     ),
     "no level": (setting("isolation.level", "dirty"), "'kafka.isolation.level' is 'dirty'"),
     "parts that are no number": (of("plain", minPartitions="1.0"), "'minPartitions'"),

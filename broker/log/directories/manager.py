@@ -380,8 +380,14 @@ class LogManager:
             if config is not None:
                 known.update_config(config)
             if known.topic_id != topic_id:
-                known.topic_id = topic_id
-                self._write_topic_id(known, self._homes[key])
+                known.topic_id, lost = topic_id, known.topic_id
+                try:
+                    self._write_topic_id(known, self._homes[key])
+                except OSError as error:
+                    known.topic_id = lost  # written at the next try
+                    home = self._homes[key]
+                    self._directories.note(home, home.path, error)
+                    raise _unavailable(f"{topic}-{partition}: {error}") from error
             return known
         if self._directories.some_failed and not is_new:
             self._offline.add(key)

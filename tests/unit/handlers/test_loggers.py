@@ -30,13 +30,17 @@ NAME = "broker.server.dispatch"
 
 @pytest.fixture(autouse=True)
 def levels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Levels as they are, and given back as they were."""
+    """Only the root has a level, whatever other tests in this process have set; given back as they were."""
     monkeypatch.setenv(log_lines.LEVELS_VARIABLE, "{}")
-    before = {name: logging.getLogger(name).level for name in (None, "broker", NAME)}
-    logging.getLogger().setLevel(logging.INFO)
+    root = logging.getLogger()
+    loggers = [root, *map(logging.getLogger, (*root.manager.loggerDict, NAME))]
+    before = [(logger, logger.level) for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.NOTSET)
+    root.setLevel(logging.INFO)
     yield
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
+    for logger, level in before:
+        logger.setLevel(level)
 
 
 async def told(broker: InProcess, name: str = "1") -> dict[str, str]:

@@ -172,6 +172,15 @@ def test_who_loses_the_lead_between_two_steps_takes_none_after(
     assert desk.led.log.log_start_offset == 0
 
 
+def test_a_move_whose_answer_was_lost_reaches_the_log_at_the_next_look() -> None:
+    """The table has it already, so nothing is due there any more."""
+    desk = Desk()
+    desk.decision = ExpirationDecision(log_start_offset=10)
+    desk.below = 1
+    assert desk.rounds() == ["survey", "log", "sweep"]
+    assert desk.led.log.log_start_offset == desk.led.lake_log_start == 10
+
+
 def test_who_is_fenced_moves_nothing_of_its_own() -> None:
     desk = Desk()
     desk.in_table = 5

@@ -91,7 +91,7 @@ async def test_a_log_without_its_topic_id_is_that_of_the_topic_unless_its_epochs
     *, is_anew: bool
 ) -> None:
     bench = Bench()
-    await bench.create(registered(ME, 3))
+    await bench.create(replace(registered(ME, 3), isr=(ME,)))
     produce(bench.led(0))
     bench.disk.unlink("/d/t-0/partition.metadata")
     if is_anew:
@@ -104,3 +104,18 @@ async def test_a_log_without_its_topic_id_is_that_of_the_topic_unless_its_epochs
     assert bench.led(0).log.log_end_offset == (0 if is_anew else 1)
     assert any(name.endswith("-stray") for name in bench.folders()) == is_anew
     assert "/d/t-0/partition.metadata" in bench.disk.paths()
+
+
+@in_loop
+async def test_a_log_without_its_topic_id_is_fetched_where_others_have_what_was_committed() -> None:
+    """It may be a deleted topic's, whose epochs were as low."""
+    bench = Bench()
+    await bench.create(registered(ME))
+    produce(bench.led(0))
+    bench.disk.unlink("/d/t-0/partition.metadata")
+    led_there = replace(registered(OTHER, 1), isr=(OTHER,))
+    gone = changed(led_there, 0)
+    bench.image.replay(gone, MetadataPosition(99, 0))
+    await bench.restart()
+    (stray,) = [name for name in bench.folders() if name.endswith("-stray")]
+    assert stray.startswith("t-0")

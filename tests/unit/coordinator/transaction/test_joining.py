@@ -27,7 +27,7 @@ class _Partition:
 
     log: object
     topic: str = "t"
-    index: int = 0
+    partition: int = 0
     is_lost: bool = False
 
 
