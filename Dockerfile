@@ -1,7 +1,7 @@
 # Two images of one source: `broker` (no JVM), and `spark` (the source, a session with Delta, the SQL console).
 #
 #   docker build --target broker --tag kafka-ds-broker .
-#   docker run --stop-timeout 60 --publish 9092:9092 --volume kafka-ds:/var/lib/kafka-ds kafka-ds-broker
+#   docker run --stop-timeout 120 --publish 9092:9092 --volume kafka-ds:/var/lib/kafka-ds kafka-ds-broker
 FROM python:3.11-slim-bookworm AS base
 ENV PYTHONUNBUFFERED=1 PATH=/opt/kafka-ds/bin:$PATH
 
