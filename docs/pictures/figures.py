@@ -40,32 +40,20 @@ def _of(section: str, row: str, *columns: str) -> tuple[Cell, ...]:
     return tuple(Cell(section=section, row=row, column=column) for column in columns)
 
 
-def _spark(row: str) -> tuple[Cell, ...]:
-    return _of(SPARK, row, "100 B", "1 KiB")
+def _kafka(row: str) -> Figure:
+    return Figure(name=row, says="{} × as fast", cells=_of(BROKER, row, NEWEST))
+
+
+def _spark(name: str, row: str, says: str = "{} × as fast ({} ×)") -> Figure:
+    return Figure(name=name, says=says, cells=_of(SPARK, row, "100 B", "1 KiB"))
 
 
 FIGURES = {
     "compared with Apache Kafka 4.3": (
-        Figure(
-            name="produce, 100 B",
-            says="{} × as fast",
-            cells=_of(BROKER, "produce, 100 B", NEWEST),
-        ),
-        Figure(
-            name="produce, 1 KiB",
-            says="{} × as fast",
-            cells=_of(BROKER, "produce, 1 KiB", NEWEST),
-        ),
-        Figure(
-            name="consume, 100 B",
-            says="{} × as fast",
-            cells=_of(BROKER, "consume, 100 B", NEWEST),
-        ),
-        Figure(
-            name="consume, 1 KiB",
-            says="{} × as fast",
-            cells=_of(BROKER, "consume, 1 KiB", NEWEST),
-        ),
+        _kafka("produce, 100 B"),
+        _kafka("produce, 1 KiB"),
+        _kafka("consume, 100 B"),
+        _kafka("consume, 1 KiB"),
         Figure(
             name="produce to three replicas, acks=all, 1 KiB",
             says="{} × as fast",
@@ -78,26 +66,10 @@ FIGURES = {
         ),
     ),
     "compared with Spark 4.2's Kafka source": (
-        Figure(
-            name="count, `scan()`",
-            says="{} × as fast ({} × with 1 KiB)",
-            cells=_spark("count, `scan()`"),
-        ),
-        Figure(
-            name="1 % of the records by offset",
-            says="{} × as fast ({} ×)",
-            cells=_spark("1 % by offset"),
-        ),
-        Figure(
-            name='full scan, `format("kafka_ds")`',
-            says="{} × as fast ({} ×)",
-            cells=_spark('full scan, `format("kafka_ds")`'),
-        ),
-        Figure(
-            name="full scan, `scan()`",
-            says="{} × as fast ({} ×)",
-            cells=_spark("full scan, `kafka_ds.scan()`"),
-        ),
+        _spark("count, `scan()`", "count, `scan()`", "{} × as fast ({} × with 1 KiB)"),
+        _spark("1 % of the records by offset", "1 % by offset"),
+        _spark('full scan, `format("kafka_ds")`', 'full scan, `format("kafka_ds")`'),
+        _spark("full scan, `scan()`", "full scan, `kafka_ds.scan()`"),
     ),
 }
 

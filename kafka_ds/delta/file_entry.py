@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from kafka_ds.delta.deletion_vector import DeletionVector
+from kafka_ds.delta.actions import Action, remove_action
+from kafka_ds.delta.deletion_vector import DeletionVector, action_of
 
 UNKNOWN = -1
 
@@ -45,6 +46,18 @@ class FileEntry:
     def is_complete(self) -> bool:
         """Whether the log says how many rows there are, and from which offset to which."""
         return self.rows >= 0 and (self.rows == 0 or self.min_offset >= 0)
+
+    def removal(self, deleted_ms: int, *, data_change: bool = True) -> Action:
+        """The action by which the file goes out of the table, in the state that it has here."""
+        return remove_action(
+            path=self.action_path,
+            partition_values={"partition": str(self.partition)},
+            size=self.size,
+            deleted_ms=deleted_ms,
+            data_change=data_change,
+            rows=self.rows,
+            vector=action_of(self.vector),
+        )
 
 
 class FileEntries(Sequence[FileEntry]):

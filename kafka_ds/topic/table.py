@@ -16,11 +16,9 @@ from kafka_ds.delta.actions import (
     Action,
     CorruptLog,
     interval_ms,
-    remove_action,
     txn_action,
 )
 from kafka_ds.delta.commit import Attempt, Conflict, FilesMayBeGone, PlainChange
-from kafka_ds.delta.deletion_vector import action_of
 from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.delta.schema import delta_schema_json
 from kafka_ds.delta.snapshot import NoSuchTable, NoSuchVersion, TableSnapshot
@@ -233,17 +231,7 @@ class TopicTable:
 
     def _removals(self, there: TableSnapshot) -> list[Action]:
         deleted_ms = self.log.clock.wall_ms()
-        return [
-            remove_action(
-                path=entry.action_path,
-                partition_values={"partition": str(entry.partition)},
-                size=entry.size,
-                deleted_ms=deleted_ms,
-                rows=entry.rows,
-                vector=action_of(entry.vector),
-            )
-            for entry in there.files.values()
-        ]
+        return [entry.removal(deleted_ms) for entry in there.files.values()]
 
     def _change_metadata(
         self, there: TableSnapshot, operation: str, topic_id: bytes, actions: Sequence[Action] = ()

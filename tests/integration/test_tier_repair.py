@@ -369,10 +369,7 @@ def test_the_residue_of_a_dead_leader_s_last_range_is_looked_for(
 
 def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: Source) -> None:
     """Its version was renamed over only when the next range was there."""
-    worker = Worker(store)
-    for start in (0, 10, 20):
-        worker.copy(source(start, start + 9))
-    take_away(store, 2)
+    lose_the_second_commit(store, source)
     later = Worker(store, node_id=2)
     assert Worker(store).offsets() == [*range(10), *range(20, 30)]
     assert spans(look(later)) == [(10, 19)]
@@ -386,10 +383,7 @@ def test_a_hole_that_a_lost_commit_left_is_filled(store: MemoryStore, source: So
 def test_what_is_erased_of_a_repaired_range_does_not_come_back(
     store: MemoryStore, source: Source
 ) -> None:
-    worker = Worker(store)
-    for start in (0, 10, 20):
-        worker.copy(source(start, start + 9))
-    take_away(store, 2)
+    lose_the_second_commit(store, source)
     later = Worker(store, node_id=2)
     assert repair(later, source(10, 19)).missing == []
     (entry,) = TopicSnapshot.load(store, TOPIC).index.find(0, 10, 19)
@@ -409,10 +403,7 @@ def test_what_is_erased_of_a_repaired_range_does_not_come_back(
 def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
     store: MemoryStore, source: Source, log_start: int, local_start: int
 ) -> None:
-    worker = Worker(store)
-    for start in (0, 10, 20):
-        worker.copy(source(start, start + 9))
-    take_away(store, 2)
+    lose_the_second_commit(store, source)
     later = Worker(store, node_id=2)
     if log_start:
         later.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=log_start)
@@ -426,10 +417,7 @@ def test_of_a_lost_commit_that_begins_below_the_log_the_rest_is_filled(
 def test_a_hole_inside_a_file_that_others_packed_is_filled(
     store: MemoryStore, source: Source
 ) -> None:
-    worker = Worker(store)
-    for start in (0, 10, 20):
-        worker.copy(source(start, start + 9))
-    take_away(store, 2)
+    lose_the_second_commit(store, source)
     pack(store)
     (entry,) = TopicSnapshot.load(store, TOPIC).files.values()
     assert (entry.min_offset, entry.max_offset, entry.rows) == (0, 29, 20)
@@ -464,6 +452,14 @@ def take_away(store: MemoryStore, version: int) -> None:
     """Another writer renames its commit over one of ours."""
     body = encode_actions([{"commitInfo": {"operation": "DELETE"}}])
     store.objects[f"{TABLE}/{commit_file(version)}"] = body
+
+
+def lose_the_second_commit(store: MemoryStore, source: Source) -> None:
+    """Copy three ranges of ten records; another writer renames its commit over that of the second."""
+    worker = Worker(store)
+    for start in (0, 10, 20):
+        worker.copy(source(start, start + 9))
+    take_away(store, 2)
 
 
 def test_whoever_lets_segments_go_reads_their_commits_back(

@@ -21,7 +21,6 @@ from broker.worker.delta.segments import described
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
 from broker.worker.errors import SourceGone, StorageError
 from broker.worker.rpc import CopyRange, Missing
-from kafka_ds.delta.actions import remove_action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
@@ -316,16 +315,7 @@ class StoreCheck:
     ) -> None:
         now_ms = shared.table.log.clock.wall_ms()
         add = written.add(shared.folder, partition, now_ms=now_ms, data_change=not gap.files)
-        removes = tuple(
-            remove_action(
-                path=each.action_path,
-                partition_values={"partition": str(partition)},
-                size=each.size,
-                deleted_ms=now_ms,
-                data_change=False,
-            )
-            for each in gap.files
-        )
+        removes = tuple(each.removal(now_ms, data_change=False) for each in gap.files)
         part = PartitionIntent(
             partition=partition,
             leader_epoch=leader_epoch,

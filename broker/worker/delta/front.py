@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from broker.worker.delta.tables import tiered_end
-from kafka_ds.delta.actions import Action, remove_action
-from kafka_ds.delta.deletion_vector import action_of
+from kafka_ds.delta.actions import Action
 from kafka_ds.delta.store.store import Store, StoreEntry
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue
 from kafka_ds.topic.expiration import ResidueFile, horizon, residue_to_drop
@@ -66,14 +65,7 @@ def removals(
     if snapshot is None or snapshot.topic_id != topic_id:
         return ()
     return tuple(
-        remove_action(
-            path=each.action_path,
-            partition_values={"partition": str(partition)},
-            size=each.size,
-            deleted_ms=now_ms,
-            rows=each.rows,
-            vector=action_of(each.vector),
-        )
+        each.removal(now_ms)
         for each in snapshot.index.find(partition, 0, offset - 1)
         if each.max_offset < offset
     )

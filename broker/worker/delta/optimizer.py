@@ -25,7 +25,6 @@ from broker.worker.rpc import Optimized
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.actions import Action, remove_action
 from kafka_ds.delta.commit import Conflict
-from kafka_ds.delta.deletion_vector import action_of
 from kafka_ds.delta.log import LogClock
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
@@ -357,16 +356,7 @@ class TableOptimizer:
             is_rewrite=True,
             adds=tuple(_add(folder, partition, each, now_ms) for each in rewritten.files),
             removes=tuple(
-                remove_action(
-                    path=each.action_path,
-                    partition_values={"partition": str(partition)},
-                    size=each.size,
-                    deleted_ms=now_ms,
-                    rows=each.rows,
-                    vector=action_of(each.vector),
-                    data_change=each.min_offset < log_start,
-                )
-                for each in task.files
+                each.removal(now_ms, data_change=each.min_offset < log_start) for each in task.files
             ),
         )
         return Intent(

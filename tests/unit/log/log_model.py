@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from broker.log.values import AbortedTxn
@@ -48,6 +49,8 @@ class LogModel:
     """All batches that were appended and not cut off since."""
 
     batches: list[ModelBatch] = field(default_factory=list)
+    begins_with: dict[int, ModelProducer] = field(default_factory=dict)
+    """The producers before the first batch."""
 
     @property
     def end_offset(self) -> int:
@@ -65,7 +68,7 @@ class LogModel:
 
     def replay(self) -> tuple[dict[int, ModelProducer], list[AbortedTxn]]:
         """The producers at the end, and the aborted transactions in the order of their markers."""
-        producers: dict[int, ModelProducer] = {}
+        producers = deepcopy(self.begins_with)
         aborted = []
         for batch in self.batches:
             header = batch.header

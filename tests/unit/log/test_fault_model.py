@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
@@ -68,35 +67,7 @@ class Model(LogModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begins_with: dict[int, ModelProducer] = {}
         self.first_base = self.end = 0
-
-    def replay(self) -> tuple[dict[int, ModelProducer], list[tuple[int, int, int]]]:  # type: ignore[override]
-        known, self.batches = self.batches, []
-        producers = deepcopy(self.begins_with)
-        aborted = []
-        for batch in known:
-            header = batch.header
-            if header.producer_id < 0:
-                continue
-            producer = producers.setdefault(header.producer_id, ModelProducer())
-            if producer.epoch != header.producer_epoch:
-                producer.epoch, producer.last_sequence = header.producer_epoch, -1
-                producer.last_offset = -1
-            if batch.marker is None:
-                producer.last_sequence, producer.last_offset = (
-                    header.last_sequence,
-                    header.last_offset,
-                )
-                if header.is_transactional and producer.transaction_start < 0:
-                    producer.transaction_start = header.base_offset
-                continue
-            producer.coordinator_epoch = 0
-            start, producer.transaction_start = producer.transaction_start, -1
-            if start >= 0 and batch.marker is ControlType.ABORT:
-                aborted.append((header.producer_id, start, header.base_offset))
-        self.batches = known
-        return producers, aborted
 
     @property
     def local(self) -> list[ModelBatch]:
@@ -508,7 +479,7 @@ class Run:
         assert found == producers, (found, producers)
         end, base = self.model.end, self.model.first_base
         listed = [each[:3] for each in self.log.aborted_transactions(base, end)]
-        assert listed == [each for each in aborted if each[2] >= base]
+        assert listed == [each[:3] for each in aborted if each.last_offset >= base]
         opened = [each.transaction_start for each in producers.values()]
         stable = min((each for each in opened if each >= 0), default=end)
         assert self.log.last_stable_offset(end) == max(stable, min(end, self.log.log_start_offset))
