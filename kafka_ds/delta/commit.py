@@ -100,6 +100,10 @@ class Change(Protocol):
     def parameters(self) -> Mapping[str, str]:
         """What the history says of the operation beside its name."""
 
+    @property
+    def has_files(self) -> bool:
+        """Whether it adds files that were there before its first try: a VACUUM meanwhile may have taken them."""
+
     def check(self, version: int, actions: Sequence[Action]) -> None:
         """Look at another writer's version; raise Conflict when it ends the attempt."""
 
@@ -127,6 +131,7 @@ class PlainChange:
     ) -> None:
         self.operation = operation
         self.parameters = parameters or {}
+        self.has_files = any("add" in each for each in actions)
         self._actions = actions
         self._info = info or {}
         self._check = check
@@ -221,7 +226,7 @@ class Attempt:
             self.lost(version)
         age_ms = vacuumed_age_ms(actions)
         is_old = age_ms is not None and self.begun_ms <= now_ms - age_ms
-        if is_old and any("add" in each for each in self.change.actions(version)):
+        if is_old and self.change.has_files:
             raise FilesMayBeGone(
                 f"version {version} vacuumed while this commit's files waited", version=version
             )

@@ -43,11 +43,15 @@ class DeltaTable:
         except FateUnknown:
             self._unsettled = attempt
             raise
-        except OSError as error:
-            if not is_again:
-                raise
-            self._unsettled = attempt
-            raise FateUnknown(f"{self.log.table}: {error}", attempt) from error
+        except (Conflict, CommitError):
+            raise
+        except BaseException as error:
+            # Whatever it was, what a version may hold is found out first.
+            if is_again or attempt.open_version is not None:
+                self._unsettled = attempt
+            if is_again and isinstance(error, OSError):
+                raise FateUnknown(f"{self.log.table}: {error}", attempt) from error
+            raise
 
     def settle(self) -> Attempt | None:
         """Find out what became of the attempt whose fate is unknown: gives it, won or not; None if there is none.

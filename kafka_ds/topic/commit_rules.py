@@ -170,6 +170,10 @@ class TopicChange:
         """The partitions that the commit still is about."""
         return tuple(self._left.values())
 
+    @property
+    def has_files(self) -> bool:
+        return any(part.adds for part in self._left.values())
+
     def info(self) -> Mapping[str, Any]:
         return {
             "topicId": uuid_text(self.intent.topic_id),

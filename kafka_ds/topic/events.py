@@ -138,6 +138,7 @@ class _EventsChange:
 
     operation = OPERATION
     parameters: Mapping[str, str] = {}
+    has_files = False
 
     def __init__(
         self, log: DeltaLog, events: Sequence[RemoteLogSegment], info: Mapping[str, Any]

@@ -71,6 +71,8 @@ class OffsetsTable:
             mine = self._files_of(broker_id)
             written = [*rows, *self._kept(broker_id, mine, _coordinators_in(rows))]
             change = self._change(broker_id, written, mine)
+            # Where the answer is lost nobody knows which of them the table has.
+            self._published = None
             try:
                 version = self._table.commit(
                     self._table.begin(change), read_version=self._snapshot.version

@@ -169,10 +169,9 @@ class TopicTable:
         self.settle()
         self.read()
         # The attempt looks at the versions from here on; those before were read just now, or long ago.
-        has_files = any(part.adds for part in intent.partitions)
-        if has_files and begun_ms <= self.snapshot.gone_before_ms:
-            raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
         change = TopicChange(intent, self.snapshot)
+        if change.has_files and begun_ms <= self.snapshot.gone_before_ms:
+            raise FilesMayBeGone(f"{self._where()} was vacuumed while this commit's files waited")
         attempt = self._table.begin(change, begun_ms=begun_ms)
         version = self._table.commit(attempt, read_version=self.snapshot.version)
         self.read()

@@ -60,6 +60,26 @@ def test_a_fate_stays_unknown_while_the_store_is_away(table, store, error):
     assert table.settle() is attempt
 
 
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_commit_is_settled_whatever_its_try_ended_with(table, store, is_again):
+    """Memory that runs out is no answer of the store's."""
+    if is_again:
+        leave_unsettled(table, store)
+    store.lose(MemoryError)
+    with pytest.raises(MemoryError):
+        table.settle() if is_again else commit(table)
+    with pytest.raises(AssertionError, match="settled before"):
+        commit(table)
+    assert table.settle().won_version == 1
+    assert commit(table).won_version == 2
+
+
+def test_a_mistake_before_the_first_try_leaves_nothing_to_settle(table):
+    with pytest.raises(TypeError):
+        commit(table, actions=[{"add": object()}])
+    assert table.settle() is None
+
+
 def test_a_commit_that_another_ended_is_settled_without_a_version(table, store, clock):
     def refuse(version, actions):
         raise Conflict("another was first", version=version)

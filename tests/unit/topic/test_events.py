@@ -7,7 +7,7 @@ import pytest
 from broker.crash_points import CrashPoints
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.settings import TierSettings
-from kafka_ds.delta.commit import FateUnknown
+from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import commit_file
@@ -73,6 +73,17 @@ def test_two_writers_at_once(store):
     assert [each.segment_id[0] for each in events_of(store).follow()] == [7, 1]
     files = [path for path in store.objects if path.endswith(".parquet")]
     assert len(files) == 2, "the file of the try that was lost is gone"
+
+
+def test_a_vacuum_of_all_that_is_in_flight_does_not_end_an_append(store):
+    """Each try writes a file of its own."""
+    writer, other = events_of(store), events_of(store)
+    vacuum = PlainChange("VACUUM START", parameters={"specifiedRetentionMillis": "0"})
+
+    store.race(lambda: other.log.commit(other.log.begin(vacuum), read_version=0))
+    (mine,) = writer.append([event(1)])
+    assert mine.version == 2
+    assert len([path for path in store.objects if path.endswith(".parquet")]) == 1
 
 
 def test_an_unknown_fate_is_taken_up_again(store):

@@ -15,7 +15,7 @@ from broker.coordinator.group.offset_publisher import OffsetPublisher
 from broker.ipc.codec import decode, encode
 from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.delta.actions import add_action, remove_action
-from kafka_ds.delta.commit import PlainChange
+from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import ForeignTable
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.messages import OffsetCommitRequest
@@ -25,7 +25,7 @@ from kafka_ds.protocol.messages.group_offsets import (
 )
 from kafka_ds.topic.names import OFFSETS
 from kafka_ds.topic.offsets import OffsetsTable, present
-from tests.fakes.store import MemoryStore
+from tests.fakes.store import ALWAYS, MemoryStore
 from tests.in_process import in_process
 from tests.loops import in_loop
 
@@ -79,6 +79,20 @@ def test_what_is_not_known_yet_stays_as_it_was_noted() -> None:
         (1, "partition", "__consumer_offsets", "", 0),
         (1, "partition", "__consumer_offsets", "", 1),
     ]
+
+
+def test_what_a_publication_without_an_answer_wrote_is_known() -> None:
+    store = MemoryStore()
+    table = OffsetsTable(store, clock=store.clock)
+    one = [partition_row("__consumer_offsets", 0, 3, end=1), offset_row("a", 0, 3, 10)]
+    two = [partition_row("__consumer_offsets", 1, 3, end=1), offset_row("b", 1, 3, 20)]
+    table.replace(1, one)
+    store.refuse(times=ALWAYS)
+    with pytest.raises(FateUnknown):
+        table.replace(1, [*one, *two])
+    store.mend()
+    table.replace(1, one)
+    assert [row["group_id"] for row in table.read() if row["kind"] == "offset"] == ["a", "b"]
 
 
 @pytest.mark.parametrize("restarted", [False, True])
