@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
 from broker.adoption.mark import check_taken_over
-from broker.cleaner.settings import CleanerSettings
+from broker.cleaner.rpc import CleanerSettings
 from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
 from broker.config.loader import BrokerConfig, LogConfigs
@@ -33,7 +33,6 @@ from broker.coordinator.group.offset_publisher import OffsetPublisher
 from broker.coordinator.group.settings import group_settings
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.settings import transaction_settings
-from broker.ipc.request import AskWorker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.directories.directories import are_empty, disown, unowned
@@ -43,7 +42,7 @@ from broker.membership.lifecycle import BrokerIdentity, endpoints_told
 from broker.membership.member import ClusterMember
 from broker.membership.producer_ids import ProducerIds
 from broker.metadata.event_lines import Told, lines_of
-from broker.metadata.events import NO_BROKER_EPOCH, ConfigChanged, Event
+from broker.metadata.events import ConfigChanged, Event
 from broker.metadata.features import supported_features
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
@@ -58,21 +57,23 @@ from broker.replica.leader.alter_partition import IsrProposals
 from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetch_manager import FetchManager
-from broker.seams import Clock, Disk, Network
 from broker.security.security import Security
 from broker.server.dispatch import Dispatcher
 from broker.server.local_request import handle_locally
 from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
-from broker.system import ThreadBackground, halt, new_uuid
 from broker.transport.secure_network import between_brokers
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
+from kafka_ds.ipc.request import AskWorker
+from kafka_ds.process.seams import Clock, Disk, Network
+from kafka_ds.process.system import ThreadBackground, halt, new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 from kafka_ds.topic.names import CLUSTER_METADATA
 
 if TYPE_CHECKING:

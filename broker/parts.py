@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from broker.replica.manager import ReplicaManager
     from broker.replica.moves import LogMoves
     from broker.replica.serving.fetch_manager import FetchManager
-    from broker.seams import Clock, Disk, Network
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.security import Security
     from kafka_ds.delta.store.store import Store
+    from kafka_ds.process.seams import Clock, Disk, Network
 
 
 class Parts:

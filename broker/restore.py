@@ -23,20 +23,20 @@ from broker.coordinator.group.restored_groups import RestoredGroups, restored_gr
 from broker.coordinator.group.values import CoordinatorRecord
 from broker.coordinator.placement import TOPIC
 from broker.lake_store import reason, store_of
-from broker.log.values import AppendOrigin
 from broker.metadata.events import NO_LEADER
 from broker.metadata.log import MetadataLog
 from broker.metadata.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.node import Node
 from broker.replica.leader.hosted import HostedPartition
-from broker.seams import Disk
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.seams import Disk
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest
 from kafka_ds.protocol.messages.replicas import TopicPartitions
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.segments.producers import AppendOrigin
 from kafka_ds.topic.names import CLUSTER_METADATA
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from broker.config.loader import from_given
 from broker.node import Node
 from broker.principal import ANONYMOUS, Principal
 from broker.server.dispatch import Waiting
-from broker.system import SystemClock, SystemDisk, SystemNetwork
+from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import decode_response, encode_request
 from kafka_ds.protocol.messages import (

@@ -20,18 +20,18 @@ from broker.config.dynamic import with_changes
 from broker.config.loader import BrokerConfig, topic_config
 from broker.config.settings import ConfigError
 from broker.lake_store import reason, store_of
-from broker.log import names
-from broker.log.checkpoint import encode_partition_metadata
 from broker.log.directories.directory import LogDirectory
-from broker.log.files import replace as replace_file
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
-from broker.seams import Disk
-from broker.system import new_uuid
 from kafka_ds.delta.commit import Conflict, FateUnknown, NotCommitted
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.seams import Disk
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import encode_partition_metadata
+from kafka_ds.segments.files import replace as replace_file
 from kafka_ds.topic.names import CLUSTER_METADATA, REMOTE_LOG_METADATA, TOPICS
 
 COMMITS_MAX = 3

@@ -14,25 +14,25 @@ from broker.adoption.mark import lake_of
 from broker.adoption.metadata import KafkaCluster
 from broker.adoption.plan import FoundDirectory, FoundLog, Key
 from broker.config.settings import ConfigError
-from broker.log import names
-from broker.log.checkpoint import (
-    CorruptCheckpoint,
-    decode_clean_shutdown,
-    decode_epochs,
-    decode_meta_properties,
-)
 from broker.log.directories.directory import LogDirectory
-from broker.log.files import read_or_none
-from broker.log.producers import CorruptSnapshot, Producers
 from broker.log.segment.scan import valid_batches
-from broker.metadata.events import NO_BROKER_EPOCH
 from broker.metadata.topic_names import TRANSACTION_STATE
-from broker.seams import Disk
+from kafka_ds.process.seams import Disk
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_metadata import decode_record
 from kafka_ds.protocol.messages.persisted_transactions import decode_value
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import CorruptRecord, Record, read_records
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import (
+    CorruptCheckpoint,
+    decode_clean_shutdown,
+    decode_epochs,
+    decode_meta_properties,
+)
+from kafka_ds.segments.files import read_or_none
+from kafka_ds.segments.producers import CorruptSnapshot, Producers
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 METADATA_FOLDER = names.folder_name(names.METADATA_TOPIC, 0)
 # In 2.8, whose records have frames of version 0: no later Kafka reads it either.

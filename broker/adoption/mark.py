@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from broker.config.loader import BrokerConfig
 from broker.config.settings import ConfigError
-from broker.log import names
-from broker.log.files import read_or_none, replace
 from broker.metadata.image import MetadataImage
-from broker.seams import Disk
+from kafka_ds.process.seams import Disk
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.segments import names
+from kafka_ds.segments.files import read_or_none, replace
 
 
 def mark_taken_over(disk: Disk, log_dirs: Sequence[str], lake_uri: str) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from broker.adoption.metadata import KafkaCluster, KafkaTopic
 from broker.config.settings import ConfigError
 from broker.metadata.events import (
-    NO_BROKER_EPOCH,
     NO_LEADER,
     ClientQuotaChanged,
     ClusterCreated,
@@ -38,6 +37,7 @@ from broker.metadata.topic_names import (
 )
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import NO_UUID, uuid_text
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 ALL_OTHERS = "*"
 CLEANUP_POLICY = "cleanup.policy"

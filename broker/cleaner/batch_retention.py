@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from broker.cleaner.chunks import RecordChunk
 from broker.cleaner.rpc import NO_OFFSET, LastRecord
 from broker.cleaner.transactions import CleanedTransactions
-from broker.log.own_batches import read_marker
 from kafka_ds.records import compaction, decoder
 from kafka_ds.records.batch import (
     CONTROL_FLAG,
@@ -28,6 +27,7 @@ from kafka_ds.records.batch import (
     CorruptRecord,
     read_header,
 )
+from kafka_ds.records.marker import read_marker
 
 
 def skipped(chunk: RecordChunk, transactions: CleanedTransactions) -> NDArray[np.uint8]:

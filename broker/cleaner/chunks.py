@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.seams import DiskFile
+from kafka_ds.process.seams import DiskFile
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
 from kafka_ds.records.batch import CODEC_MASK, MAGIC, RECORD_BYTES_MIN, CorruptRecord

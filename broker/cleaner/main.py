@@ -12,7 +12,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from broker.ipc.worker import COPY_NICENESS, Worker, begin, serve
+from kafka_ds.ipc.worker import COPY_NICENESS, Worker, begin, serve
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> None:
     from broker.cleaner.loops import loops
     from broker.cleaner.service import CleaningService
     from broker.cleaner.throttle import Throttle
-    from broker.system import SystemClock, SystemDisk
+    from kafka_ds.process.system import SystemClock, SystemDisk
     from kafka_ds.records import kernel
 
     kernel.warm_up()

@@ -21,14 +21,14 @@ from broker.cleaner.loops import loops
 from broker.cleaner.rpc import Cleaned, CleanJob, Mapped, SourceSegment
 from broker.cleaner.transactions import CleanedTransactions
 from broker.cleaner.writer import CleanedSegment
-from broker.log import names
-from broker.log.files import unlink_if_there
-from broker.log.segment.index import CorruptIndex, OffsetIndex
-from broker.seams import Disk, ReadableBuffer
+from kafka_ds.process.seams import Disk, ReadableBuffer
 from kafka_ds.records import compaction, decoder
 from kafka_ds.records.arrays import fixed
 from kafka_ds.records.batch import CODEC_MASK, HEADER_BYTES, CorruptRecord, read_header, seal
 from kafka_ds.records.compression import compress
+from kafka_ds.segments import names
+from kafka_ds.segments.files import unlink_if_there
+from kafka_ds.segments.index import CorruptIndex, OffsetIndex
 
 FIRST_SLOTS = 1 << 14
 # A time before all horizons; as a horizon: none is set.

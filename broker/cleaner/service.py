@@ -26,8 +26,8 @@ from broker.cleaner.rpc import (
     Mapped,
 )
 from broker.cleaner.throttle import Throttle
-from broker.ipc.request import ErrorAnswer, Operation
-from broker.seams import Disk
+from kafka_ds.ipc.request import ErrorAnswer, Operation
+from kafka_ds.process.seams import Disk
 from kafka_ds.records.batch import CorruptRecord
 
 # Who waits for its allowance looks as often whether that has changed.

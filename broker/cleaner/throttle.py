@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from broker.seams import Clock
+from kafka_ds.process.seams import Clock
 
 
 class Throttle:

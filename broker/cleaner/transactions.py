@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from broker.log.values import AbortedTxn
+from kafka_ds.segments.index import AbortedTxn
 
 
 class CleanedTransactions:

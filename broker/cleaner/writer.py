@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.cleaner.loops import loops
-from broker.log import names
-from broker.log.files import unlink_if_there
-from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTxn
-from broker.seams import Disk, DiskFile, ReadableBuffer
+from kafka_ds.process.seams import Disk, DiskFile, ReadableBuffer
 from kafka_ds.records import compaction
 from kafka_ds.records.arrays import fixed
+from kafka_ds.segments import names
+from kafka_ds.segments.files import unlink_if_there
+from kafka_ds.segments.index import AbortedTxn, encode_aborted
 
 _OFFSET_ENTRIES = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRIES = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])

@@ -16,16 +16,15 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Protocol
 
-from broker.cleaner.rpc import DISK, UNKNOWN_JOB, CleanLimit
-from broker.cleaner.settings import CleanerSettings
+from broker.cleaner.rpc import DISK, UNKNOWN_JOB, CleanerSettings, CleanLimit
 from broker.compaction.metrics import CleanerMetrics
 from broker.compaction.policy import Cleanable, LogState, LogToClean, cleanable
 from broker.compaction.run import CleaningAborted, Outcome, Run
-from broker.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost
-from broker.ipc.request import AskWorker, Request
 from broker.log.log import Log
 from broker.metrics.names import Sample
-from broker.seams import Clock, Disk
+from kafka_ds.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost
+from kafka_ds.ipc.request import AskWorker, Request
+from kafka_ds.process.seams import Clock, Disk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import CorruptRecord
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from broker.log.config import UNLIMITED, LogConfig
-from broker.log.segment.index import RELATIVE_OFFSET_MAX
+from kafka_ds.segments.index import RELATIVE_OFFSET_MAX
 
 
 class LogToClean(NamedTuple):

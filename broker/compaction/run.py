@@ -17,21 +17,21 @@ from broker.cleaner.rpc import (
     NO_OFFSET,
     Abort,
     Cleaned,
+    CleanerSettings,
     CleanJob,
     End,
     LastRecord,
     LogGroup,
     SourceSegment,
 )
-from broker.cleaner.settings import CleanerSettings
 from broker.compaction.metrics import RunCounters
 from broker.compaction.policy import Cleanable, Measured, group
-from broker.ipc.request import A, AskWorker, Request
-from broker.log import names
 from broker.log.log import Log
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import keep_open
-from broker.seams import Disk
+from kafka_ds.ipc.request import A, AskWorker, Request
+from kafka_ds.process.seams import Disk
+from kafka_ds.segments import names
 
 # Does something in a thread.
 InThread: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]

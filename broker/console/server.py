@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
     from broker.parts import Parts
     from broker.registry import Dispatching
-    from broker.seams import Network
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.metrics import NetMetrics
+    from kafka_ds.process.seams import Network
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from broker.controller.liveness import Sessions
 from broker.metadata.events import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
-    NO_BROKER_EPOCH,
     NO_LEADER,
     UNASSIGNED_DIRECTORY,
     Endpoint,
@@ -29,6 +28,7 @@ from broker.metadata.image import BrokerRegistration
 from broker.metadata.partition_change import PartitionChange, directory_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 _RESERVED_DIRECTORIES = (UNASSIGNED_DIRECTORY, LOST_DIRECTORY, MIGRATING_DIRECTORY)
 

@@ -27,9 +27,10 @@ from broker.metadata.events import (
     UnfenceBroker,
 )
 from broker.metadata.features import ELR_FEATURE, level_of
-from broker.metadata.image import MetadataImage, MetadataPosition, TopicImage, registration_of
+from broker.metadata.image import MetadataImage, TopicImage, registration_of
 from broker.metadata.partition_change import PartitionChange, PartitionElection, directory_of
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.topic.metadata_table import MetadataPosition
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from broker.controller.controller import Controller, ControllerDecision, NewTopic, TopicResult
 from broker.metadata.events import ControllerChange, Event, Snapshot, encode_events
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from broker.metadata.log import Commit, MetadataLog, VersionsMissing, replay_commit
 from kafka_ds.delta.commit import Conflict, FateUnknown, NotCommitted
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.topic.metadata_table import MetadataPosition
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from kafka_ds.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from broker.controller.driver import ClusterDriver
-    from broker.seams import Clock
+    from kafka_ds.process.seams import Clock
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from broker.controller.brokers import checked
 from broker.controller.draft import Draft, PartitionKey
-from broker.metadata.events import NO_BROKER_EPOCH, RECOVERED, RECOVERING, PartitionRegistration
+from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
 from broker.metadata.partition_change import PartitionChange
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

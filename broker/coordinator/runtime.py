@@ -27,12 +27,11 @@ from broker.coordinator.result import (
     TransactionalProducer,
 )
 from broker.log.replay import LoadFailed, replay_log
-from broker.log.values import AppendOrigin
 from broker.membership.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
-from broker.seams import Clock
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (
     NO_LEADER_EPOCH,
@@ -41,6 +40,7 @@ from kafka_ds.records.batch import (
     Record,
     build_batch,
 )
+from kafka_ds.segments.producers import AppendOrigin
 
 _LOGGER = logging.getLogger(__name__)
 

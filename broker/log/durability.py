@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.seams import Background
-from broker.system import InlineBackground
+from kafka_ds.process.seams import Background
+from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 Outcome = Callable[[BaseException | None], None]

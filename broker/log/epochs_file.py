@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 
-from broker.log import names
-from broker.log.checkpoint import encode_epochs
 from broker.log.durability import NotFlushed
 from broker.log.epochs import LeaderEpochs
-from broker.log.files import replace
-from broker.seams import Disk
+from kafka_ds.process.seams import Disk
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import encode_epochs
+from kafka_ds.segments.files import replace
 
 
 class EpochsFile:

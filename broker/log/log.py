@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self
 
-from broker.log import names
 from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
-from broker.log.files import replace, unlink_if_there
-from broker.log.own_batches import LocatedBatch, accept, record_own
-from broker.log.producers import Before, CorruptSnapshot, Producers
+from broker.log.own_batches import LocatedBatch, accept
 from broker.log.recovery.leftovers import offsets_of
 from broker.log.recovery.recovery import LoadedLog, load, load_producers
 from broker.log.retention import RetentionLimits
@@ -28,17 +25,9 @@ from broker.log.segment.scan import headers
 from broker.log.segment.segment import Segment
 from broker.log.segments import LogSegments
 from broker.log.validation import check_client_batch, prepare, too_large_for_segment
-from broker.log.values import (
-    AbortedTxn,
-    AppendInfo,
-    AppendOrigin,
-    LogRead,
-    RemoteLogAuxState,
-    SegmentView,
-    TimestampOffset,
-)
-from broker.seams import Background, Clock, Disk
-from broker.system import InlineBackground
+from broker.log.values import AppendInfo, LogRead, RemoteLogAuxState, SegmentView, TimestampOffset
+from kafka_ds.process.seams import Background, Clock, Disk
+from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import (
@@ -49,6 +38,10 @@ from kafka_ds.records.batch import (
     set_log_append_time,
     stamp,
 )
+from kafka_ds.segments import names
+from kafka_ds.segments.files import replace, unlink_if_there
+from kafka_ds.segments.index import AbortedTxn
+from kafka_ds.segments.producers import AppendOrigin, Before, CorruptSnapshot, Producers, record_own
 
 # A truncation reads the headers of no longer an end than this to know which producers it concerns.
 TRUNCATED_BYTES_MAX = 4 << 20

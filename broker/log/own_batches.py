@@ -7,32 +7,19 @@ and must follow the rules of epochs like a producer's batches.
 
 from __future__ import annotations
 
-import struct
 from typing import NamedTuple
 
 from broker.log.config import LogConfig
-from broker.log.producers import Producers
 from broker.log.validation import check_own_batch, too_large_for_segment
-from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (
     BatchHeader,
-    ControlType,
     CorruptRecord,
-    control_type,
-    read_records,
     set_log_append_time,
     stamp,
 )
-
-_MARKER_VALUE = struct.Struct(">hi")
-
-
-class Marker(NamedTuple):
-    """What a control batch says about its producer's transaction."""
-
-    aborted: bool
-    coordinator_epoch: int
+from kafka_ds.records.marker import Marker, read_marker
+from kafka_ds.segments.producers import AppendOrigin, OwnBatch, Producers
 
 
 class LocatedBatch(NamedTuple):
@@ -41,27 +28,6 @@ class LocatedBatch(NamedTuple):
     next_offset: int
     leader_epoch: int
     now_ms: int
-
-
-class OwnBatch(NamedTuple):
-    """A batch as it will be in the log."""
-
-    header: BatchHeader
-    marker: Marker | None
-
-
-def read_marker(batch: bytes | memoryview, header: BatchHeader) -> Marker:
-    """The marker in a control batch; raises CorruptRecord if there is none."""
-    records = read_records(batch, 0, header)
-    if not records:
-        raise CorruptRecord("a control batch without a record")
-    kind = control_type(records[0])
-    if kind not in (ControlType.ABORT, ControlType.COMMIT):
-        raise CorruptRecord(f"control type {kind}")
-    value = records[0].value
-    if value is None or len(value) < _MARKER_VALUE.size:
-        raise CorruptRecord("a marker without its coordinator epoch")
-    return Marker(kind == ControlType.ABORT, _MARKER_VALUE.unpack_from(value)[1])
 
 
 def accept(
@@ -118,20 +84,6 @@ def _accept_own(
         position += header.size_in_bytes
         next_offset = header.next_offset
     return accepted
-
-
-def record_own(batch: OwnBatch, producers: Producers) -> AbortedTxn | None:
-    """Tell the producers of a batch in the log; returns an aborted transaction, which must be indexed."""
-    header, marker = batch
-    if header.producer_id < 0:
-        return None
-    if marker is None:
-        if not header.is_control:  # Else compaction took the marker: its transaction is no more.
-            producers.update(header)
-        return None
-    return producers.end_transaction(
-        header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
-    )
 
 
 def _marker_of(records: memoryview, position: int, header: BatchHeader) -> Marker | None:

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.durability import NotFlushed
 from broker.log.epochs import LeaderEpochs
-from broker.log.files import read_or_none, sync_file, unlink_if_there, write_whole
 from broker.log.recovery.recovery import new_segment
 from broker.log.retention import RetentionCandidate, RetentionLimits, count_deletable
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import Trash
 from broker.log.values import SegmentView, SliceSource
-from broker.seams import Background, Disk
+from kafka_ds.process.seams import Background, Disk
+from kafka_ds.segments import names
+from kafka_ds.segments.files import read_or_none, sync_file, unlink_if_there, write_whole
 
 # Rolled segments whose indexes stay in memory for readers that lag.
 LOADED_INDEXES_MAX = 3

@@ -7,27 +7,17 @@ times as long to build, and these are on the hot path.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple, Protocol
+
+from kafka_ds.segments.index import AbortedTxn
 
 # Isolation levels of Fetch and ListOffsets, as on the wire.
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 
-class AppendOrigin(IntEnum):
-    """Who appends; this decides what is checked and who assigns the offsets."""
-
-    REPLICATION = 0
-    """A follower: offsets and epochs are the leader's, nothing is refused but damage."""
-    COORDINATOR = 1
-    """This broker itself (markers, group and transaction records)."""
-    CLIENT = 2
-    """A producer: everything is checked."""
-
-
 class SliceSource(Protocol):
-    """What a slice reads from: an open file of `broker.seams`."""
+    """What a slice reads from: an open file of `kafka_ds.process.seams`."""
 
     def read(self, size: int, position: int) -> bytes: ...
     def read_now(self, size: int, position: int) -> bytes | bytearray | None: ...
@@ -68,15 +58,6 @@ class LogRead(NamedTuple):
     size_bytes: int
     upper_bound_offset: int
     """No record of the slices has this offset or one above it."""
-
-
-class AbortedTxn(NamedTuple):
-    """A transaction that ended in an ABORT marker at `last_offset` (an entry of .txnindex)."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 class TimestampOffset(NamedTuple):

@@ -27,8 +27,8 @@ from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLive
 
 if TYPE_CHECKING:
     from broker.controller.driver import ClusterDriver, ControllerClaim
-    from broker.seams import Clock, Network
     from kafka_ds.delta.store.store import Store
+    from kafka_ds.process.seams import Clock, Network
 
 _LOGGER = logging.getLogger(__name__)
 

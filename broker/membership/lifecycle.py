@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.config.settings import ConfigError
-from broker.metadata.events import NO_BROKER_EPOCH, Endpoint, SupportedFeature
+from broker.metadata.events import Endpoint, SupportedFeature
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from kafka_ds.protocol.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig

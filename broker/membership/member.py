@@ -32,16 +32,17 @@ from broker.membership.lifecycle import (
 from broker.membership.metadata_fetcher import MetadataFetcher
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.requests import ControllerRequests
-from broker.metadata.events import NO_BROKER_EPOCH, ClusterCreated
+from broker.metadata.events import ClusterCreated
 from broker.transport.peers import Peers
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
     from broker.controller.controller import Controller
     from broker.controller.driver import ClusterDriver, ControllerClaim
-    from broker.seams import Clock, Network
     from kafka_ds.delta.store.store import Store
+    from kafka_ds.process.seams import Clock, Network
 
 
 _LOGGER = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from functools import cache
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 NO_LEADER = -1
-NO_BROKER_EPOCH = -1
 RECOVERED = 0
 RECOVERING = 1
 # Directory ids that name no directory (KIP-858): not told yet, failed, and one of an older release.

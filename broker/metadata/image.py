@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from broker.metadata.events import (
     LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
-    NO_BROKER_EPOCH,
     UNASSIGNED_DIRECTORY,
     BrokerRegistrationChanged,
     BrokerUnregistered,
@@ -41,21 +40,7 @@ from broker.metadata.events import (
 from broker.metadata.security_image import SECURITY_EVENTS, SecurityImage
 from broker.metadata.topic_names import INTERNAL_TOPICS, collision_key
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
-
-# An epoch is a version and a place within its commit in one number that only grows.
-COMMIT_EVENTS_MAX = 1 << 20
-
-
-class MetadataPosition(NamedTuple):
-    """The place of an event: the table's version, and its number within that commit."""
-
-    version: int
-    sequence: int
-
-    @property
-    def epoch(self) -> int:
-        """A number that grows with the position: what a broker epoch is made of."""
-        return self.version * COMMIT_EVENTS_MAX + self.sequence
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH, MetadataPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

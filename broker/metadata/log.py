@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.config.settings import ConfigError
-from broker.metadata import table
 from broker.metadata.events import (
     ClusterCreated,
     ControllerChange,
@@ -24,12 +23,14 @@ from broker.metadata.events import (
     from_json,
     to_json,
 )
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from kafka_ds.delta.actions import KIND_KEY, Action, CorruptLog, ours_of
 from kafka_ds.delta.commit import Attempt, CommitError, Conflict, PlainChange, VersionsGone
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
+from kafka_ds.topic import metadata_table as table
+from kafka_ds.topic.metadata_table import MetadataPosition
 from kafka_ds.topic.names import CLUSTER_METADATA
 
 EVENTS_KEY = "events"

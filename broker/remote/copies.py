@@ -13,8 +13,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from broker.crash_points import CrashPoints
-from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.remote.copy_policy import (
     CopyLimits,
     CopyPhase,
@@ -27,10 +25,10 @@ from broker.remote.copy_policy import (
 from broker.remote.metrics import TierMetrics
 from broker.remote.partitions import Key, Led, copy_topics, place_of
 from broker.remote.quota import RemoteQuota
-from broker.seams import Clock
 from broker.worker.rpc import (
     CONFLICT,
     FINISHED,
+    UNBOUNDED,
     UNKNOWN_END,
     ZSTD,
     CopyAnswer,
@@ -40,9 +38,12 @@ from broker.worker.rpc import (
     PartitionOutcome,
     StateRequest,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import UNBOUNDED, TierSettings
+from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.protocol.types import uuid_from_text
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.ipc.backoff import Backoff
+from kafka_ds.ipc.backoff import Backoff
 
 NOTHING_COPIED = -1
 # The store is looked at again for what was missing, or after it gave no answer.

@@ -14,12 +14,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.crash_points import CrashPoints
-from broker.ipc.backoff import Backoff
-from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.remote.metrics import Holding, TierMetrics
 from broker.remote.partitions import Key, Led, place_of
-from broker.seams import Clock
 from broker.worker.rpc import (
     UNAVAILABLE,
     MoveLogStart,
@@ -28,9 +24,13 @@ from broker.worker.rpc import (
     SurveyRequest,
     Sweep,
     Swept,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
+from kafka_ds.ipc.backoff import Backoff
+from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.expiration import NO_LIMIT, ExpirationDecision, Outlook, Retention
 

@@ -12,14 +12,21 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from broker.crash_points import CrashPoints
-from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.log.log import Log
 from broker.remote.copy_policy import CopyQuestion
 from broker.remote.partitions import Key, Led, place_of
-from broker.seams import Clock
-from broker.worker.rpc import FAILED, Check, CheckQuestion, Repair, StoreState, Unavailable
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import (
+    FAILED,
+    Check,
+    CheckQuestion,
+    Repair,
+    StoreState,
+    TierSettings,
+    Unavailable,
+)
+from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import KafkaError
 
 _LOGGER = logging.getLogger(__name__)

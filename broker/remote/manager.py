@@ -12,9 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from broker.crash_points import ALL_BROKER_POINTS, armed_from_environment
-from broker.ipc.child import WorkerFailed, WorkerLost
-from broker.ipc.request import A, AskWorker, Buffer, Request
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from broker.metrics.names import Metric, Sample
@@ -28,7 +25,6 @@ from broker.remote.partitions import Key, Led, place_of
 from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
-from broker.seams import Clock
 from broker.worker.rpc import (
     OUT_OF_RANGE,
     DeleteTopic,
@@ -46,9 +42,13 @@ from broker.worker.rpc import (
     StoragePlace,
     Swept,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
+from kafka_ds.ipc.child import WorkerFailed, WorkerLost
+from kafka_ds.ipc.request import A, AskWorker, Buffer, Request
+from kafka_ds.process.crash_points import ALL_BROKER_POINTS, armed_from_environment
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 

@@ -14,14 +14,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.ipc.backoff import Backoff
-from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from broker.remote.boundary import Boundary
 from broker.remote.metrics import TierMetrics
 from broker.remote.partitions import Key, Led, place_of
-from broker.seams import Clock
-from broker.worker.rpc import GiveUp, Optimize, Optimized
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
+from kafka_ds.ipc.backoff import Backoff
+from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)

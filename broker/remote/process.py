@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.ipc.child import ChildWorker
-from broker.ipc.request import Request
 from broker.worker.rpc import (
     Check,
     DeleteTopic,
@@ -22,9 +20,11 @@ from broker.worker.rpc import (
     SurveyRequest,
     Sweep,
 )
+from kafka_ds.ipc.child import ChildWorker
+from kafka_ds.ipc.request import Request
 
 if TYPE_CHECKING:
-    from broker.seams import Clock
+    from kafka_ds.process.seams import Clock
 
 # After these alone it is not kept waiting for more.
 BRIEF_OPERATIONS = frozenset[type[Request[Any]]](

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from broker.byte_rate import ByteRate
 from broker.metrics.names import Metric, Sample, attribute
-from broker.worker.settings import UNBOUNDED
+from broker.worker.rpc import UNBOUNDED
 
 _BEAN = "kafka.server:type=RemoteLogManager"
 _WINDOW_MS = 30_000

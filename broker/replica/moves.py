@@ -18,15 +18,15 @@ from functools import partial
 from typing import assert_never
 
 from broker.byte_rate import ByteRate
-from broker.log import names
 from broker.log.directories.comparison import Step, agreed_end, next_step
 from broker.log.directories.manager import FutureLog, LogManager
 from broker.log.log import Log
 from broker.log.segment import lookup
 from broker.log.values import LogRead
-from broker.seams import Clock
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.segments import names
 
 _LOGGER = logging.getLogger(__name__)
 

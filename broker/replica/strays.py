@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 
-from broker.log import names
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.segments import names
 
 _LOGGER = logging.getLogger(__name__)
 

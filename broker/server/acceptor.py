@@ -12,10 +12,10 @@ from broker.server.connection import Connection
 from broker.server.tls_handshake import TlsHandshake
 
 if TYPE_CHECKING:
-    from broker.seams import BoundListener
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.connections import Connections
+    from kafka_ds.process.seams import BoundListener
 
 
 class Acceptor:

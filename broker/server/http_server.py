@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias, cast
 
-from broker.seams import BoundListener, Network
 from broker.server.server import bind
 from broker.transport.addresses import one_text
+from kafka_ds.process.seams import BoundListener, Network
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from broker.seams import Network
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
 from broker.server.metrics import Metrics
+from kafka_ds.process.seams import Network
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from kafka_ds.errors import UnsupportedByBroker
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.seams import Network
+    from kafka_ds.process.seams import Network
 
 log = logging.getLogger(__name__)
 

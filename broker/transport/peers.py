@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broker.transport.peer import PeerConnection, PeerUnreachable
 
 if TYPE_CHECKING:
-    from broker.seams import Network
+    from kafka_ds.process.seams import Network
 
 
 class _Kept(NamedTuple):

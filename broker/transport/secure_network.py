@@ -26,8 +26,8 @@ from kafka_ds.security.token_file import TokenUnreadable, read_token
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
-    from broker.seams import BoundListener, Network
     from kafka_ds.client.session import SaslRefused
+    from kafka_ds.process.seams import BoundListener, Network
 
 _LOGGER = logging.getLogger(__name__)
 _NONCE_BYTES = 24

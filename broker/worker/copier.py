@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from broker.crash_points import CrashPoints
 from broker.worker.delta.segments import CopyCommit, WrittenFiles
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import STORE_ERRORS, CommitLost, FileMissing, apart
@@ -32,6 +31,7 @@ from broker.worker.rpc import (
     PartitionOutcome,
     TieredState,
 )
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 

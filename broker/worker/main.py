@@ -10,14 +10,13 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from broker.crash_points import WORKER_POINTS, armed_from_environment
-from broker.ipc.shared_memory import WorkerMemory
-from broker.ipc.worker import Worker, begin, serve
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE, TierSettings
 from kafka_ds.delta.commit import CommitError, Conflict
 from kafka_ds.delta.log import ForeignTable
+from kafka_ds.ipc.shared_memory import WorkerMemory
+from kafka_ds.ipc.worker import Worker, begin, serve
+from kafka_ds.process.crash_points import WORKER_POINTS, armed_from_environment
 
 # A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
 SWITCH_SECONDS = 0.0005

@@ -10,10 +10,10 @@ the table: so it is checked once in a worker's life.
 import logging
 from collections.abc import Callable
 
-from broker.crash_points import CrashPoints
 from kafka_ds.delta.checkpoint import is_torn
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.crash_points import CrashPoints
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,13 @@ from contextlib import suppress
 import numpy as np
 import pyarrow as pa
 
-from broker.log.checkpoint import CorruptCheckpoint, decode_partition_metadata
-from broker.log.names import PARTITION_METADATA
 from broker.worker.errors import SourceGone
 from broker.worker.rpc import CopyRange
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
+from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
+from kafka_ds.segments.names import PARTITION_METADATA
 from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, UndecodedBatch, decode_batches
 
 PIECE_BYTES = 1024 * 1024

@@ -11,10 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from broker.crash_points import CrashPoints
-from broker.ipc.request import Leased, Operation
-from broker.ipc.shared_memory import WorkerMemory
-from broker.system import SystemClock, SystemDisk, new_uuid
 from broker.worker.cache.disk_cache import FOLDER, DiskCache
 from broker.worker.copier import Copier
 from broker.worker.delta.check import Look
@@ -56,12 +52,16 @@ from broker.worker.rpc import (
     Sweep,
     Swept,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import probe
+from kafka_ds.ipc.request import Leased, Operation
+from kafka_ds.ipc.shared_memory import WorkerMemory
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import SystemClock, SystemDisk, new_uuid
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA, topic_table

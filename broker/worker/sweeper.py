@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
 from broker.worker.delta.front import Front
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import StoragePlace, Survey, Swept
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.expiration import (
     ExpirationDecision,
     HeldRange,

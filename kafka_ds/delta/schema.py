@@ -1,8 +1,9 @@
-"""Pure: an Arrow schema as Delta spells it."""
+"""Pure: Arrow's schemas as Delta spells them, and back."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,17 @@ _PRIMITIVES = {
     pa.float64(): "double",
     TIMESTAMP_TYPE: "timestamp",
 }
+
+
+def arrow_schema(columns: Mapping[str, object]) -> pa.Schema:
+    """The columns, each of a primitive Delta type or an array of one, as Arrow's."""
+    return pa.schema([pa.field(name, _arrow_type(kind)) for name, kind in columns.items()])
+
+
+def _arrow_type(delta_type: Any) -> pa.DataType:
+    if isinstance(delta_type, dict):
+        return pa.list_(pa.field("element", _arrow_type(delta_type["elementType"])))
+    return next(arrow for arrow, delta in _PRIMITIVES.items() if delta == delta_type)
 
 
 def delta_schema_json(schema: pa.Schema) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from kafka_ds.delta.actions import DAY_MS
-from kafka_ds.delta.schema import TIMESTAMP_TYPE
+from kafka_ds.delta.schema import TIMESTAMP_TYPE, arrow_schema
+from kafka_ds.topic.metadata_table import COLUMNS
 
 __all__ = [
     "BATCH_TYPE",
@@ -110,29 +111,7 @@ REMOTE_LOG_METADATA_SCHEMA = pa.schema(
 # One row is one event of the cluster's metadata log (`kind` = "event"), or one piece of a snapshot
 # of its state (`kind` = "snapshot"). `payload` is the event as JSON; the columns before it are
 # what people ask for, drawn out of it.
-CLUSTER_METADATA_SCHEMA = pa.schema(
-    [
-        pa.field("event_id", pa.string()),
-        pa.field("version", pa.int64()),
-        pa.field("sequence", pa.int32()),
-        pa.field("event_time", TIMESTAMP_TYPE),
-        pa.field("kind", pa.string()),
-        pa.field("type", pa.string()),
-        pa.field("controller_epoch", pa.int32()),
-        pa.field("broker_id", pa.int32()),
-        pa.field("broker_epoch", pa.int64()),
-        pa.field("topic", pa.string()),
-        pa.field("topic_id", pa.string()),
-        pa.field("partition", pa.int32()),
-        pa.field("leader", pa.int32()),
-        pa.field("leader_epoch", pa.int32()),
-        pa.field("partition_epoch", pa.int32()),
-        pa.field("replicas", pa.list_(pa.field("element", pa.int32()))),
-        pa.field("isr", pa.list_(pa.field("element", pa.int32()))),
-        pa.field("elr", pa.list_(pa.field("element", pa.int32()))),
-        pa.field("payload", pa.string()),
-    ]
-)
+CLUSTER_METADATA_SCHEMA = arrow_schema(COLUMNS)
 
 # Where everybody is, as each broker noted it last: its partitions (`kind` = "partition"), and of the groups that it
 # coordinates the groups ("group") and their committed offsets ("offset"). A broker replaces all of its rows at once.

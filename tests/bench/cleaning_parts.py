@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from broker.cleaner.rewriter import Cleaning
-from broker.cleaner.rpc import CleanJob, SourceSegment
-from broker.cleaner.settings import CleanerSettings
-from broker.system import SystemDisk
+from broker.cleaner.rpc import CleanerSettings, CleanJob, SourceSegment
+from kafka_ds.process.system import SystemDisk
 from kafka_ds.records.batch import Codec, Record, build_batch, stamp
 from tests.bench.report import Figure, Report
 

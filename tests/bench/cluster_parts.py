@@ -17,8 +17,8 @@ from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
-from broker.system import new_uuid
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.system import new_uuid
 from tests.bench import machine
 from tests.bench.report import Figure, Report
 

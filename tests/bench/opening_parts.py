@@ -10,8 +10,8 @@ from pathlib import Path
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
-from broker.seams import DiskFile, ReadableBuffer
-from broker.system import InlineBackground, SystemClock, SystemDisk, SystemFile
+from kafka_ds.process.seams import DiskFile, ReadableBuffer
+from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, SystemFile
 from kafka_ds.records.batch import HEADER_BYTES, Record, build_batch
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.crash_points import CrashPoints
 from broker.remote.process import new_worker
-from broker.system import SystemClock
 from broker.worker.delta.storage import RemoteStorageManager
-from broker.worker.rpc import StateRequest, TieredState
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import StateRequest, TieredState, TierSettings
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.table import TopicTable
 from tests.bench.report import Figure, Report

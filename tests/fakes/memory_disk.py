@@ -1,4 +1,4 @@
-"""A file system in memory that loses, tears and refuses writes as a real one may: twin of `broker.system.SystemDisk`.
+"""A file system in memory that loses, tears and refuses writes as a real one may: twin of `SystemDisk`.
 
 After `lose_power` it promises what a journaling file system promises, and no more:
 

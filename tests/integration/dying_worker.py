@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
 from kafka_ds.delta.log import DeltaLog
+from kafka_ds.process.crash_points import CrashPoints
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import copy_request
 from tests.integration.worker_bench import TABLE, Worker, data_files, put_version

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from broker.crash_points import CrashPoints
-from broker.system import new_uuid
 from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import CopyAnswer, CopyRequest
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import CopyAnswer, CopyRequest, TierSettings
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.records.batch import Record
 from kafka_ds.topic.lake import open_lake
 from tests.fakes.store import begin_lake

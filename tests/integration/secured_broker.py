@@ -13,7 +13,7 @@ from broker.__main__ import loop_factory
 from broker.config.loader import from_given
 from broker.node import Node
 from broker.security.authentication.scram_users import ScramCredential
-from broker.system import SystemClock, SystemDisk, SystemNetwork
+from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork
 from kafka_ds.security.scram import salted, server_key, stored_key
 from tests.certificates import Authority, TokenIssuer
 

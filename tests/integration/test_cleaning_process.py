@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.log.checkpoint import decode_offsets
+from kafka_ds.segments.checkpoint import decode_offsets
 from tests.processes import BrokerProcess, wait_until
 
 TOPIC = "accounts"

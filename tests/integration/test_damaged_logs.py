@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.log import names
 from broker.log.segment.scan import headers
 from kafka_ds.records.batch import BatchHeader
+from kafka_ds.segments import names
 from tests.integration.cluster_image import image_of
 from tests.integration.tier_broker import (
     Feeder,

@@ -12,7 +12,7 @@ from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
-from broker.system import InlineBackground, SystemClock, SystemDisk, new_uuid
+from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, new_uuid
 from kafka_ds.records.batch import iterate_headers, read_records
 from tests.unit.log.log_model import client_batch
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.server.connection import FLUSH_BYTES, UNSENT_BYTES_MAX
-from broker.system import SystemNetwork
+from kafka_ds.process.system import SystemNetwork
 from tests.loops import until
 from tests.unit.server.net_harness import (
     Harness,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.crash_points import CHECK_POINTS, REPAIR_POINTS
+from kafka_ds.process.crash_points import CHECK_POINTS, REPAIR_POINTS
 from tests.integration.crash_runs import crash_environment, crashed
 from tests.integration.tier_broker import (
     Feeder,

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.log.checkpoint import decode_offsets
+from kafka_ds.segments.checkpoint import decode_offsets
 from tests.integration.tier_broker import (
     QUICK,
     Acknowledged,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.crash_points import COPY_POINTS
 from broker.worker.errors import OffsetOutOfRange
+from kafka_ds.process.crash_points import COPY_POINTS
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.integration.lake_bench import Crash, Lake
 from tests.integration.tier_segments import (

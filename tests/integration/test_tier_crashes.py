@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from broker.crash_points import (
+from kafka_ds.process.crash_points import (
     BROKER_POINTS,
     COPY_POINTS,
     EVENTS_POINTS,

@@ -8,19 +8,18 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
-from broker.system import new_uuid
 from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange, TierSettings
 from kafka_ds.delta.actions import remove_action
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
+from kafka_ds.segments.producers import AppendOrigin
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.store import MemoryStore

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from broker.crash_points import EXPIRY_POINTS
+from kafka_ds.process.crash_points import EXPIRY_POINTS
 from kafka_ds.protocol.errors import ErrorCode
 from tests.integration.fresh_records import fresh
 from tests.integration.log_starts import delete_records, earliest, error_at

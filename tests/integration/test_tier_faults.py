@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.log.checkpoint import encode_partition_metadata
 from broker.worker.errors import CommitLost, StorageError
 from broker.worker.rpc import CONFLICT, FAILED, FINISHED, PartitionOutcome
 from kafka_ds.delta.actions import encode_actions, txn_action
@@ -15,6 +14,7 @@ from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.segments.checkpoint import encode_partition_metadata
 from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.store import ALWAYS, Call, MemoryStore

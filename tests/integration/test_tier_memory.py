@@ -8,8 +8,6 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import pytest
 
-from broker.crash_points import CrashPoints
-from broker.system import new_uuid
 from broker.worker import copier as copying
 from broker.worker.copier import Copier
 from broker.worker.delta import reader as delta_reader
@@ -18,11 +16,13 @@ from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.orphans import Orphans
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.store import local as store_local
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.names import TOPICS
 from tests.fakes.clock import ManualClock

@@ -13,16 +13,15 @@ import pytest
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field, PrimitiveType
 
-from broker.crash_points import OPTIMIZE_POINTS
-from broker.ipc.codec import decode, encode
 from broker.worker.delta import optimizer
 from broker.worker.delta.optimizer import OPERATION
 from broker.worker.errors import StorageError
-from broker.worker.rpc import StoragePlace
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import StoragePlace, TierSettings
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.ipc.codec import decode, encode
+from kafka_ds.process.crash_points import OPTIMIZE_POINTS
 from kafka_ds.topic.files import rewrite as relaying
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.topic.files.rewrite import is_optimized

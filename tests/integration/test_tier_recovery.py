@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.remote_log import DELETIONS, RemoteLogMetadataManager
-from broker.worker.rpc import CONFLICT, FINISHED
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import CONFLICT, FINISHED, TierSettings
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import REPAIR_POINTS, CrashPoints
 from broker.worker import service
 from broker.worker.delta.check import Look
 from broker.worker.delta.storage import RemoteStorageManager
@@ -20,11 +19,12 @@ from broker.worker.rpc import (
     CopyRequest,
     StoragePlace,
     StoreState,
+    TierSettings,
 )
-from broker.worker.settings import TierSettings
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
+from kafka_ds.process.crash_points import REPAIR_POINTS, CrashPoints
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.files.parquet import FileReader, write_rows
 from kafka_ds.topic.snapshot import TopicSnapshot

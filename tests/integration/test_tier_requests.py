@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.worker import service
-from broker.worker.rpc import FINISHED, CopyRequest, StateRequest
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import FINISHED, CopyRequest, StateRequest, TierSettings
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment

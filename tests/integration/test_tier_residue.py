@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.crash_points import CrashPoints
-from broker.system import new_uuid
 from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import PartitionOutcome
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import PartitionOutcome, TierSettings
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.records.batch import (
     HEADER_BYTES,
     ControlType,

@@ -6,11 +6,11 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import StorageError
 from broker.worker.maintenance import TableMaintenance
 from kafka_ds.delta.log import SystemLogClock
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.integration.filled_lake import fill, optimize, storage_of

@@ -9,7 +9,6 @@ from typing import IO, Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.worker import service
 from broker.worker.delta import writer
 from broker.worker.delta.storage import RemoteStorageManager
@@ -24,10 +23,11 @@ from broker.worker.rpc import (
     StoragePlace,
     SurveyQuestion,
     SurveyRequest,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from broker.worker.turns import Turns
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.expiration import Retention

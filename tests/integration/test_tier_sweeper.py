@@ -8,13 +8,12 @@ from typing import Any
 import deltalake
 import pytest
 
-from broker.crash_points import SWEEP_POINTS, TOPIC_POINTS
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.rpc import StoragePlace, Survey
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import StoragePlace, Survey, TierSettings
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.process.crash_points import SWEEP_POINTS, TOPIC_POINTS
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.expiration import Retention

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
-from broker.worker.rpc import FINISHED, CopyRequest
+from broker.worker.rpc import FINISHED, CopyRequest, TierSettings
 from broker.worker.service import Service
-from broker.worker.settings import TierSettings
 from kafka_ds.delta import maintenance
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import BadCheckpoint
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.names import REMOTE_LOG_METADATA, topic_table
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import TOPIC, copy_range, copy_request, segment

@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from broker.crash_points import CrashPoints
-from broker.system import new_uuid
 from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import PartitionOutcome
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import PartitionOutcome, TierSettings
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import (

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from broker.crash_points import CrashPoints
 from broker.metadata.events import (
     ClusterCreated,
     ConfigChanged,
@@ -28,10 +27,11 @@ from broker.metadata.events import (
 )
 from broker.metadata.log import MetadataLog, replay_commit
 from broker.worker.metadata.materialise import Materialiser
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.events import RemoteLogEvents

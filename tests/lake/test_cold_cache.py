@@ -9,10 +9,6 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from broker.crash_points import CrashPoints
-from broker.ipc import shared_memory
-from broker.ipc.shared_memory import BrokerMemory, WorkerMemory
-from broker.system import SystemDisk, new_uuid
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.cache.piece_files import PieceKey
 from broker.worker.cache.pieces import Piece
@@ -22,8 +18,12 @@ from broker.worker.delta import tables as delta_tables
 from broker.worker.delta.reader import ColdRead, ColdReader
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.ipc import shared_memory
+from kafka_ds.ipc.shared_memory import BrokerMemory, WorkerMemory
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import SystemDisk, new_uuid
 from tests.fakes.clock import ManualClock
 from tests.integration.tier_segments import (
     TOPIC,

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.metadata.log import MetadataLog
 from broker.worker.delta.front import removals
 from broker.worker.delta.storage import RemoteStorageManager
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import LOG_FOLDER, commit_file
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.commit_rules import PartitionIntent, TableChanged
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CHECKPOINT_INTERVAL

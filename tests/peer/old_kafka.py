@@ -13,9 +13,9 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
-from broker.log.checkpoint import decode_offsets
 from kafka_ds.protocol.messages import MetadataRequest
 from kafka_ds.records.batch import MAGIC_POSITION
+from kafka_ds.segments.checkpoint import decode_offsets
 from spark_conf import jars
 from tests.integration.raw_client import RawClient
 from tests.peer.apache_kafka import (

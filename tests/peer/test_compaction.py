@@ -22,16 +22,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from broker.cleaner.rpc import CleanerSettings
 from broker.cleaner.service import CleaningService
-from broker.cleaner.settings import CleanerSettings
 from broker.cleaner.throttle import Throttle
 from broker.compaction.manager import LogCleaner
-from broker.ipc.request import ErrorAnswer
-from broker.log.checkpoint import decode_offsets
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
-from broker.system import InlineBackground, SystemClock, SystemDisk
+from kafka_ds.ipc.request import ErrorAnswer
+from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk
 from kafka_ds.records.batch import iterate_headers, read_records
+from kafka_ds.segments.checkpoint import decode_offsets
 from tests.peer.apache_kafka import TOOL_OPTIONS, ApacheKafka, java
 from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from broker.log.config import LOG_APPEND_TIME, LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
-from broker.system import InlineBackground, SystemClock, SystemDisk, new_uuid
+from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, new_uuid
 from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.records.batch import iterate_headers as batch_headers
+from kafka_ds.segments.producers import AppendOrigin
 from tests.peer.apache_kafka import ApacheKafka
 from tests.peer.jvm import Jvm
 from tests.peer.log_writers import consume, produce, produce_transactions

@@ -26,7 +26,6 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
-from broker.log.checkpoint import decode_epochs
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DescribeTransactionsRequest,
@@ -40,6 +39,7 @@ from kafka_ds.protocol.messages.persisted_transactions import (
     decode_value,
 )
 from kafka_ds.records.batch import MAGIC, iterate_headers
+from kafka_ds.segments.checkpoint import decode_epochs
 from tests.in_process import produce_request
 from tests.integration.raw_client import RawClient
 from tests.peer.apache_kafka import ApacheKafka

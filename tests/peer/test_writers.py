@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.log.checkpoint import decode_offsets
+from kafka_ds.segments.checkpoint import decode_offsets
 from tests.clients.adaptors import PRODUCERS, TIMEOUT_S, Headers, Message
 from tests.clients.messages import CODECS, sendable, some_messages
 from tests.clients.topics import create_topic

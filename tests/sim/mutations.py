@@ -17,7 +17,6 @@ from broker.coordinator.group.offset_metadata_manager import OffsetMetadataManag
 from broker.coordinator.group.offsets import Offsets
 from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch
-from broker.log.producers import Producers
 from broker.metadata import log as metadata_log
 from broker.metadata.partition_change import PartitionChange, PartitionElection
 from broker.replica.follower.partition import FollowerPartition, Verdict
@@ -25,6 +24,7 @@ from broker.replica.leader import isr
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.segments.producers import Producers
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 

@@ -92,7 +92,7 @@ class Fabric:
 
 
 class SimNetwork:
-    """The network as one host sees it: `broker.seams.Network`."""
+    """The network as one host sees it: `kafka_ds.process.seams.Network`."""
 
     def __init__(self, fabric: Fabric, host: str) -> None:
         self._fabric = fabric

@@ -14,7 +14,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from broker.crash_points import (
+# Imported here, because an import within a run (by workers) would draw from the run's random numbers.
+from broker.log.log import Log
+from broker.worker.delta import writer  # noqa: F401
+from kafka_ds.delta import maintenance  # noqa: F401
+from kafka_ds.process.crash_points import (
     BROKER_POINTS,
     COPY_POINTS,
     EVENTS_POINTS,
@@ -24,11 +28,6 @@ from broker.crash_points import (
     TOPIC_POINTS,
     UPKEEP_POINTS,
 )
-
-# Imported here, because an import within a run (by workers) would draw from the run's random numbers.
-from broker.log.log import Log
-from broker.worker.delta import writer  # noqa: F401
-from kafka_ds.delta import maintenance  # noqa: F401
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteTopicsRequest
 from kafka_ds.protocol.messages.topics import DeleteTopicState

@@ -18,12 +18,6 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import WORKER_POINTS, CrashPoints
-from broker.ipc.channel import cut
-from broker.ipc.child import WorkerDied, WorkerFailed, WorkerLost
-from broker.ipc.codec import decode, encode
-from broker.ipc.request import ErrorAnswer
-from broker.ipc.worker import INTERNAL
 from broker.remote import manager
 from broker.worker import copier, orphans, segment_source, service, sweeper
 from broker.worker.delta import optimizer
@@ -34,8 +28,14 @@ from broker.worker.delta import tables as delta_tables
 from broker.worker.main import KINDS, Worker
 from broker.worker.metadata import materialise
 from broker.worker.metadata import remote_log as delta_metadata
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta import log as lake_log
+from kafka_ds.ipc.channel import cut
+from kafka_ds.ipc.child import WorkerDied, WorkerFailed, WorkerLost
+from kafka_ds.ipc.codec import decode, encode
+from kafka_ds.ipc.request import ErrorAnswer
+from kafka_ds.ipc.worker import INTERNAL
+from kafka_ds.process.crash_points import WORKER_POINTS, CrashPoints
 from kafka_ds.topic.files import parquet
 from tests.sim.clients import EPOCH_MS
 from tests.sim.fibers import Event, Fibers, Lock, pause
@@ -214,7 +214,7 @@ def _fail(future: asyncio.Future[Any]) -> None:
 
 
 class SimWorker:
-    """A worker as its broker sees it; replaces `broker.ipc.child.Worker`."""
+    """A worker as its broker sees it; replaces `kafka_ds.ipc.child.Worker`."""
 
     def __init__(self, tier: Tier, arguments: Sequence[str]) -> None:
         self._tier = tier

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
-from broker.crash_points import CrashPoints
 from broker.worker.delta.storage import RemoteStorageManager
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.maintenance import write_checkpoint
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.integration.tier_segments import all_records
 from tests.spark.scan_source import NOBODY, source

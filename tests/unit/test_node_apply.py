@@ -12,7 +12,7 @@ from broker.metadata.events import (
     PartitionRegistration,
     TopicCreated,
 )
-from broker.system import new_uuid
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from tests.in_process import InProcess, in_process

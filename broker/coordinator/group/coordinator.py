@@ -23,7 +23,7 @@ from broker.membership.internal_topics import CreateTopics, InternalTopicSetting
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
-from broker.seams import Clock
+from kafka_ds.process.seams import Clock
 
 _LOGGER = logging.getLogger(__name__)
 _OURSELVES = Client("", "", 0)

@@ -19,10 +19,10 @@ from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
-from broker.ipc.child import WorkerFailed, WorkerLost
-from broker.ipc.request import AskWorker
 from broker.replica.leader.hosted import HostedPartition
 from broker.worker.rpc import PublishOffsets
+from kafka_ds.ipc.child import WorkerFailed, WorkerLost
+from kafka_ds.ipc.request import AskWorker
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 log = logging.getLogger(__name__)

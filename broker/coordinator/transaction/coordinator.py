@@ -33,7 +33,6 @@ from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
     TransactionMetadata,
 )
-from broker.crash_points import TRANSACTION_POINTS, armed_from_environment
 from broker.membership.internal_topics import CreateTopics, InternalTopicSettings
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.producer_ids import ProducerIds
@@ -41,7 +40,8 @@ from broker.metadata.events import Event, PartitionChanged
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import TRANSACTION_STATE
 from broker.replica.leader.hosted import HostedPartition
-from broker.seams import Clock
+from kafka_ds.process.crash_points import TRANSACTION_POINTS, armed_from_environment
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 

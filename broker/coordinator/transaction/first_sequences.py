@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker.log.producers import Producers
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader
+from kafka_ds.segments.producers import Producers
 
 # Writes that were tried and never came into the log; the oldest are forgotten first.
 TRIED_MAX = 1_000

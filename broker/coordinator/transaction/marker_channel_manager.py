@@ -25,17 +25,17 @@ from broker.coordinator.transaction.transaction_metadata import (
     TransactionMetadata,
     WriteMarkers,
 )
-from broker.crash_points import CrashPoints
-from broker.log.values import AppendOrigin
 from broker.metadata.events import NO_LEADER
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
-from broker.seams import Clock
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from kafka_ds.protocol.messages.transactions import WritableTxnMarker, WritableTxnMarkerTopic
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import ControlType, end_transaction_marker
+from kafka_ds.segments.producers import AppendOrigin
 
 # A newer epoch of the producer has been there: this transaction is over.
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})

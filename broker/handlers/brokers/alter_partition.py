@@ -11,7 +11,6 @@ Left out: nothing.
 from __future__ import annotations
 
 from broker.controller.isr import AlterPartition, AlterPartitionResult
-from broker.metadata.events import NO_BROKER_EPOCH
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
 from kafka_ds.protocol.messages.brokers import (
@@ -19,6 +18,7 @@ from kafka_ds.protocol.messages.brokers import (
     AlterPartitionResponsePartition,
     AlterPartitionResponseTopic,
 )
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 FIRST_VERSION_WITH_EPOCHS = 3
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.log.names import METADATA_TOPIC
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DescribeQuorumRequest, DescribeQuorumResponse
@@ -26,6 +25,7 @@ from kafka_ds.protocol.messages.quorum import (
     Node,
 )
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.segments.names import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from broker.parts import Parts

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from broker import log_lines
 from broker.config.describe import ConfigSource, Described
 from broker.config.settings import ConfigType
 from broker.controller.configs import Alteration, ConfigOperation
+from kafka_ds.process import log_lines
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 

@@ -17,7 +17,6 @@ from typing import Any
 from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.values import READ_COMMITTED, READ_UNCOMMITTED, LogRead
 from broker.metadata.acls import AclOperation, ResourceType
-from broker.metadata.events import NO_BROKER_EPOCH
 from broker.registry import RequestContext, serves
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
@@ -40,6 +39,7 @@ from kafka_ds.protocol.messages.data import (
     FetchPartitionData,
     FetchTopic,
 )
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 FIRST_VERSION_WITH_ZSTD = 10
 FIRST_VERSION_WITH_RACK = 11

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from broker.log import names
 from broker.log.directories.directory import LogDirectory, Offsets
-from broker.seams import Disk
-from broker.system import new_uuid
+from kafka_ds.process.seams import Disk
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.segments import names
 
 CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,

@@ -13,13 +13,13 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from broker.log import names
 from broker.log.directories.directories import LogDirectories
 from broker.log.directories.directory import LogDirectory
 from broker.log.log import Log
-from broker.seams import Clock, Disk
-from broker.system import new_uuid
+from kafka_ds.process.seams import Clock, Disk
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.segments import names
 
 _LOGGER = logging.getLogger(__name__)
 

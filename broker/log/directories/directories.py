@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from broker.log import names
 from broker.log.directories.directory import LogDirectory, Offsets
 from broker.log.failures import LogDirectoryError, is_failure
-from broker.log.files import unlink_if_there
-from broker.seams import Background, Disk
-from broker.system import new_uuid
+from kafka_ds.process.seams import Background, Disk
+from kafka_ds.process.system import new_uuid
+from kafka_ds.segments import names
+from kafka_ds.segments.files import unlink_if_there
 
 Done = Callable[[BaseException | None], None]
 Soon = Callable[[Callable[[], None]], object]

@@ -16,8 +16,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from broker.log import names
-from broker.log.checkpoint import (
+from broker.log.failures import LogDirectoryError
+from kafka_ds.process.seams import Disk
+from kafka_ds.process.system import new_uuid
+from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.types import NO_UUID, uuid_from_text
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import (
     CorruptCheckpoint,
     decode_clean_shutdown,
     decode_meta_properties,
@@ -28,12 +33,7 @@ from broker.log.checkpoint import (
     encode_offsets,
     java_date,
 )
-from broker.log.failures import LogDirectoryError
-from broker.log.files import read_or_none, replace, unlink_if_there
-from broker.seams import Disk
-from broker.system import new_uuid
-from kafka_ds.protocol.topic_partition import TopicPartition
-from kafka_ds.protocol.types import NO_UUID, uuid_from_text
+from kafka_ds.segments.files import read_or_none, replace, unlink_if_there
 
 Offsets = Mapping[TopicPartition, int]
 

@@ -16,14 +16,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.directories.directory import LogDirectory
 from broker.log.failures import DamagedLogError
 from broker.log.log import Log
-from broker.seams import Background, Clock, Disk
+from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.segments import names
 
 PROGRESS_EVERY_MS = 1_000
 

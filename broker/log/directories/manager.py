@@ -17,8 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from broker.log import names
-from broker.log.checkpoint import encode_partition_metadata
 from broker.log.config import LogConfig
 from broker.log.directories.comparison import agreed_end, is_newer
 from broker.log.directories.damaged import DamagedLogs
@@ -28,13 +26,15 @@ from broker.log.directories.directory import LogDirectory, Offsets
 from broker.log.directories.loader import Contents, LogLoader
 from broker.log.directories.upkeep import Interval, LogUpkeep
 from broker.log.failures import LogDirectoryError
-from broker.log.files import read_or_none, replace, sync_file, write_whole
 from broker.log.log import Log
-from broker.seams import Background, Clock, Disk
-from broker.system import new_uuid
+from kafka_ds.process.seams import Background, Clock, Disk
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import encode_partition_metadata
+from kafka_ds.segments.files import read_or_none, replace, sync_file, write_whole
 
 PRODUCER_EXPIRATION_CHECK_MS = 600_000
 CLOSE_THREADS = 8

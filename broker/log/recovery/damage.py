@@ -14,10 +14,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from broker.log.segment.index import RELATIVE_OFFSET_MAX
 from broker.log.segment.scan import ReadAt, headers
 from broker.log.segment.segment import Segment
 from kafka_ds.records.batch import HEADER, HEADER_BYTES, MAGIC, BatchHeader, crc_is_valid
+from kafka_ds.segments.index import RELATIVE_OFFSET_MAX
 
 _LOGGER = logging.getLogger(__name__)
 

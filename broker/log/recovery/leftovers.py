@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from broker.log import names
-from broker.log.files import unlink_if_there
 from broker.log.segment.scan import headers
-from broker.seams import Disk
+from kafka_ds.process.seams import Disk
+from kafka_ds.segments import names
+from kafka_ds.segments.files import unlink_if_there
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -15,13 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from broker.log import names
-from broker.log.checkpoint import CorruptCheckpoint, decode_epochs
 from broker.log.config import LogConfig
 from broker.log.epochs import LeaderEpochs
-from broker.log.files import read_or_none, unlink_if_there
-from broker.log.own_batches import OwnBatch, read_marker, record_own
-from broker.log.producers import CorruptSnapshot, Producers
 from broker.log.recovery.damage import Dropped, drop
 from broker.log.recovery.leftovers import (
     Listing,
@@ -32,11 +27,16 @@ from broker.log.recovery.leftovers import (
     unlink_segment,
 )
 from broker.log.recovery.upconversion import Converted, begins_old, convert, is_old, tell
-from broker.log.segment.index import RELATIVE_OFFSET_MAX
 from broker.log.segment.scan import headers, valid_batches
 from broker.log.segment.segment import Segment
-from broker.seams import Disk
+from kafka_ds.process.seams import Disk
 from kafka_ds.records.batch import HEADER_BYTES, BatchHeader, CorruptRecord
+from kafka_ds.records.marker import read_marker
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_epochs
+from kafka_ds.segments.files import read_or_none, unlink_if_there
+from kafka_ds.segments.index import RELATIVE_OFFSET_MAX
+from kafka_ds.segments.producers import CorruptSnapshot, OwnBatch, Producers, record_own
 
 _LOGGER = logging.getLogger(__name__)
 

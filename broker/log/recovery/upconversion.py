@@ -13,19 +13,19 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.log import names
-from broker.log.checkpoint import CorruptCheckpoint, decode_epochs, encode_epochs
 from broker.log.epochs import LeaderEpochs
 from broker.log.failures import DamagedLogError
-from broker.log.files import read_or_none, replace, unlink_if_there, write_whole
 from broker.log.recovery.damage import Dropped
 from broker.log.recovery.damage import tell as tell_dropped
 from broker.log.recovery.leftovers import unlink_segment
-from broker.log.segment.index import RELATIVE_OFFSET_MAX
 from broker.log.segment.scan import ReadAt
-from broker.seams import Disk, DiskFile
+from kafka_ds.process.seams import Disk, DiskFile
 from kafka_ds.records.batch import MAGIC_POSITION, read_header
 from kafka_ds.records.legacy import HEAD_BYTES, MAGICS, Upconverter, entry_bytes, is_message
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_epochs, encode_epochs
+from kafka_ds.segments.files import read_or_none, replace, unlink_if_there, write_whole
+from kafka_ds.segments.index import RELATIVE_OFFSET_MAX
 
 # Positions in an index have 31 bits. A segment that would grow beyond (packed anew, less tightly) becomes two.
 SEGMENT_BYTES_MAX = 2**31 - 1

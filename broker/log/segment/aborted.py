@@ -10,10 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from copy import copy
 
-from broker.log.files import extend, read_or_none
-from broker.log.segment.index import CorruptIndex, decode_aborted, encode_aborted
-from broker.log.values import AbortedTxn
-from broker.seams import Disk
+from kafka_ds.process.seams import Disk
+from kafka_ds.segments.files import extend, read_or_none
+from kafka_ds.segments.index import AbortedTxn, CorruptIndex, decode_aborted, encode_aborted
 
 
 class TransactionIndex:

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from broker.log.segment.scan import LOOK_BYTES, ReadAt
 from broker.log.segment.segment import Segment
-from broker.log.values import AbortedTxn, FileSlice, LogRead, TimestampOffset
+from broker.log.values import FileSlice, LogRead, TimestampOffset
 from kafka_ds.records.batch import (
     NO_TIMESTAMP,
     BatchHeader,
@@ -21,6 +21,7 @@ from kafka_ds.records.batch import (
     TimestampType,
     read_records,
 )
+from kafka_ds.segments.index import AbortedTxn
 
 _BASE_OFFSET = attrgetter("base_offset")
 

@@ -16,11 +16,15 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from copy import copy
 
-from broker.log import names
 from broker.log.config import LogConfig
-from broker.log.files import extend, sync_file
 from broker.log.segment.aborted import TransactionIndex
-from broker.log.segment.index import (
+from broker.log.segment.scan import LOOK_BYTES, SCAN_BYTES, ReadAt, headers
+from kafka_ds.process.seams import Disk, DiskFile, ReadableBuffer
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.records.batch import NO_TIMESTAMP, BatchHeader
+from kafka_ds.segments import names
+from kafka_ds.segments.files import extend, sync_file
+from kafka_ds.segments.index import (
     OFFSET_ENTRY_BYTES,
     RELATIVE_OFFSET_MAX,
     TIME_ENTRY_BYTES,
@@ -28,10 +32,6 @@ from broker.log.segment.index import (
     OffsetIndex,
     TimeIndex,
 )
-from broker.log.segment.scan import LOOK_BYTES, SCAN_BYTES, ReadAt, headers
-from broker.seams import Disk, DiskFile, ReadableBuffer
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.records.batch import NO_TIMESTAMP, BatchHeader
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from broker.log import names
-from broker.log.files import unlink_if_there
 from broker.log.segment.segment import Segment
-from broker.seams import Background, Disk
+from kafka_ds.process.seams import Background, Disk
+from kafka_ds.segments import names
+from kafka_ds.segments.files import unlink_if_there
 
 # Later than any clock tells.
 NOTHING_DUE_MS = 1 << 62

@@ -14,7 +14,7 @@ from broker.config.settings import MAX_LONG
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.image import MetadataImage
 from broker.replica.throttle import is_listed
-from broker.seams import Clock, Network
+from kafka_ds.process.seams import Clock, Network
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.log.log import NOTHING_REMOTE, Log
-from broker.log.values import READ_COMMITTED, AbortedTxn, RemoteLogAuxState
+from broker.log.values import READ_COMMITTED, RemoteLogAuxState
 from broker.replica.follower.partition import EpochQuestion, FollowerPartition
 from broker.replica.follower.truncation import EpochEnd, truncation_for
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
+from kafka_ds.segments.index import AbortedTxn
 
 
 class ReaderOfFollower(Protocol):

@@ -16,15 +16,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from broker.log.log import Log
-from broker.log.values import READ_COMMITTED, AbortedTxn, AppendInfo, AppendOrigin
+from broker.log.values import READ_COMMITTED, AppendInfo
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.replica_state import LastFetch
 from broker.replica.topic_metrics import TopicCounters
-from broker.seams import Clock
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.segments.index import AbortedTxn
+from kafka_ds.segments.producers import AppendOrigin
 
 if TYPE_CHECKING:
     from broker.remote.manager import TierManager

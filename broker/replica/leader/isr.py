@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from broker.metadata.events import NO_BROKER_EPOCH
 from broker.metadata.image import BrokerRegistration
 from kafka_ds.protocol.errors import ErrorCode
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 # Answers after which only newer metadata tell what is: the proposal may have been carried out, or be out of date.
 AWAIT_METADATA = frozenset(

@@ -12,12 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker.metadata.events import (
-    NO_BROKER_EPOCH,
-    RECOVERED,
-    RECOVERING,
-    PartitionRegistration,
-)
+from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
 from broker.metadata.image import BrokerRegistration
 from broker.replica.leader.effects import (
     NOTHING,
@@ -40,6 +35,7 @@ from broker.replica.leader.isr import (
 )
 from broker.replica.leader.replica_state import LastFetch, ReplicaState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 NO_EPOCH = -1
 # How long a proposal that met a passing trouble waits before it is sent again, as Kafka does.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Self
 
-from broker.metadata.events import NO_BROKER_EPOCH
+from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 
 UNKNOWN_OFFSET = -1
 # Before any time that a monotonic clock tells.

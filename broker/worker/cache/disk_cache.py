@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from broker.seams import Clock, Disk
 from broker.worker.cache.admission import Admission
 from broker.worker.cache.piece_files import (
     DELETED,
@@ -34,6 +33,7 @@ from broker.worker.cache.piece_files import (
 )
 from broker.worker.cache.pieces import Piece
 from broker.worker.rpc import CacheCounts
+from kafka_ds.process.seams import Clock, Disk
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from heapq import merge
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.log.own_batches import OwnBatch, read_marker, record_own
-from broker.log.producers import CorruptSnapshot, Producers
 from broker.worker.delta.residue import ResidueFiles
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.rpc import EndOfRange
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import MAGIC, NO_LEADER_EPOCH, BatchHeader, CorruptRecord, read_header
+from kafka_ds.records.marker import read_marker
+from kafka_ds.segments.producers import CorruptSnapshot, OwnBatch, Producers, record_own
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, read_files
 from kafka_ds.topic.index import FileEntry
 

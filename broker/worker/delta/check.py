@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from broker.crash_points import CrashPoints
-from broker.system import new_uuid
 from broker.worker.delta.segments import described
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
 from broker.worker.errors import SourceGone, StorageError
 from broker.worker.rpc import CopyRange, Missing
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile, write_rows

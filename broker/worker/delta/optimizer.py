@@ -16,17 +16,16 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from broker.crash_points import CrashPoints
-from broker.system import new_uuid
 from broker.worker.delta.check import OPERATION as REPAIR
 from broker.worker.delta.tables import SharedTable, TopicTables
 from broker.worker.errors import StorageError
-from broker.worker.rpc import Optimized
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import Optimized, TierSettings
 from kafka_ds.delta.actions import Action, remove_action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import FilesRemoved, Intent, PartitionIntent, fields_of
 from kafka_ds.topic.files.optimize import OptimizeReason, OptimizeRules, OptimizeTask, next_task

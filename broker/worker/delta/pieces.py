@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.ipc.shared_memory import WorkerMemory
 from broker.worker.cache.pieces import Piece
 from broker.worker.delta.residue import ResiduePiece
+from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.records.batch import read_header
 from kafka_ds.records.crc import Buffer
 

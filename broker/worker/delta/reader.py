@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from broker.ipc.shared_memory import WorkerMemory
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.cache.piece_files import PieceKey
 from broker.worker.cache.pieces import Piece, PieceCache, PieceRun
@@ -33,8 +32,9 @@ from broker.worker.delta.residue import ResidueFiles, ResiduePiece
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.delta.times import TimesReader
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.store import Store
+from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.records.crc import Buffer
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.index import FileEntry

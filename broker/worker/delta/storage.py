@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from broker.crash_points import CrashPoints
-from broker.ipc.shared_memory import WorkerMemory
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.delta.aux_state import AuxStateReader
 from broker.worker.delta.check import StoreCheck
@@ -32,13 +30,14 @@ from broker.worker.delta.segments import (
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
 from broker.worker.errors import CommitLost, FileMissing, StorageError
 from broker.worker.maintenance import TableMaintenance
-from broker.worker.rpc import CopyRange, TieredState
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import CopyRange, TieredState, TierSettings
 from broker.worker.turns import Turns
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store
+from kafka_ds.ipc.shared_memory import WorkerMemory
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import (
     FilesRemoved,

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from broker.crash_points import CrashPoints
 from broker.worker.copy_shares import cut
 from broker.worker.delta.residue import is_batch
 from broker.worker.delta.segments import WrittenFiles
@@ -23,6 +22,7 @@ from broker.worker.rpc import ZSTD, CopyRange
 from broker.worker.segment_source import RangeSource
 from broker.worker.turns import Turns
 from kafka_ds.delta.store.store import Store
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.batches.convert import UndecodedBatch
 from kafka_ds.topic.batches.residue import ResidueHeader, encode_residue

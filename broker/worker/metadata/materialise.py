@@ -18,22 +18,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.crash_points import CrashPoints
-from broker.metadata.events import NO_BROKER_EPOCH
-from broker.metadata.image import MetadataPosition
-from broker.metadata.table import EXPIRED_LOG_CLEANUP, PROPERTIES
-from broker.system import new_uuid
 from broker.worker.errors import STORE_ERRORS, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.delta.commit import Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
+from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.metadata_table import (
+    EXPIRED_LOG_CLEANUP,
+    NO_BROKER_EPOCH,
+    PROPERTIES,
+    MetadataPosition,
+)
 from kafka_ds.topic.names import CLUSTER_METADATA, ID_CHARACTERS
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA
 

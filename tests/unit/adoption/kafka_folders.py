@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from broker.log import names
-from broker.log.checkpoint import encode_epochs, encode_offsets, encode_partition_metadata
 from kafka_ds.protocol.codec import encode
 from kafka_ds.protocol.messages.persisted_metadata import (
     ConfigRecord,
@@ -18,6 +16,8 @@ from kafka_ds.protocol.messages.persisted_metadata import (
 from kafka_ds.protocol.types import message_info
 from kafka_ds.protocol.varint import unsigned_varint
 from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import encode_epochs, encode_offsets, encode_partition_metadata
 
 CLUSTER_ID = "a2Fma2EtZHMtcGVlci0xMQ"
 NOW_MS = 1_700_000_000_000

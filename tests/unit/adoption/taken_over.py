@@ -10,8 +10,8 @@ from broker.adoption.adopt import adopt, parse_topic_configs
 from broker.config.loader import from_given
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
-from broker.system import SystemDisk
 from kafka_ds.delta.store.uri import open_store
+from kafka_ds.process.system import SystemDisk
 from kafka_ds.records.batch import Record, build_batch
 from tests.unit.adoption.kafka_folders import (
     NOW_MS,

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 
-from broker import log_lines
 from broker.__main__ import main
 from broker.adoption.mark import check_taken_over
 from broker.config.loader import from_given
 from broker.config.settings import ConfigError
-from broker.log import names
-from broker.log.checkpoint import decode_offsets, decode_partition_metadata
-from broker.system import SystemDisk
+from kafka_ds.process import log_lines
+from kafka_ds.process.system import SystemDisk
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import OffsetFetchRequest
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
@@ -41,6 +39,8 @@ from kafka_ds.protocol.messages.persisted_metadata import (
     TopicRecord,
 )
 from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import decode_offsets, decode_partition_metadata
 from tests.in_process import InProcess, in_process, values_of
 from tests.loops import in_loop
 from tests.requests import build

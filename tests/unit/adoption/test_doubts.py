@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from broker.config.settings import ConfigError
-from broker.log import names
-from broker.log.checkpoint import decode_offsets, encode_epochs
-from broker.log.producers import Producers
 from broker.metadata.events import QuotaComponent
 from broker.metadata.security_image import in_order
 from kafka_ds.protocol.messages.persisted_metadata import (
@@ -20,6 +17,9 @@ from kafka_ds.protocol.messages.persisted_metadata import (
     PartitionChangeRecord,
 )
 from kafka_ds.records.batch import Record, build_batch, read_header
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import decode_offsets, encode_epochs
+from kafka_ds.segments.producers import Producers
 from tests.requests import build
 from tests.unit.adoption.kafka_folders import (
     CLUSTER_ID,

@@ -8,8 +8,8 @@ import pytest
 
 from broker.adoption.plan import UNSEEN_LEADER_EPOCHS
 from broker.config.settings import ConfigError
-from broker.log import names
 from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.segments import names
 from tests.in_process import in_process, values_of
 from tests.loops import in_loop
 from tests.unit.adoption.kafka_folders import CLUSTER_ID, KafkaFolder, broker_record

@@ -6,17 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from broker.cleaner.rpc import CleanerSettings
 from broker.cleaner.service import CleaningService
-from broker.cleaner.settings import CleanerSettings
 from broker.cleaner.throttle import Throttle
 from broker.compaction.manager import LogCleaner
-from broker.ipc.child import WorkerFailed
-from broker.ipc.request import ErrorAnswer
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
-from broker.log.values import AppendOrigin
-from broker.seams import Disk
-from broker.system import InlineBackground
+from kafka_ds.ipc.child import WorkerFailed
+from kafka_ds.ipc.request import ErrorAnswer
+from kafka_ds.process.seams import Disk
+from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.records.batch import (
     BatchHeader,
@@ -27,6 +26,7 @@ from kafka_ds.records.batch import (
     iterate_headers,
     read_records,
 )
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
 

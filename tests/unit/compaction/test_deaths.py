@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from broker.cleaner.rpc import CleanJob
-from broker.ipc.child import WorkerDied
 from broker.log.log import Log
+from kafka_ds.ipc.child import WorkerDied
 from tests.loops import in_loop
 from tests.unit.compaction.compaction_bench import Bench
 

@@ -6,11 +6,10 @@ import errno
 
 import pytest
 
-from broker.cleaner.rpc import LogGroup
-from broker.cleaner.settings import CleanerSettings
-from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTxn, AppendOrigin
+from broker.cleaner.rpc import CleanerSettings, LogGroup
 from kafka_ds.records.batch import Codec, ControlType, Record, TimestampType, build_batch
+from kafka_ds.segments.index import AbortedTxn, encode_aborted
+from kafka_ds.segments.producers import AppendOrigin
 from tests.unit.compaction.compaction_bench import Bench, compacted
 
 BIG = b"x" * 300

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.cleaner.settings import CleanerSettings
+from broker.cleaner.rpc import CleanerSettings
 from broker.cleaner.throttle import Throttle
 from broker.compaction.policy import LogState, LogToClean, Measured, cleanable, group
 from broker.config.loader import load

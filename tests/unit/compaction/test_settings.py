@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from broker.cleaner.rpc import CleanJob, CleanLimit
-from broker.cleaner.settings import CleanerSettings
+from broker.cleaner.rpc import CleanerSettings, CleanJob, CleanLimit
 from tests.loops import in_loop
 from tests.unit.compaction.compaction_bench import Bench
 

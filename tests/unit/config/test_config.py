@@ -23,7 +23,7 @@ from broker.config.settings import ConfigError, ConfigType, Setting, attribute_o
 from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_names, unserved_setting
 from broker.log.config import LogConfig
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.security.secret import Secret
 
 ROOT = Path(__file__).resolve().parents[3]

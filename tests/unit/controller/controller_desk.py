@@ -27,9 +27,10 @@ from broker.metadata.events import (
     to_json,
 )
 from broker.metadata.features import ELR_FEATURE, supported_features
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
+from kafka_ds.topic.metadata_table import MetadataPosition
 
 SESSION_TIMEOUT_MS = 9000
 

@@ -12,8 +12,8 @@ from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
-from broker.system import new_uuid
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.system import new_uuid
 from kafka_ds.topic.names import CLUSTER_METADATA
 
 ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)

@@ -18,8 +18,9 @@ from broker.metadata.events import (
     SupportedFeature,
     from_json,
 )
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, Desk
 
 DIR_A, DIR_B = bytes(15) + b"\xa0", bytes(15) + b"\xb0"

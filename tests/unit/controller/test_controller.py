@@ -23,9 +23,10 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.topic.metadata_table import MetadataPosition
 
 
 def check_configs(configs: Mapping[str, str]) -> None:

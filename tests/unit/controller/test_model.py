@@ -32,9 +32,10 @@ from broker.metadata.events import (
     to_json,
 )
 from broker.metadata.features import ELR_FEATURE
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from broker.metadata.partition_change import directory_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.model_runs import examples
 from tests.unit.controller.controller_desk import SESSION_TIMEOUT_MS, Desk
 

@@ -10,11 +10,11 @@ from broker.coordinator.loads import Loads
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorShard
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
-from broker.system import SystemDisk
+from kafka_ds.process.system import SystemDisk
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 
 NOW_MS = 1_700_000_000_000

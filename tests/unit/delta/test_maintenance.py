@@ -7,7 +7,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from broker.crash_points import CrashPoints
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.orphans import Orphans, lost_residue
 from kafka_ds.delta import maintenance
@@ -31,6 +30,7 @@ from kafka_ds.delta.maintenance import Upkeep as Upkept
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import StoreEntry
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from broker.config.settings import ConfigError
-from broker.log.producers import Producers
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import RECOVERED, RECOVERING
 from broker.registry import REGISTRY
@@ -23,6 +22,7 @@ from kafka_ds.protocol.messages import (
     InitProducerIdRequest,
 )
 from kafka_ds.protocol.messages.configs import DescribeConfigsResource
+from kafka_ds.segments.producers import Producers
 from tests.in_process import InProcess, batch_of, in_process, values_of
 from tests.loops import in_loop, until
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DeleteTopicsRequest, FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartition
 from kafka_ds.records.batch import ControlType, end_transaction_marker
+from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import NOW_MS, InProcess, batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns
 from tests.requests import build

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from broker.log.values import AppendOrigin, FileSlice, LogRead
+from broker.log.values import FileSlice, LogRead
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartition, FetchTopic
 from kafka_ds.records.batch import ControlType, end_transaction_marker
+from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import (
     NOW_MS,
     InProcess,

@@ -19,7 +19,6 @@ import pytest
 from broker.handlers.records.fetch import fetch
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
 from broker.metadata.events import PartitionRegistration
 from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from broker.registry import RequestContext
@@ -39,6 +38,7 @@ from kafka_ds.protocol.messages.data import (
     FetchReplicaState,
 )
 from kafka_ds.records.batch import ControlType, end_transaction_marker, iterate_headers
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
 from tests.in_process import batch_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import log_lines
+from kafka_ds.process import log_lines
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from kafka_ds.protocol.messages.configs import DescribeConfigsResource

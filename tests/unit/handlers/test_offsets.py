@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.log.values import AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka_ds.protocol.messages.offsets import (
@@ -16,6 +15,7 @@ from kafka_ds.protocol.messages.offsets import (
     ListOffsetsTopic,
     OffsetForLeaderPartition,
 )
+from kafka_ds.segments.producers import AppendOrigin
 from tests.in_process import NOW_MS, InProcess, batch_of, in_process
 from tests.loops import in_loop
 from tests.requests import build

@@ -12,21 +12,7 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import (
-    BROKER_POINTS,
-    WORKER_POINTS,
-    CrashPoints,
-    armed_from_environment,
-)
-from broker.ipc import child
-from broker.ipc.channel import BlockingChannel, ChannelProtocol
-from broker.ipc.child import ChildWorker, WorkerFailed, WorkerLost
-from broker.ipc.codec import decode, encode
-from broker.ipc.memory import Trimmer, resident_file_bytes
-from broker.ipc.worker import Worker as Serving
-from broker.ipc.worker import serve
 from broker.remote.process import new_worker
-from broker.system import SystemClock
 from broker.worker.rpc import (
     CopyAnswer,
     PartitionOutcome,
@@ -34,9 +20,23 @@ from broker.worker.rpc import (
     ReadAnswer,
     StateRequest,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
+from kafka_ds.ipc import child
+from kafka_ds.ipc.channel import BlockingChannel, ChannelProtocol
+from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.ipc.codec import decode, encode
+from kafka_ds.ipc.memory import Trimmer, resident_file_bytes
+from kafka_ds.ipc.worker import Worker as Serving
+from kafka_ds.ipc.worker import serve
+from kafka_ds.process.crash_points import (
+    BROKER_POINTS,
+    WORKER_POINTS,
+    CrashPoints,
+    armed_from_environment,
+)
+from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.version import VERSION
 from tests.fakes.store import begin_lake

@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
-from broker.ipc import memory
-from broker.ipc.memory import (
+from kafka_ds.ipc import memory
+from kafka_ds.ipc.memory import (
     FREE_BYTES,
     FREE_SECONDS,
     Trimmer,

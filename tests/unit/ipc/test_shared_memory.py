@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from broker.ipc.extents import LINE_BYTES, Extents
-from broker.ipc.shared_memory import SLACK_BYTES, BrokerMemory, WorkerMemory
+from kafka_ds.ipc.extents import LINE_BYTES, Extents
+from kafka_ds.ipc.shared_memory import SLACK_BYTES, BrokerMemory, WorkerMemory
 
 
 def test_gaps_join_again_in_whatever_order_they_come_back() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendInfo, AppendOrigin
-from broker.system import SystemClock, SystemDisk
+from broker.log.values import AppendInfo
+from kafka_ds.process.system import SystemClock, SystemDisk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.segments.producers import AppendOrigin
 
 NOW_MS = 1_700_000_000_000
 

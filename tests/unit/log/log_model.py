@@ -5,7 +5,6 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, field
 
-from broker.log.values import AbortedTxn
 from kafka_ds.records.batch import (
     BatchHeader,
     ControlType,
@@ -15,6 +14,7 @@ from kafka_ds.records.batch import (
     read_header,
     read_records,
 )
+from kafka_ds.segments.index import AbortedTxn
 
 
 @dataclass

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from kafka_ds.records.batch import iterate_headers
+from kafka_ds.segments import names
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 

@@ -10,8 +10,8 @@ import pytest
 
 from broker.log.config import LOG_APPEND_TIME, LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendInfo, AppendOrigin
-from broker.system import SystemClock, SystemDisk
+from broker.log.values import AppendInfo
+from kafka_ds.process.system import SystemClock, SystemDisk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (
     CONTROL_FLAG,
@@ -25,6 +25,7 @@ from kafka_ds.records.batch import (
     read_header,
     read_records,
 )
+from kafka_ds.segments.producers import AppendOrigin
 from tests.unit.log.batch_headers import with_header
 from tests.unit.log.log_model import client_batch, marker
 

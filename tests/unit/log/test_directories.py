@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.log import names
 from broker.log.directories.loader import PROGRESS_EVERY_MS
 from broker.log.directories.metrics import (
     DIRECTORY_OFFLINE,
@@ -22,6 +21,7 @@ from broker.log.log import Log
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record
+from kafka_ds.segments import names
 from tests.unit.log.log_model import client_batch
 from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 from tests.unit.records.old_sets import Plain, encode, message

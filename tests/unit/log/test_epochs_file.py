@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from broker.log import names
-from broker.log.checkpoint import decode_epochs
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from kafka_ds.records.batch import stamp
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import decode_epochs
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch

@@ -7,12 +7,12 @@ import errno
 
 import pytest
 
-from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.directories.manager import GONE_MAX
 from broker.log.failures import LogDirectoryError
-from broker.log.names import RECOVERY_POINT_CHECKPOINT
-from broker.system import new_uuid
+from kafka_ds.process.system import new_uuid
+from kafka_ds.segments import names
+from kafka_ds.segments.names import RECOVERY_POINT_CHECKPOINT
 from tests.fakes.memory_disk import MemoryDisk
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch

@@ -10,7 +10,6 @@ import pytest
 
 from broker.log.config import DAY_MS, LOG_APPEND_TIME, LogConfig
 from broker.log.recompression import CODECS
-from broker.log.values import AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.records.batch import (
     DELETE_HORIZON_FLAG,
@@ -27,6 +26,7 @@ from kafka_ds.records.batch import (
     read_records,
     seal,
 )
+from kafka_ds.segments.producers import AppendOrigin
 from tests.unit.log.compressed_logs import NOW_MS, append, open_log, refusal, stored
 
 NAMES = {codec: name for name, codec in CODECS.items()}

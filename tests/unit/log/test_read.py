@@ -10,9 +10,10 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.replay import LoadFailed, replay_log
-from broker.log.values import AppendOrigin, LogRead
+from broker.log.values import LogRead
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, iterate_headers
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
 from tests.loops import in_loop

@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from broker.log import names
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers
+from kafka_ds.segments import names
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch, marker

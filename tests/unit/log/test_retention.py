@@ -97,8 +97,8 @@ class TestRolling:
         assert bench.bases() == [0, 4, 8], "three time entries, the fourth is kept for the end"
 
     def test_by_the_distance_from_the_base(self) -> None:
-        from broker.log.values import AppendOrigin
         from kafka_ds.records.batch import Record, build_batch
+        from kafka_ds.segments.producers import AppendOrigin
 
         bench = Bench(LogConfig())
         for base in (0, 2**31 - 1, 2**31):

@@ -8,14 +8,13 @@ from random import Random
 
 import pytest
 
-from broker.log import names
-from broker.log.checkpoint import encode_epochs
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from broker.log.recovery import upconversion
-from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTxn
 from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import encode_epochs
+from kafka_ds.segments.index import AbortedTxn, encode_aborted
 from tests.fakes.memory_disk import MemoryDisk, PowerLoss
 from tests.unit.log.recovered_logs import CONFIG, FOLDER, bases, content, open_log, path
 from tests.unit.records.old_sets import (

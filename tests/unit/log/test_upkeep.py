@@ -10,13 +10,12 @@ import pytest
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.names import (
+from kafka_ds.segments.index import AbortedTxn, encode_aborted
+from kafka_ds.segments.names import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     TRANSACTION_INDEX,
 )
-from broker.log.segment.index import encode_aborted
-from broker.log.values import AbortedTxn
 from tests.unit.log.log_model import client_batch
 from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 

@@ -6,8 +6,8 @@ import errno
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import AppendOrigin
 from kafka_ds.records.batch import ControlType, stamp
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.log.log_model import client_batch, marker

@@ -9,8 +9,8 @@ from broker.membership.candidacy import Candidacy, CandidateSettings
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint, SupportedFeature
-from broker.system import new_uuid
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.system import new_uuid
 from tests.fakes.clock import ManualClock
 from tests.unit.controller.metadata_broker import Broker
 

@@ -25,9 +25,10 @@ from broker.metadata.events import (
     from_json,
     to_json,
 )
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import collision_key, why_illegal
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
+from kafka_ds.topic.metadata_table import MetadataPosition
 
 ID_A, ID_B = bytes(range(16)), bytes(range(1, 17))
 ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from broker.config.settings import ConfigError
-from broker.metadata import table
 from broker.metadata.events import (
     ClusterCreated,
     Event,
@@ -23,6 +22,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import NotWritten
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.topic import metadata_table as table
 from kafka_ds.topic.names import CLUSTER_METADATA
 from tests.fakes.store import FolderStore
 from tests.loops import in_loop
@@ -318,10 +318,10 @@ def test_the_table_is_the_lakes_own() -> None:
 
 @in_loop
 async def test_events_become_rows_for_sql(memory_path: Path) -> None:
-    from broker.crash_points import CrashPoints
     from broker.worker.metadata.materialise import Materialiser
-    from broker.worker.settings import TierSettings
+    from broker.worker.rpc import TierSettings
     from kafka_ds.delta.snapshot import TableSnapshot
+    from kafka_ds.process.crash_points import CrashPoints
 
     broker = Broker(memory_path)
     await broker.start()

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.metadata import log as metadata_log
-from broker.metadata import table
 from broker.metadata.events import TopicCreated, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog, replay_commit
@@ -18,13 +16,15 @@ from broker.worker.errors import StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata import materialise
 from broker.worker.metadata.materialise import Materialiser
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta import actions
 from kafka_ds.delta.actions import KIND_KEY
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
 from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.process.crash_points import EVENTS_POINTS, CrashPoints
+from kafka_ds.topic import metadata_table as table
 from kafka_ds.topic.event_files import Merged, merge_events
 from kafka_ds.topic.events import read_events
 from kafka_ds.topic.names import CLUSTER_METADATA

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
-from broker.ipc.child import WorkerFailed, WorkerLost
 from broker.log.config import LogConfig
 from broker.log.values import SegmentView
 from broker.remote import manager as tier_manager
@@ -20,8 +18,17 @@ from broker.remote.manager import TierManager
 from broker.remote.metrics import COPIES_PAUSED, TierMetrics
 from broker.remote.partitions import Led
 from broker.remote.quota import COPY_TIMES, RemoteQuota
-from broker.worker.rpc import CopyAnswer, PartitionOutcome, StateRequest, TieredState, Unavailable
-from broker.worker.settings import UNBOUNDED, TierSettings
+from broker.worker.rpc import (
+    UNBOUNDED,
+    CopyAnswer,
+    PartitionOutcome,
+    StateRequest,
+    TieredState,
+    TierSettings,
+    Unavailable,
+)
+from kafka_ds.ipc.child import WorkerFailed, WorkerLost
+from kafka_ds.process.crash_points import CrashPoints
 from tests.fakes.clock import ManualClock
 from tests.loops import until
 

@@ -8,14 +8,21 @@ from typing import Any
 
 import pytest
 
-from broker.crash_points import CrashPoints
-from broker.ipc.child import WorkerLost
 from broker.log.config import LogConfig
 from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
-from broker.worker.rpc import MoveLogStart, Survey, SurveyRequest, Sweep, Swept, TieredState
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import (
+    MoveLogStart,
+    Survey,
+    SurveyRequest,
+    Sweep,
+    Swept,
+    TieredState,
+    TierSettings,
+)
+from kafka_ds.ipc.child import WorkerLost
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.topic.expiration import ExpirationDecision
 from tests.fakes.clock import ManualClock

@@ -6,14 +6,13 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from broker.crash_points import CrashPoints
-from broker.ipc.child import WorkerFailed, WorkerLost
 from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.partitions import Key, Led
 from broker.replica.fetcher.tiered_ends import TieredEnds
-from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState, TierSettings
+from kafka_ds.ipc.child import WorkerFailed, WorkerLost
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.ipc.child import WorkerFailed
 from broker.remote import optimize
 from broker.remote.copy_policy import CopyState
 from broker.remote.metrics import TierMetrics
 from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
-from broker.worker.rpc import GiveUp, Optimize, Optimized
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
+from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.protocol.errors import KafkaError
 from tests.fakes.clock import ManualClock
 from tests.loops import in_loop

@@ -10,8 +10,7 @@ from broker.remote.manager import TierManager, TierRead
 from broker.remote.metrics import TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
-from broker.worker.rpc import CacheCounts, Read, ReadAnswer
-from broker.worker.settings import UNBOUNDED, TierSettings
+from broker.worker.rpc import UNBOUNDED, CacheCounts, Read, ReadAnswer, TierSettings
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition
 from tests.fakes.clock import ManualClock

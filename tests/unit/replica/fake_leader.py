@@ -17,8 +17,8 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
-from broker.seams import Background
-from broker.system import SystemClock, SystemNetwork
+from kafka_ds.process.seams import Background
+from kafka_ds.process.system import SystemClock, SystemNetwork
 from kafka_ds.protocol.codec import decode
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import RequestHeader, decode_request_header, encode_response

@@ -10,7 +10,7 @@ from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.replica.moves import LogMoves, MovesAround
-from broker.system import InlineBackground
+from kafka_ds.process.system import InlineBackground
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.log.log_model import client_batch

@@ -14,13 +14,14 @@ from broker.metadata.events import (
     PartitionRegistration,
     TopicCreated,
 )
-from broker.metadata.image import MetadataImage, MetadataPosition
+from broker.metadata.image import MetadataImage
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.leader.hosted import HostedPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.protocol.messages.data import FetchPartitionData
+from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
 from tests.unit.log.log_model import client_batch

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from broker.metadata.events import Event, TopicCreated, TopicDeleted
-from broker.metadata.image import MetadataPosition
+from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.loops import in_loop
 from tests.unit.records.old_sets import message
 from tests.unit.replica.followed_logs import NOW_MS

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.log.log import Log, runs
-from broker.log.values import AppendOrigin, RemoteLogAuxState
+from broker.log.values import RemoteLogAuxState
 from broker.replica.follower.partition import State
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.records.batch import BatchHeader, ControlType, iterate_headers
+from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.memory_disk import MemoryDisk
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.replica.followed_logs import (

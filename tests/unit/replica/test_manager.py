@@ -18,10 +18,10 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.image import MetadataPosition
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
+from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.loops import in_loop
 from tests.unit.replica.replica_bench import (
     ID,

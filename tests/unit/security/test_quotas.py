@@ -18,7 +18,7 @@ from broker.registry import REGISTRY
 from broker.security.guard import guarded
 from broker.security.quotas.quotas import SENSORS_MAX, ClientQuotas, Quotas, Shared, WindowedRate
 from broker.server.dispatch import Throttled
-from broker.system import SystemClock
+from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.codec import encode
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.frame import encode_request

@@ -8,7 +8,7 @@ import pytest
 
 from broker.server import http_server
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
-from broker.system import SystemNetwork
+from kafka_ds.process.system import SystemNetwork
 from tests.loops import in_loop
 
 

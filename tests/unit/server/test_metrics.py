@@ -10,7 +10,7 @@ from broker.metrics.names import Sample, Summary
 from broker.registry import Registry, serves, version_range
 from broker.server.metrics import FETCH_CONSUMER, Metrics, NetMetrics
 from broker.server.metrics_server import MetricsServer
-from broker.system import SystemNetwork
+from kafka_ds.process.system import SystemNetwork
 from kafka_ds.protocol.buffer_pool import POOLED_BYTES_MAX, POOLED_BYTES_MIN, BufferPool, is_viewed
 from kafka_ds.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 from tests.loops import in_loop

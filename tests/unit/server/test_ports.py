@@ -11,7 +11,7 @@ from broker.config.settings import ConfigError
 from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import cannot_listen
-from broker.system import SystemNetwork
+from kafka_ds.process.system import SystemNetwork
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.clock import ManualClock

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.ipc.codec import decode, encode
+from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.topic.expiration import (
     ExpirationReason,
     HeldRange,

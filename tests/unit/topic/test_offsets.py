@@ -12,12 +12,12 @@ import pytest
 
 from broker.coordinator.group import offset_publisher
 from broker.coordinator.group.offset_publisher import OffsetPublisher
-from broker.ipc.codec import decode, encode
 from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.delta.actions import add_action, remove_action
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import ForeignTable
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.protocol.messages import OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestPartition,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.system import SystemNetwork
 from broker.transport import peer
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
+from kafka_ds.process.system import SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import decode_request_header, encode_response
 from kafka_ds.protocol.messages import (

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from broker.ipc import shared_memory
-from broker.ipc.shared_memory import BrokerMemory, WorkerMemory
 from broker.worker.cache.pieces import Piece
 from broker.worker.delta.reader import ColdReader
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
+from kafka_ds.ipc import shared_memory
+from kafka_ds.ipc.shared_memory import BrokerMemory, WorkerMemory
 
 PIECE_BYTES = 1024
 OWNER = "a partition"

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from broker.crash_points import CrashPoints
 from broker.worker import copy_shares
 from broker.worker.copy_shares import cut
 from broker.worker.delta import writer
@@ -19,6 +18,7 @@ from broker.worker.delta.writer import write_ranges
 from broker.worker.errors import SourceGone
 from broker.worker.rpc import CopyRange
 from broker.worker.turns import Turns
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.batches.residue import Residue
 from kafka_ds.topic.files.parquet import FileReader

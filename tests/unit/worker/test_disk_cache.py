@@ -8,7 +8,6 @@ from random import Random
 
 import pytest
 
-from broker.system import SystemClock, SystemDisk
 from broker.worker.cache.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
 from broker.worker.cache.piece_files import (
     BadPieceFile,
@@ -19,6 +18,7 @@ from broker.worker.cache.piece_files import (
 )
 from broker.worker.cache.piece_files import parse_file_name as parse
 from broker.worker.cache.pieces import Piece
+from kafka_ds.process.system import SystemClock, SystemDisk
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.crash_points import EVENTS_POINTS, CrashPoints
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.crash_points import EVENTS_POINTS, CrashPoints
 from kafka_ds.topic.event_files import merge_events
 from kafka_ds.topic.events import RemoteLogEvents, read_events
 from kafka_ds.topic.names import REMOTE_LOG_METADATA

@@ -6,17 +6,17 @@ import time
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from broker.crash_points import CrashPoints
 from broker.worker.delta.front import removals
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.maintenance import TableMaintenance
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta import actions
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
 from kafka_ds.delta.maintenance import BadCheckpoint, clean_log, maintain
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.commit_rules import PartitionIntent, RangeTaken, TableChanged
 from kafka_ds.topic.names import AppIdKind, app_id

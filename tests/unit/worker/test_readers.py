@@ -9,7 +9,7 @@ from broker.worker.cache.pieces import Piece
 from broker.worker.cache.readers import READING_SECONDS, Readers
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta.reader import ColdReader
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 
 PIECE_BYTES = 1000
 OFFSETS = 10

@@ -23,9 +23,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     encode_record,
 )
 from broker.log.config import LogConfig
-from broker.log.own_batches import LocatedBatch, OwnBatch, accept, record_own
-from broker.log.producers import Producers
-from broker.log.values import AbortedTxn, AppendOrigin
+from broker.log.own_batches import LocatedBatch, accept
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
@@ -37,6 +35,8 @@ from kafka_ds.records.batch import (
     read_header,
     read_records,
 )
+from kafka_ds.segments.index import AbortedTxn
+from kafka_ds.segments.producers import AppendOrigin, OwnBatch, Producers, record_own
 from tests.model_runs import examples
 
 IDS = ["x", "y"]

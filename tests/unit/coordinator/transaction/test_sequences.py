@@ -9,10 +9,10 @@ import pytest
 
 from broker.coordinator.transaction.first_sequences import TRIED_MAX, FirstSequences
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.log.producers import Producers
 from broker.replica.leader.hosted import HostedPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader, read_header
+from kafka_ds.segments.producers import Producers
 from tests.in_process import InProcess, batch_of, in_process, produce_request
 from tests.loops import in_loop
 from tests.unit.coordinator.transaction.transaction_desk import begin

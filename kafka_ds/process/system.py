@@ -1,7 +1,7 @@
 """Shell: the real clock, disk, network and threads behind the seams, and fresh ids.
 
 Rules of this file: no decision is taken here; each method is one system call with Kafka's or
-POSIX's meaning. What a call may cost is said in `broker.seams`.
+POSIX's meaning. What a call may cost is said in `kafka_ds.process.seams`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from broker.seams import DiskFile, ReadableBuffer
+from kafka_ds.process.seams import DiskFile, ReadableBuffer
 
 # Where the kernel cannot tell whether a read would wait, the read is simply done.
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any, cast
 
-from broker.ipc.codec import decode, encode
-from broker.ipc.request import Buffer
+from kafka_ds.ipc.codec import decode, encode
+from kafka_ds.ipc.request import Buffer
 
 _PREFIX = struct.Struct(">II")
 FRAME_BYTES_MAX = 1 << 30

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from broker.ipc.backoff import Backoff
-from broker.ipc.channel import ChannelProtocol, cut, widen
-from broker.ipc.codec import VERSION_VARIABLE, decode
-from broker.ipc.request import A, ErrorAnswer, Request
-from broker.ipc.shared_memory import BrokerMemory
-from broker.seams import Clock
+from kafka_ds.ipc.backoff import Backoff
+from kafka_ds.ipc.channel import ChannelProtocol, cut, widen
+from kafka_ds.ipc.codec import VERSION_VARIABLE, decode
+from kafka_ds.ipc.request import A, ErrorAnswer, Request
+from kafka_ds.ipc.shared_memory import BrokerMemory
+from kafka_ds.process.seams import Clock
 from kafka_ds.version import VERSION
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.log import names
-from broker.log.checkpoint import (
+from broker.log.epochs import LeaderEpochs
+from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.records.batch import read_header, stamp
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import (
     CorruptCheckpoint,
     decode_clean_shutdown,
     decode_epochs,
@@ -23,18 +26,15 @@ from broker.log.checkpoint import (
     encode_partition_metadata,
     java_date,
 )
-from broker.log.epochs import LeaderEpochs
-from broker.log.producers import CorruptSnapshot, Producers
-from broker.log.segment.index import (
+from kafka_ds.segments.index import (
+    AbortedTxn,
     CorruptIndex,
     OffsetIndex,
     TimeIndex,
     decode_aborted,
     encode_aborted,
 )
-from broker.log.values import AbortedTxn
-from kafka_ds.protocol.types import uuid_from_text
-from kafka_ds.records.batch import read_header, stamp
+from kafka_ds.segments.producers import CorruptSnapshot, Producers
 from tests.unit.log.log_model import client_batch
 
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import NamedTuple
 
-from broker.log.values import AbortedTxn, AppendOrigin
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, BatchHeader
 from kafka_ds.records.crc import crc32c
+from kafka_ds.records.marker import Marker
 from kafka_ds.records.sequences import sequence_after
+from kafka_ds.segments.index import AbortedTxn
 
 BATCHES_REMEMBERED = 5
 NO_OFFSET = -1
@@ -28,6 +30,24 @@ SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")
 _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 _CHECKED_FROM = 6  # after the version and the checksum
+
+
+class AppendOrigin(IntEnum):
+    """Who appends; this decides what is checked and who assigns the offsets."""
+
+    REPLICATION = 0
+    """A follower: offsets and epochs are the leader's, nothing is refused but damage."""
+    COORDINATOR = 1
+    """This broker itself (markers, group and transaction records)."""
+    CLIENT = 2
+    """A producer: everything is checked."""
+
+
+class OwnBatch(NamedTuple):
+    """A batch as it will be in the log."""
+
+    header: BatchHeader
+    marker: Marker | None
 
 
 class CorruptSnapshot(Exception):
@@ -392,3 +412,17 @@ class Producers:
             if start >= 0:
                 ongoing[start] = producer_id
         self._ongoing = dict(sorted(ongoing.items()))
+
+
+def record_own(batch: OwnBatch, producers: Producers) -> AbortedTxn | None:
+    """Tell the producers of a batch in the log; returns an aborted transaction, which must be indexed."""
+    header, marker = batch
+    if header.producer_id < 0:
+        return None
+    if marker is None:
+        if not header.is_control:  # Else compaction took the marker: its transaction is no more.
+            producers.update(header)
+        return None
+    return producers.end_transaction(
+        header, aborted=marker.aborted, coordinator_epoch=marker.coordinator_epoch
+    )

@@ -12,7 +12,7 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
-from broker.ipc.request import Buffer
+from kafka_ds.ipc.request import Buffer
 
 # By it a broker tells its workers its version: files may be replaced under it.
 VERSION_VARIABLE = "KAFKA_DS_BROKER_VERSION"

@@ -20,8 +20,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from broker.ipc.extents import Extents
-from broker.ipc.request import Buffer
+from kafka_ds.ipc.extents import Extents
+from kafka_ds.ipc.request import Buffer
 
 # What is being made ready has room beside what is kept.
 SLACK_BYTES = 6 * 1024 * 1024

@@ -11,8 +11,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable
-
-from broker.log.values import AbortedTxn
+from typing import NamedTuple
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -22,6 +21,15 @@ TRANSACTION_INDEX_VERSION = 0
 OFFSET_ENTRY_BYTES = _OFFSET_ENTRY.size
 TIME_ENTRY_BYTES = _TIME_ENTRY.size
 RELATIVE_OFFSET_MAX = 2**31 - 1
+
+
+class AbortedTxn(NamedTuple):
+    """A transaction that ended in an ABORT marker at `last_offset` (an entry of .txnindex)."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
 
 
 class CorruptIndex(Exception):

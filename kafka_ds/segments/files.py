@@ -6,8 +6,8 @@ is synced before the rename, and the folder after it.
 
 from __future__ import annotations
 
-from broker.log.names import TEMPORARY
-from broker.seams import Disk
+from kafka_ds.process.seams import Disk
+from kafka_ds.segments.names import TEMPORARY
 
 
 def write_whole(disk: Disk, path: str, data: bytes) -> None:

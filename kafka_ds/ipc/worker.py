@@ -17,11 +17,11 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
-from broker import log_lines
-from broker.ipc.channel import BlockingChannel
-from broker.ipc.codec import VERSION_VARIABLE, encode
-from broker.ipc.memory import Trimmer
-from broker.ipc.request import ErrorAnswer, Leased, Operation
+from kafka_ds.ipc.channel import BlockingChannel
+from kafka_ds.ipc.codec import VERSION_VARIABLE, encode
+from kafka_ds.ipc.memory import Trimmer
+from kafka_ds.ipc.request import ErrorAnswer, Leased, Operation
+from kafka_ds.process import log_lines
 from kafka_ds.version import VERSION
 
 log = logging.getLogger(__name__)

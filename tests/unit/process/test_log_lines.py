@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker import log_lines
 from broker.metadata.event_lines import Told, lines_of
 from broker.metadata.events import (
     ConfigChanged,
@@ -19,6 +18,7 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
+from kafka_ds.process import log_lines
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 
 

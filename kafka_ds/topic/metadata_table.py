@@ -1,17 +1,20 @@
-"""Pure: the table of the cluster's metadata: its columns, its properties, its name.
+"""Pure: the table of the cluster's metadata: its columns, its properties, its epochs.
 
-Rules of this file: it repeats `kafka_ds.topic.schemas` for the broker's process, which creates the table but must not
-load the library that describes it there (139 MiB); a test compares the two.
+Nothing here needs Arrow: the broker's process, which creates the table, does without it.
 """
 
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 KIND = "cluster-metadata"
+# An epoch is a version and a place within its commit in one number that only grows.
+COMMIT_EVENTS_MAX = 1 << 20
+NO_BROKER_EPOCH = -1
 
 _ARRAY = {"type": "array", "elementType": "integer", "containsNull": True}
-_COLUMNS: dict[str, object] = {
+COLUMNS: dict[str, object] = {
     "event_id": "string",
     "version": "long",
     "sequence": "integer",
@@ -44,10 +47,22 @@ PROPERTIES = {
 }
 
 
+class MetadataPosition(NamedTuple):
+    """The place of an event: the table's version, and its number within that commit."""
+
+    version: int
+    sequence: int
+
+    @property
+    def epoch(self) -> int:
+        """A number that grows with the position: what a broker epoch is made of."""
+        return self.version * COMMIT_EVENTS_MAX + self.sequence
+
+
 def schema_json() -> str:
     """The schema as Delta's metaData action spells it."""
     fields = [
         {"name": name, "type": kind, "nullable": True, "metadata": {}}
-        for name, kind in _COLUMNS.items()
+        for name, kind in COLUMNS.items()
     ]
     return json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))

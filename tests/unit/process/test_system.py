@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.system import (
+from kafka_ds.process.system import (
     InlineBackground,
     SystemClock,
     SystemDisk,
@@ -67,7 +67,7 @@ def test_names(tmp_path: Path) -> None:
 def test_a_lock_keeps_other_processes_out(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     release = SystemDisk().lock(path)
-    code = f"from broker.system import SystemDisk; SystemDisk().lock({path!r})"
+    code = f"from kafka_ds.process.system import SystemDisk; SystemDisk().lock({path!r})"
     words = [sys.executable, "-c", code]
     assert b"BlockingIOError" in subprocess.run(words, capture_output=True, check=False).stderr
     release()

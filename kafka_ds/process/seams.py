@@ -2,7 +2,7 @@
 
 Rules of this file: protocols only. Code that asks for the time, touches a file, opens a socket or
 waits for a thread does it through one of these. So a test or a simulation can replace
-`broker.system` and decide what fails, what is lost and when time passes.
+`kafka_ds.process.system` and decide what fails, what is lost and when time passes.
 """
 
 from __future__ import annotations
