@@ -46,7 +46,9 @@ function size(n) {
 }
 const brief = (n) => (n >= 1e6 ? (n / 1e6).toFixed(1) + " M" : n >= 1e4 ? (n / 1e3).toFixed(1) + " k"
   : n >= 100 || Number.isInteger(n) ? String(Math.round(n)) : n.toFixed(n < 1 ? 2 : 1));
-const time = (ms) => (ms < 0 ? "–" : new Date(ms).toISOString().replace("T", " ").replace("Z", ""));
+// A producer may write any number of 64 bits for a time.
+const time = (ms) => (!(ms >= 0) ? "–" : !(ms <= 8.64e15) ? ms + " ms"
+  : new Date(ms).toISOString().replace("T", " ").replace("Z", ""));
 const some = (n, kind) => (n ? h("span", { class: kind }, number(n)) : "0");
 
 // -- asking -----------------------------------------------------------------------------------------
@@ -204,11 +206,13 @@ function messages(topic, partition) {
         + `readable are ${number(found.log_start_offset)} to ${number(found.last_stable_offset - 1)}. Times are UTC.`),
       table([
         { title: "Offset", n: true, show: (r) => number(r.offset) },
-        { title: "Time", show: (r) => time(r.timestamp) },
-        { title: "Key", class: "mono", show: (r) => bytesText(r.key, as.value) },
-        { title: "Value", class: "mono", show: (r) => bytesText(r.value, as.value) },
-        { title: "Headers", class: "mono", show: (r) => r.headers.map(([name, value]) =>
-          h("div", {}, name + ": ", bytesText(value, as.value))) },
+        { title: "Time", show: (r) => (r.left_out ? "" : time(r.timestamp)) },
+        { title: "Key", class: "mono", show: (r) => (r.left_out ? "" : bytesText(r.key, as.value)) },
+        { title: "Value", class: "mono", show: (r) => (r.left_out ? h("span", { class: "warn" }, "left out: " + r.left_out)
+          : bytesText(r.value, as.value)) },
+        { title: "Headers", class: "mono", show: (r) => [
+          (r.headers || []).map((header) => h("div", {}, bytesText(header.name, as.value), ": ", bytesText(header.value, as.value))),
+          r.headers_left_out ? h("div", { class: "quiet" }, `… and ${number(r.headers_left_out)} more headers`) : null].flat() },
       ], found.records, "No records there."));
   }
   const go = (offset) => load(offset).then(() => trouble(null), failed);

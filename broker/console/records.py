@@ -1,69 +1,254 @@
-"""Shell: records as the console shows them: a limited number, each key and value cut to a limit.
+"""Shell: records as the console shows them: a limited number of rows, each cut to limits, saying what it leaves out.
 
-Rules of this file: bytes become text where they are UTF-8, else hexadecimal; the page shows either as text and never as
-markup. Control batches and records of aborted transactions are left out, as for a consumer with read_committed.
+Rules of this file: batches are unpacked a piece at a time and no further than what is shown, as a small one may hold a
+great deal: a page unpacks UNPACKED_BYTES_MAX and shows SHOWN_BYTES_MAX. What a batch holds beyond that is a row that
+says so. Bytes become text where they are UTF-8, else hexadecimal; the page shows either as text and never as markup.
+Control batches and records of aborted transactions are left out, as for a consumer with read_committed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kafka_ds.records.batch import iterate_headers, read_records
+from kafka_ds.records.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    Codec,
+    CorruptRecord,
+    TimestampType,
+    iterate_headers,
+    wrapped,
+)
+from kafka_ds.records.decompression import pieces
 
 if TYPE_CHECKING:
     from kafka_ds.protocol.messages.data import FetchPartitionData
 
 RECORDS_MAX = 500
 FIELD_BYTES_MAX = 4 << 10
-BATCH_BYTES_MAX = 64 << 20
+HEADERS_MAX = 16
+HEADER_BYTES_MAX = 256
+"""Of the name of a header, and of its value."""
+SHOWN_BYTES_MAX = 1 << 20
+UNPACKED_BYTES_MAX = 16 << 20
+RECORD_BYTES_MIN = 64
+"""What a record counts for at least: walking over a small one takes its time, too."""
+
+_LEFT_OUT = "left_out"
+
+Row: TypeAlias = dict[str, Any]
+Field: TypeAlias = dict[str, Any] | None
+Batch: TypeAlias = tuple[int, BatchHeader]
 
 
-def rows_of(data: FetchPartitionData, offset: int, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """At most `limit` records from `offset` on, and the offset after what was looked at."""
-    from kafka_ds.client.fetch import aborted_ranges
+class RecordsPage:
+    """The batches of one answer to Fetch, of which rows are made."""
 
-    records = data.records
-    if not isinstance(records, bytes | bytearray | memoryview):
-        records = b"".join(records or ())
-    batches = list(iterate_headers(records))
-    aborted = aborted_ranges(
-        [header for _, header in batches],
-        [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()],
-    )
-    rows: list[dict[str, Any]] = []
-    for position, header in batches:
-        if header.last_offset < offset:
-            continue
-        left_out = header.is_control or any(
-            producer == header.producer_id and first <= header.base_offset <= last
-            for producer, first, last in aborted
+    def __init__(self, data: FetchPartitionData, offset: int) -> None:
+        """`offset`: the one that was asked for. Raises CorruptRecord."""
+        from kafka_ds.client.fetch import aborted_ranges
+
+        records = data.records
+        if not isinstance(records, bytes | bytearray | memoryview):
+            records = b"".join(records or ())
+        self._records = memoryview(records)
+        self._batches = list(iterate_headers(self._records))
+        self._aborted = aborted_ranges(
+            [header for _, header in self._batches],
+            [(each.producer_id, each.first_offset) for each in data.aborted_transactions or ()],
         )
-        if not left_out:
-            for record in read_records(records, position, header, limit_bytes=BATCH_BYTES_MAX):
-                if len(rows) == limit:
-                    return rows, record.offset
-                if record.offset >= offset:
-                    rows.append(_row(record))
-        offset = header.last_offset + 1
-    return rows, offset
+        self._offset = offset
+        self._budget = _Budget()
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch."""
+        return self._batches[-1][1].next_offset if self._batches else self._offset
+
+    def first_rows(self, limit: int) -> tuple[list[Row], int]:
+        """The first rows, and the offset after what was looked at."""
+        rows: list[Row] = []
+        shown = 0
+        for batch in self._batches:
+            begins_page = self._budget.left == UNPACKED_BYTES_MAX
+            for row in self._rows(batch):
+                shown += _shown_bytes(row)
+                is_full = bool(rows) and (len(rows) == limit or shown > SHOWN_BYTES_MAX)
+                # What this page has no budget for, the next one may have.
+                if is_full or (_LEFT_OUT in row and self._budget.left < 0 and not begins_page):
+                    return rows, row["offset"]
+                rows.append(row)
+        return rows, self.next_offset
+
+    def last_rows(self, limit: int) -> list[Row]:
+        """The last rows."""
+        rows: list[Row] = []
+        shown = 0
+        for batch in reversed(self._batches):
+            found: deque[Row] = deque()
+            size = 0
+            for row in self._rows(batch):
+                found.append(row)
+                size += _shown_bytes(row)
+                while len(rows) + len(found) > limit or shown + size > SHOWN_BYTES_MAX:
+                    if len(found) == 1:
+                        break
+                    size -= _shown_bytes(found.popleft())
+            # Between what is shown there must be nothing that is not.
+            if rows and (
+                self._budget.left < 0 or len(rows) == limit or shown + size > SHOWN_BYTES_MAX
+            ):
+                break
+            rows, shown = [*found, *rows], shown + size
+        return rows
+
+    def _rows(self, batch: Batch) -> Iterator[Row]:
+        """Those of one batch; the last one may say what is left out behind it."""
+        position, header = batch
+        offset = self._offset
+        if header.is_control or any(
+            producer == header.producer_id and first <= header.base_offset <= last
+            for producer, first, last in self._aborted
+        ):
+            return
+        payload = self._records[position + HEADER_BYTES : position + header.size_in_bytes]
+        cursor = _Cursor(self._pieces_of(header.codec, payload))
+        reached = header.base_offset
+        try:
+            for _ in range(header.record_count):
+                self._budget.spend(RECORD_BYTES_MIN)
+                row = _row(cursor, header, reached, offset)
+                reached = row["offset"] + 1
+                if reached > offset:
+                    yield row
+        except _Spent:
+            why = f"their batch unpacks to more than the {UNPACKED_BYTES_MAX >> 20} MiB of a page"
+        except CorruptRecord as error:
+            why = f"their batch cannot be read: {error}"
+        else:
+            return
+        first = max(reached, offset)
+        yield {"offset": first, _LEFT_OUT: f"offsets {first} to {header.last_offset}: {why}"}
+
+    def _pieces_of(self, codec: int, payload: memoryview) -> Iterator[memoryview]:
+        if codec == Codec.NONE:
+            yield payload
+            return
+        for piece in pieces(codec, payload, block_bytes_max=UNPACKED_BYTES_MAX):
+            self._budget.spend(len(piece))
+            yield memoryview(piece)
 
 
-def _row(record: Any) -> dict[str, Any]:
-    return {
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "key": field_of(record.key),
-        "value": field_of(record.value),
-        "headers": [[name.decode(errors="replace"), field_of(v)] for name, v in record.headers],
-    }
+class _Spent(Exception):
+    """A page has unpacked as much as it may."""
 
 
-def field_of(content: Any) -> dict[str, Any] | None:
-    """Bytes in words: all of them or the first ones, how many there are, and whether they are hexadecimal."""
-    if content is None:
-        return None
-    shown = bytes(content[:FIELD_BYTES_MAX])
-    size = len(content)
+class _Budget:
+    """What a page may still unpack."""
+
+    def __init__(self) -> None:
+        self.left = UNPACKED_BYTES_MAX
+
+    def spend(self, size: int) -> None:
+        """Raises _Spent."""
+        self.left -= size
+        if self.left < 0:
+            raise _Spent
+
+
+class _Cursor:
+    """A place in what pieces hold together, of which it keeps one."""
+
+    def __init__(self, source: Iterator[memoryview]) -> None:
+        self._source = source
+        self._piece = memoryview(b"")
+        self._at = 0
+        self._before = 0
+
+    @property
+    def position(self) -> int:
+        return self._before + self._at
+
+    def _next_piece(self) -> None:
+        self._before += len(self._piece)
+        self._at = 0
+        found = next((piece for piece in self._source if piece), None)
+        if found is None:
+            raise CorruptRecord("it is cut short")
+        self._piece = found
+
+    def varint(self, bits: int) -> int:
+        """A zigzag varint of as many bytes as so many bits may take; higher bits are dropped."""
+        number = 0
+        for shift in range(0, bits, 7):
+            if self._at == len(self._piece):
+                self._next_piece()
+            byte = self._piece[self._at]
+            self._at += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                number &= (1 << bits) - 1
+                return number >> 1 ^ -(number & 1)
+        raise CorruptRecord("a varint is too long")
+
+    def take(self, count: int, kept_max: int = 0) -> bytes:
+        """The first bytes of the next `count`, which it leaves behind."""
+        if count < 0:
+            raise CorruptRecord(f"length {count}")
+        kept = bytearray()
+        while count:
+            if self._at == len(self._piece):
+                self._next_piece()
+            size = min(count, len(self._piece) - self._at)
+            kept += self._piece[self._at : self._at + min(size, kept_max - len(kept))]
+            self._at += size
+            count -= size
+        return bytes(kept)
+
+    def field(self, kept_max: int) -> Field:
+        """A length and so many bytes, cut."""
+        length = self.varint(32)
+        return None if length == -1 else field_of(self.take(length, kept_max), length)
+
+
+def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> Row:
+    """The next record, or its offset only if that is below `offset`."""
+    end = cursor.varint(32)
+    end += cursor.position
+    cursor.take(1)  # attributes: no bit of them is in use
+    timestamp = wrapped(header.base_timestamp + cursor.varint(64))
+    if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
+        timestamp = header.max_timestamp
+    row: Row = {"offset": header.base_offset + cursor.varint(32)}
+    if not reached <= row["offset"] <= header.last_offset:
+        raise CorruptRecord(f"offset {row['offset']} before {reached}")
+    if row["offset"] >= offset:
+        row |= {
+            "timestamp": timestamp,
+            "key": cursor.field(FIELD_BYTES_MAX),
+            "value": cursor.field(FIELD_BYTES_MAX),
+        }
+        count = cursor.varint(32)
+        row["headers"] = [
+            {"name": cursor.field(HEADER_BYTES_MAX), "value": cursor.field(HEADER_BYTES_MAX)}
+            for _ in range(min(count, HEADERS_MAX))
+        ]
+        row["headers_left_out"] = max(0, count - HEADERS_MAX)
+    cursor.take(end - cursor.position)
+    return row
+
+
+def _shown_bytes(row: Row) -> int:
+    fields = [row.get("key"), row.get("value")]
+    for header in row.get("headers", ()):
+        fields += header.values()
+    return sum(len(field["text"]) for field in fields if field is not None)
+
+
+def field_of(shown: bytes, size: int) -> Field:
+    """The first bytes of a field of this size in words, and whether they are hexadecimal."""
     try:
         # What is cut off in the middle of a character is text, too.
         text = shown.decode("utf-8", "strict" if size == len(shown) else "ignore")

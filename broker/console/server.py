@@ -104,6 +104,7 @@ class Console:
     async def stop(self) -> None:
         """Accepts nobody any more."""
         await self._server.stop()
+        self._views.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         if not self._is_meant(request.headers.get("host", "")):

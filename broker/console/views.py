@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.config.describe import ConfigSource
-from broker.console.records import RECORDS_MAX, rows_of
+from broker.console.records import RECORDS_MAX, RecordsPage
 from broker.console.table_history import history
+from broker.console.threads import OneThread
 from broker.log.values import READ_COMMITTED
 from broker.metadata.acls import AclOperation, ResourceType
 from broker.principal import ANONYMOUS
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
 PARTITIONS_AT_ONCE = 200
 SEGMENTS_MAX = 500
 FETCH_BYTES_MAX = 1 << 20
-# Records are decoded one by one in a thread, which takes turns with the event loop.
-READERS_MAX = 1
 # A read from the lake that takes longer than remote.fetch.max.wait.ms has no records, and goes on for the next one.
 COLD_TRIES_MAX = 12
 NUMBER_MAX = 2**63 - 1
@@ -89,7 +88,8 @@ class Views:
         self._node = node
         self._dispatcher = dispatcher
         self._net = net
-        self._readers = asyncio.Semaphore(READERS_MAX)
+        # Records are decoded one by one, which takes turns with the event loop; a lake may not answer.
+        self._reader, self._historian = OneThread("records"), OneThread("history")
         self.by_path: Mapping[str, Callable[[Query, RequestContext], Awaitable[Any]]] = {
             "cluster": self._cluster,
             "topics": self._topics,
@@ -102,6 +102,11 @@ class Views:
             "settings": self._settings,
             "metrics": self._metrics,
         }
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self._reader.stop()
+        self._historian.stop()
 
     async def _ask(self, asking: RequestContext, request: Any) -> Any:
         return await handle_locally(self._node, self._dispatcher, request, asking)
@@ -280,8 +285,8 @@ class Views:
         topic = self._topic_of(query, asking)
         limit = min(max(_number(query, "limit", HISTORY_SHOWN), 1), HISTORY_MAX)
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                None, history, self._node.store, topic_table(topic.name), limit
+            return await self._historian.run(
+                history, self._node.store, topic_table(topic.name), limit
             )
         except OSError as error:
             raise NotShown(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
@@ -344,15 +349,18 @@ class Views:
         else:
             offset = _number(query, "offset", 0)
         offset = min(max(offset, start), end)
-        async with self._readers:
-            rows, next_offset = await self._read(asking, topic, number, offset, limit)
-            while is_newest and next_offset < end and count > 1:
-                # They are too large for one fetch: rather fewer than not the last ones.
-                count //= 2
-                offset = max(end - count, start)
-                rows, next_offset = await self._read(asking, topic, number, offset, limit)
+        page = await self._page(asking, topic, number, offset)
+        while is_newest and page.next_offset < end and count > 1:
+            # They are too large for one fetch: rather fewer than not the last ones.
+            count //= 2
+            offset = max(end - count, start)
+            page = await self._page(asking, topic, number, offset)
+        if is_newest:
+            rows, next_offset = await self._reader.run(page.last_rows, count), page.next_offset
+        else:
+            rows, next_offset = await self._reader.run(page.first_rows, limit)
         return {
-            "offset": offset,
+            "offset": rows[0]["offset"] if is_newest and rows else offset,
             "next_offset": next_offset,
             "log_start_offset": start,
             "last_stable_offset": end,
@@ -374,9 +382,9 @@ class Views:
         offset: int = answer.offset
         return offset
 
-    async def _read(
-        self, asking: RequestContext, topic: TopicImage, number: int, offset: int, limit: int
-    ) -> tuple[list[Row], int]:
+    async def _page(
+        self, asking: RequestContext, topic: TopicImage, number: int, offset: int
+    ) -> RecordsPage:
         data = await self._fetch(asking, topic, number, offset)
         for _ in range(COLD_TRIES_MAX):
             if data.records or offset >= data.last_stable_offset:
@@ -385,9 +393,7 @@ class Views:
         else:
             raise NotShown("the lake takes long: try again", "503 Service Unavailable")
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                None, rows_of, data, offset, limit
-            )
+            return RecordsPage(data, offset)
         except CorruptRecord as error:
             raise NotShown(f"the records cannot be read: {error}", "502 Bad Gateway") from error
 

@@ -40,6 +40,7 @@ __all__ = [
     "read_records",
     "set_log_append_time",
     "stamp",
+    "wrapped",
 ]
 
 MAGIC = 2
@@ -365,7 +366,7 @@ def control_type(record: Record) -> int:
 def _encode_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
     parts = [
         b"\x00",
-        varint(_wrap(record.timestamp - base_timestamp)),
+        varint(wrapped(record.timestamp - base_timestamp)),
         varint(record.offset - base_offset),
         *_encode_bytes(record.key),
         *_encode_bytes(record.value),
@@ -445,11 +446,11 @@ def _read_record(reader: _Reader, header: BatchHeader) -> tuple[int, Record]:
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
         timestamp = header.max_timestamp
     else:
-        timestamp = _wrap(header.base_timestamp + timestamp_delta)
+        timestamp = wrapped(header.base_timestamp + timestamp_delta)
     return delta, Record(header.base_offset + delta, timestamp, key, value, tuple(headers))
 
 
-def _wrap(number: int) -> int:
+def wrapped(number: int) -> int:
     """As a signed number of 64 bits, as Java adds."""
     return ((number + (1 << 63)) & _UINT64) - (1 << 63)
 

@@ -28,8 +28,15 @@ SNAPPY_RATIO_MAX = 22
 _LZ4_GIVEN_BYTES = 64 << 10
 
 
-def pieces(codec: int, data: memoryview) -> Iterator[bytes]:
-    """The bytes that `data` was compressed from, one after the other; CorruptRecord where they go wrong."""
+def pieces(
+    codec: int, data: memoryview, *, block_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[bytes]:
+    """The bytes that `data` was compressed from, one after the other; CorruptRecord where they go wrong.
+
+    `block_bytes_max`: what a block that cannot be divided may hold.
+    """
+    if codec == Codec.SNAPPY:
+        return _snappy(data.toreadonly(), block_bytes_max)
     if codec not in _DECODERS:
         raise CorruptRecord(f"unknown codec {codec}")
     return _DECODERS[codec](data.toreadonly())
@@ -44,9 +51,9 @@ def _gzip(data: memoryview) -> Iterator[bytes]:
     return compression.gzip_pieces(data, PIECE_BYTES)
 
 
-def _snappy(data: memoryview) -> Iterator[bytes]:
+def _snappy(data: memoryview, block_bytes_max: int) -> Iterator[bytes]:
     for block in compression.snappy_blocks(data):
-        limit = min(SNAPPY_RATIO_MAX * len(block), DECOMPRESSED_BYTES_MAX)
+        limit = min(SNAPPY_RATIO_MAX * len(block), block_bytes_max)
         yield compression.snappy_block(block, limit)
 
 
@@ -92,7 +99,6 @@ def _zstd(data: memoryview) -> Iterator[bytes]:
 
 _DECODERS: dict[int, Callable[[memoryview], Iterator[bytes]]] = {
     Codec.GZIP: _gzip,
-    Codec.SNAPPY: _snappy,
     Codec.LZ4: _lz4,
     Codec.ZSTD: _zstd,
 }

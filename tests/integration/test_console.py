@@ -30,12 +30,13 @@ def ask(port: int, view: str, **query: object) -> Any:
 def fill(bootstrap: str) -> None:
     """A topic with records, the last one hostile, and a group that is behind by two."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    settings = {"segment.bytes": "1048576"}
+    settings = {"segment.bytes": "1048576", "message.timestamp.after.max.ms": str(2**63 - 1)}
     admin.create_topics([NewTopic(TOPIC, 1, 1, config=settings)])[TOPIC].result(120)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "batch.size": 100_000})
     for number in range(40):
         producer.produce(TOPIC, b"x" * 90_000, key=b"%d" % number)
-    producer.produce(TOPIC, HOSTILE.encode(), key=b"\xff\x00", headers={"kind": b"<b>"})
+    headers = [("kind", b"<b>"), *(("more", b"") for _ in range(99))]
+    producer.produce(TOPIC, HOSTILE.encode(), key=b"\xff\x00", headers=headers, timestamp=2**62)
     producer.produce(TOPIC, b'{"order": 42}', key=b"42")
     assert producer.flush(120) == 0
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "billing"})
@@ -98,6 +99,8 @@ def test_what_a_browser_shows(tmp_path: Path, free_port: int) -> None:
         browser.click("td a", "0")
         # The record's markup is text, and nothing of it has run.
         browser.until(HOSTILE)
+        browser.until("… and 84 more headers")
+        browser.until("4611686018427388000 ms")  # as JavaScript rounds it
         assert browser.value("document.title") == "kafka-ds console"
         assert browser.value("document.querySelector('.picture').textContent").count(
             "high watermark 42"

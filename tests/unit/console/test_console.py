@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from broker.console.records import FIELD_BYTES_MAX, field_of
+from broker.console.records import field_of
 from broker.console.views import _without
 from kafka_ds.protocol.messages import FindCoordinatorRequest, OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
@@ -193,20 +193,12 @@ def test_of_large_records_the_last_ones(tmp_path: Path) -> None:
 
 
 def test_bytes_in_words() -> None:
-    assert field_of("ä".encode() * FIELD_BYTES_MAX) == {
-        "text": "ä" * (FIELD_BYTES_MAX // 2),
-        "hex": False,
-        "size": 2 * FIELD_BYTES_MAX,
-    }
-    odd = b"x" + "ä".encode() * FIELD_BYTES_MAX  # cut off within a character
-    assert field_of(odd) == {
-        "text": "x" + "ä" * (FIELD_BYTES_MAX // 2 - 1),
-        "hex": False,
-        "size": len(odd),
-    }
-    shown = field_of(b"\xff" * (FIELD_BYTES_MAX + 1))
-    assert shown == {"text": "ff" * FIELD_BYTES_MAX, "hex": True, "size": FIELD_BYTES_MAX + 1}
-    assert field_of(b"") == {"text": "", "hex": False, "size": 0}
+    assert field_of("ä".encode() * 8, 100) == {"text": "ä" * 8, "hex": False, "size": 100}
+    # Cut off within a character.
+    assert field_of("xä".encode()[:-1], 100) == {"text": "x", "hex": False, "size": 100}
+    assert field_of(b"\xff" * 5, 6) == {"text": "ff" * 5, "hex": True, "size": 6}
+    assert field_of(b"a\xc3", 2) == {"text": "61c3", "hex": True, "size": 2}
+    assert field_of(b"", 0) == {"text": "", "hex": False, "size": 0}
 
 
 def test_groups_with_lag(tmp_path: Path) -> None:
