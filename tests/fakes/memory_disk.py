@@ -144,7 +144,7 @@ class MemoryDisk:
         self.crash_after: int | None = None
         self.is_cold = False
         self.bytes_read = 0
-        self._names: dict[str, Inode] = {}
+        self.names: dict[str, Inode] = {}
         self._directories = {"/"}
         # The states in which the journal may be after a loss of power: names of files, and of directories.
         self._history: list[tuple[dict[str, Inode], set[str]]] = [({}, {"/"})]
@@ -161,13 +161,13 @@ class MemoryDisk:
     def lose_power(self, random: Random) -> None:
         self.kill()
         names, directories = random.choice(self._history)
-        self._names, self._directories = dict(names), set(directories)
+        self.names, self._directories = dict(names), set(directories)
         self._settle()
-        for inode in dict.fromkeys(self._names.values()):
+        for inode in dict.fromkeys(self.names.values()):
             inode.lose(random)
 
     def sync_everything(self) -> None:
-        for inode in self._names.values():
+        for inode in self.names.values():
             inode.sync()
         self._settle()
 
@@ -191,47 +191,47 @@ class MemoryDisk:
     def room_for(self, inode: Inode, position: int, size: int) -> int:
         if self.capacity_bytes is None:
             return size
-        used = sum(len(each.data) for each in set(self._names.values()))
+        used = sum(len(each.data) for each in set(self.names.values()))
         overwritten = max(min(len(inode.data) - position, size), 0)
         return min(size, max(self.capacity_bytes - used, 0) + overwritten)
 
     def contents(self, path: str) -> bytearray:
         """The live contents, to be looked at or damaged."""
-        return self._names[path].data
+        return self.names[path].data
 
     def plant(self, path: str, data: bytes) -> None:
         """Create a file that another program left."""
-        inode = self._names.setdefault(path, Inode())
+        inode = self.names.setdefault(path, Inode())
         inode.data[:] = data
         inode.sync()
         self._remember()
 
     def paths(self) -> list[str]:
-        return sorted(self._names)
+        return sorted(self.names)
 
     # -- Disk -----------------------------------------------------------------------------------
 
     def _remember(self) -> None:
-        self._history.append((dict(self._names), set(self._directories)))
+        self._history.append((dict(self.names), set(self._directories)))
 
     def _settle(self) -> None:
-        self._history = [(dict(self._names), set(self._directories))]
+        self._history = [(dict(self.names), set(self._directories))]
 
     def _find(self, path: str) -> Inode:
         try:
-            return self._names[path]
+            return self.names[path]
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         self.reach(path)
         self.check("open")
-        if path not in self._names and create:
+        if path not in self.names and create:
             if path.rpartition("/")[0] not in self._directories:
                 raise FileNotFoundError(errno.ENOENT, "no such directory", path)
             self.changing("create")
-            self._names[path] = Inode()
-            self._names[path].modified_ms = self.moment_ms
+            self.names[path] = Inode()
+            self.names[path].modified_ms = self.moment_ms
             self._remember()
         return MemoryFile(self, path, self._find(path))
 
@@ -243,7 +243,7 @@ class MemoryDisk:
         return data
 
     def exists(self, path: str) -> bool:
-        return path in self._names or path in self._directories
+        return path in self.names or path in self._directories
 
     def size(self, path: str) -> int:
         return len(self._find(path).data)
@@ -263,7 +263,7 @@ class MemoryDisk:
         self.reach(directory)
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
-        every = [*self._names, *self._directories]
+        every = [*self.names, *self._directories]
         return [path.rpartition("/")[2] for path in every if path.rpartition("/")[0] == directory]
 
     def make_directory(self, path: str) -> None:
@@ -280,30 +280,30 @@ class MemoryDisk:
             return
         inode = self._find(source)
         self.changing("rename")
-        self._names[target] = inode
-        del self._names[source]
+        self.names[target] = inode
+        del self.names[source]
         self._remember()
 
     def _rename_directory(self, source: str, target: str) -> None:
         self.changing("rename")
-        for path in [path for path in self._names if path.startswith(f"{source}/")]:
-            self._names[target + path[len(source) :]] = self._names.pop(path)
+        for path in [path for path in self.names if path.startswith(f"{source}/")]:
+            self.names[target + path[len(source) :]] = self.names.pop(path)
         self._directories.remove(source)
         self._directories.add(target)
         self._remember()
 
     def link(self, source: str, target: str) -> None:
-        if target in self._names:
+        if target in self.names:
             raise FileExistsError(errno.EEXIST, "exists", target)
         self.changing("link")
-        self._names[target] = self._find(source)
+        self.names[target] = self._find(source)
         self._remember()
 
     def unlink(self, path: str) -> None:
         self.reach(path)
         self._find(path)
         self.changing("unlink")
-        del self._names[path]
+        del self.names[path]
         self._remember()
 
     def remove_directory(self, path: str) -> None:

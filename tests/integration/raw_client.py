@@ -32,10 +32,12 @@ class RawClient:
 
     def receive(self, request: Any, version: int) -> Any:
         """The answer to the oldest unanswered request, which must be of the same API as `request`."""
-        size = int.from_bytes(self._exactly(4), "big")
+        size = int.from_bytes(self.receive_exactly(4), "big")
         key = message_info(type(request)).key
         assert key is not None
-        _, response = decode_response(RESPONSES[key], memoryview(self._exactly(size)), version)
+        _, response = decode_response(
+            RESPONSES[key], memoryview(self.receive_exactly(size)), version
+        )
         return response
 
     def ask(self, request: Any, version: int) -> Any:
@@ -50,7 +52,7 @@ class RawClient:
         except ConnectionResetError:
             return True
 
-    def _exactly(self, size: int) -> bytearray:
+    def receive_exactly(self, size: int) -> bytearray:
         data = bytearray(size)
         left = memoryview(data)
         while left:

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import ClientSettings
 from kafka_ds.client.transactions import Transactions
 from kafka_ds.sink import exactly_once as deciding
 from kafka_ds.sink import writer
@@ -92,6 +93,7 @@ class Spark:
 
     sink: TransactionalSink
     bootstrap: str
+    client: ClientSettings
     topics: list[str]
     monkeypatch: pytest.MonkeyPatch
     random: Random
@@ -153,13 +155,16 @@ def life(bootstrap: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, **m
     """Run a query whose transactions are named after its first topic."""
     given = options(bootstrap, stream=True, transactionalIdPrefix=topics[0], **more)
     columns = check_columns({"topic": "string", "value": "binary"}, None)
-    return Spark(TransactionalSink(given, columns), bootstrap, topics, monkeypatch, Random(7))
+    client = given.producer.client
+    return Spark(
+        TransactionalSink(given, columns), bootstrap, client, topics, monkeypatch, Random(7)
+    )
 
 
 def each_once(spark: Spark, batches: int) -> None:
     wanted = Counter(b"%d-%d" % (b, n) for b in range(batches) for n in range(spark.rows_a_batch))
     assert Counter(m.value() for m in read_all(spark.bootstrap, spark.topics)) == wanted
-    with Cluster(spark.sink._options.producer.client) as cluster:
+    with Cluster(spark.client) as cluster:
         assert not Transactions(cluster).open_ids(f"{spark.topics[0]}-")
 
 
@@ -175,7 +180,7 @@ def run_through_deaths(spark: Spark, batches: int, deaths: int) -> None:
 
 def abort_what_is_open(spark: Spark) -> None:
     """Abort open transactions, as timeouts do, or tasks that Spark believed dead."""
-    with Cluster(spark.sink._options.producer.client) as cluster:
+    with Cluster(spark.client) as cluster:
         transactions = Transactions(cluster)
         left = transactions.open_ids(f"{spark.topics[0]}-")
         assert left

@@ -99,7 +99,7 @@ class Transactions:
         self._cluster = cluster
         self.transactional_id = transactional_id
         self._second = second
-        self._sequences: dict[int, int] = {}
+        self.sequences: dict[int, int] = {}
         self.producer_id, self.epoch = -1, -1
 
     async def _ask(self, request: Any, version: int) -> Any:
@@ -116,7 +116,7 @@ class Transactions:
 
     def _goes_on_as(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
-            self._sequences.clear()
+            self.sequences.clear()
         self.producer_id, self.epoch = producer_id, epoch
 
     async def add(self, *indexes: int) -> ErrorCode:
@@ -136,7 +136,7 @@ class Transactions:
             [Record(i, NOW_MS, None, value) for i, value in enumerate(values)],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            base_sequence=self._sequences.get(index, 0),
+            base_sequence=self.sequences.get(index, 0),
             is_transactional=True,
         )
 
@@ -165,7 +165,7 @@ class Transactions:
                         break
                 await asyncio.sleep(0.02)
         if code is ErrorCode.NONE:
-            self._sequences[index] = self._sequences.get(index, 0) + len(values)
+            self.sequences[index] = self.sequences.get(index, 0) + len(values)
         return code
 
     async def send_offset(self, group: str, offset: int) -> ErrorCode:
@@ -401,7 +401,7 @@ async def test_batches_that_wait_for_a_coordinator_keep_their_order(tmp_path: Pa
         waiting = []
         for value in (b"a", b"b", b"c"):
             request, version = producer.produce(producer.batch([value], 2), 2)
-            producer._sequences[2] = producer._sequences.get(2, 0) + 1
+            producer.sequences[2] = producer.sequences.get(2, 0) + 1
             waiting.append(asyncio.ensure_future(cluster.nodes[3].ask(request, version)))
         answers = [(await each).responses[0].partition_responses[0] for each in waiting]
         assert [(each.error_code, each.base_offset) for each in answers] == [

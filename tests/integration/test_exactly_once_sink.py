@@ -218,7 +218,7 @@ def test_what_was_committed_is_seen_though_its_end_is_refused(spark: Spark) -> N
         with pytest.raises(Killed):
             spark.batch(0)
     assert ended
-    with Cluster(spark.sink._options.producer.client) as cluster:
+    with Cluster(spark.client) as cluster:
         for name in ended:
             Transactions(cluster).begin(name, 60_000)
     spark.batch(0)
@@ -284,7 +284,7 @@ def test_a_task_that_fails_ends_its_transaction(spark: Spark) -> None:
             )
             patch.setattr("kafka_ds.sink.batches.CHUNK_BYTES", 1)
             spark.sink.write(iter([good, bad]))
-    with Cluster(spark.sink._options.producer.client) as cluster:
+    with Cluster(spark.client) as cluster:
         assert not Transactions(cluster).open_ids(f"{spark.topics[0]}-")
 
 

@@ -124,7 +124,7 @@ def test_an_open_transaction_outlives_the_broker_and_times_out(tmp_path: Path) -
         broker.kill()
         broker.start()
         again = TransactionalClient(broker.bootstrap, X, TOPIC)
-        again.producer_id, again.epoch, again._sequences = goes_on.producer_id, 0, {0: 1}
+        again.producer_id, again.epoch, again.sequences = goes_on.producer_id, 0, {0: 1}
         assert again.state() == "Ongoing"
         unstable = again.committed_offset(f"{GROUP}-x", stable=True)
         assert unstable is ErrorCode.UNSTABLE_OFFSET_COMMIT

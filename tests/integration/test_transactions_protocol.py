@@ -98,7 +98,7 @@ def test_what_comes_late_from_the_transaction_before_is_fenced(
     producer_id, epoch = second.producer_id, second.epoch
     assert second.end(committed=True) is NONE
     late = TransactionalClient(broker.bootstrap, f"id-{topic}", topic, second=True)
-    late.producer_id, late.epoch, late._sequences = producer_id, epoch, {0: 1}
+    late.producer_id, late.epoch, late.sequences = producer_id, epoch, {0: 1}
     assert late.write([b"late"]) is ErrorCode.INVALID_PRODUCER_EPOCH
     repeated = late.ask_to_end(committed=True)
     assert (repeated.error_code, repeated.producer_epoch) == (NONE, epoch + 1)

@@ -50,7 +50,7 @@ class TransactionalClient:
         self._id = transactional_id
         self._topic = topic
         self._second = second
-        self._sequences: dict[int, int] = {}
+        self.sequences: dict[int, int] = {}
         self.producer_id = -1
         self.epoch = -1
 
@@ -74,7 +74,7 @@ class TransactionalClient:
 
     def _goes_on_as(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
-            self._sequences.clear()
+            self.sequences.clear()
         self.producer_id, self.epoch = producer_id, epoch
 
     def _until_settled(self, request: Any, version: int) -> Any:
@@ -102,7 +102,7 @@ class TransactionalClient:
 
     def write(self, values: list[bytes], partition: int = 0) -> ErrorCode:
         """Write without a check on this side: the broker decides whether it may."""
-        sequence = self._sequences.get(partition, 0)
+        sequence = self.sequences.get(partition, 0)
         now_ms = int(time.time() * 1000)
         batch = build_batch(
             [Record(i, now_ms, b"k", value) for i, value in enumerate(values)],
@@ -122,7 +122,7 @@ class TransactionalClient:
         answer = self._client.ask(request, 12 if self._second else 11)
         code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
         if code is ErrorCode.NONE:
-            self._sequences[partition] = sequence + len(values)
+            self.sequences[partition] = sequence + len(values)
         return code
 
     def send_offset(self, group: str, offset: int) -> ErrorCode:

@@ -63,7 +63,7 @@ class Lake:
         self.cache = DiskCache(
             SystemDisk(), self.clock, str(self.folder / "cache"), bytes_max=1 << 20, ttl_ms=-1
         )
-        self.cache._try(self.cache._find_all)
+        self.cache.load()
         settings = TierSettings(lake_reader_cache_bytes=memory_bytes)
         self.storage = RemoteStorageManager(
             self.store, settings, CrashPoints(), cache=self.cache, memory=shared

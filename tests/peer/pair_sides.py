@@ -157,8 +157,8 @@ class Side:
             if case.served.name == "Produce" and case.request.acks == 0:
                 self.client.receive(ApiVersionsRequest(), 0)
                 return NOTHING
-            data = self.client._exactly(4)
-            data = self.client._exactly(int.from_bytes(data, "big"))
+            data = self.client.receive_exactly(4)
+            data = self.client.receive_exactly(int.from_bytes(data, "big"))
         except (ConnectionError, TimeoutError) as error:
             self.close()
             return CLOSED if isinstance(error, ConnectionError) else NOTHING

@@ -130,8 +130,8 @@ class SaslTalk:
 
         def exchange() -> bytes:
             self.client.socket.sendall(_LENGTH.pack(len(token)) + token)
-            (size,) = _LENGTH.unpack(self.client._exactly(4))
-            return bytes(self.client._exactly(size))
+            (size,) = _LENGTH.unpack(self.client.receive_exactly(4))
+            return bytes(self.client.receive_exactly(size))
 
         answer = self._tell(exchange)
         if answer is not None:

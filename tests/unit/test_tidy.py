@@ -250,18 +250,23 @@ def test_a_constructor_takes_eight_things_at_most() -> None:
     assert not offenders(long, SOURCES)
 
 
-PRIVATE_ACCESSES_MAX = 145
+PRIVATE_ACCESSES_MAX = 55
 
 
 def test_tests_look_at_what_is_public() -> None:
-    """But for those that change the code itself, to see whether the simulation notices."""
-    private = set(re.findall(r"(?:self\.|def )(_[a-z]\w*)", "".join(map(text_of, SOURCES))))
+    """But for those that change the code itself, to see whether the simulation notices.
+
+    A named tuple's `_replace` is public, and a module may look into its own classes.
+    """
+    attribute = re.compile(r"(?:self\.|def )(_[a-z]\w*)")
+    private = set(attribute.findall("".join(map(text_of, SOURCES)))) - {"_replace"}
     found = [
         f"{name_of(path)}:{node.lineno}: {node.attr}"
         for path in TESTS
         if not path.stem.endswith("mutations")
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Attribute) and node.attr in private
+        if isinstance(node, ast.Attribute)
+        if node.attr in private.difference(attribute.findall(text_of(path)))
         if ast.unparse(node.value) not in ("self", "cls", "super()")
     ]
     assert len(found) <= PRIVATE_ACCESSES_MAX, found

@@ -95,7 +95,7 @@ class DiskCache:
 
     def start(self) -> None:
         """Start, with the files from before, in a thread of its own."""
-        self._work.put(self._find_all)
+        self._work.put(self._load)
         self._thread = threading.Thread(
             target=self._run, name="remote-log-index-cleaner", daemon=True
         )
@@ -186,6 +186,10 @@ class DiskCache:
             if self._clock.monotonic_ms() >= self._expire_at_ms:
                 self._try(self._expire)
 
+    def load(self) -> None:
+        """Find the files from before: what `start` does in its thread."""
+        self._try(self._load)
+
     def work(self) -> None:
         """Do all pending work, and look for what has expired."""
         self._try(self._expire)
@@ -217,7 +221,7 @@ class DiskCache:
         with self._lock:
             self._mark(self._admission.expired(now_ms))
 
-    def _find_all(self) -> None:
+    def _load(self) -> None:
         """Load the files from before, the oldest first."""
         self._disk.make_directory(self._folder)
         found: list[tuple[int, _Entry]] = []

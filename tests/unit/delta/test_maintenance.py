@@ -36,6 +36,7 @@ from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of, write_file
 from tests.fakes.lake_rows import batch_of as rows
+from tests.fakes.store import FolderStore
 
 DAY_MS = 86_400_000
 
@@ -265,24 +266,28 @@ def test_a_torn_checkpoint_goes_as_soon_as_a_worker_meets_the_table(table):
 
 
 def test_looking_whether_a_table_needs_upkeep_asks_nothing_of_the_store(table):
-    upkeep = TableMaintenance(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
+    store = FolderStore(table.log.store.root)
+    upkeep = TableMaintenance(store, CrashPoints(), SystemLogClock(), interval=3)
     upkeep.look_after(table.folder, 2)
-    upkeep._store = None  # Whoever asks it anything fails.
+    store.calls.clear()
     upkeep.look_after(table.folder, 2)
-    upkeep._store = table.log.store
+    assert store.calls == []
     upkeep.look_after(table.folder, 3)
     assert list(table.log.listing().checkpoints) == [4], "as of the newest version"
-    upkeep._store = None
+    store.calls.clear()
     upkeep.look_after(table.folder, 6)
+    assert store.calls == []
 
 
 def test_a_checkpoint_that_another_has_made_puts_ours_off(table):
-    upkeep = TableMaintenance(table.log.store, CrashPoints(), SystemLogClock(), interval=3)
+    store = FolderStore(table.log.store.root)
+    upkeep = TableMaintenance(store, CrashPoints(), SystemLogClock(), interval=3)
     upkeep.look_after(table.folder, 2)
     maintain(table.log, now_ms=now_ms(), interval=2)
     upkeep.look_after(table.folder, 4)
-    upkeep._store = None
+    store.calls.clear()
     upkeep.look_after(table.folder, 6)
+    assert store.calls == []
 
 
 @pytest.fixture

@@ -411,7 +411,7 @@ def lose_power_keeping_names(disk: MemoryDisk) -> None:
     """All names survive, and of contents only what was synced."""
     disk.kill()
     for path_ in disk.paths():
-        inode = disk._names[path_]
+        inode = disk.names[path_]
         inode.data[:] = inode.durable
         inode.changes.clear()
 
@@ -424,7 +424,7 @@ def test_what_a_failed_write_left_is_gone_for_good(disk: MemoryDisk) -> None:
     with pytest.raises(KafkaError):
         fill(log, 1)
     disk.capacity_bytes = None
-    inode = disk._names[path(0, ".log")]
+    inode = disk.names[path(0, ".log")]
     assert inode.changes == [], "the cut is as durable as the five bytes were not"
 
 

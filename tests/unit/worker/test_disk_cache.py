@@ -53,7 +53,7 @@ class Desk:
     def restart(self) -> None:
         self.disk.now_ms = self.clock.ms
         self.cache = DiskCache(self.disk, self.clock, FOLDER, **self.limits)
-        self.cache._try(self.cache._find_all)
+        self.cache.load()
         self.cache.work()
 
     def keep(self, of: PieceKey, made: Piece) -> None:

@@ -187,16 +187,15 @@ def metadata_of(store: MemoryStore, **settings: int) -> RemoteLogMetadataManager
 
 def test_a_worker_finds_what_it_began_behind_a_merge(store: MemoryStore) -> None:
     """The merge is nobody's last commit."""
-    worker, other = metadata_of(store), metadata_of(store, node_id=2)
+    worker, other = metadata_of(store, node_id=1), metadata_of(store, node_id=2)
     for number in range(6):
         worker.add([segment(number)])
         if number != 2:
             worker.update([replace(segment(number), state=STATES[1])])
     other.add([replace(segment(9), broker_id=2)])
     assert len(merge_events(log_of(store), files_min=4)) == 1
-    for each, numbers in ((worker, [2]), (other, [9])):
-        fresh = metadata_of(store, node_id=each._settings.node_id)
-        for known in (each, fresh):
+    for each, node_id, numbers in ((worker, 1, [2]), (other, 2, [9])):
+        for known in (each, metadata_of(store, node_id=node_id)):
             assert [one.segment_id[0] for one in known.unfinished()] == numbers
             there = known.list_segments(bytes(range(16)), 0)
             assert [one.segment_id[0] for one in there] == [0, 1, 2, 3, 4, 5, 9]
