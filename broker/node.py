@@ -53,7 +53,7 @@ from broker.node_replicas import fetcher_context_of, known_home, moves_of
 from broker.parts import Parts
 from broker.registry import REGISTRY
 from broker.remote.manager import TierManager
-from broker.replica.leader.alter_partition import IsrProposals
+from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetch_manager import FetchManager
@@ -351,7 +351,7 @@ class Node(Parts):
 
     def _wire_replicas(self) -> None:
         config = self.config
-        self.isr_proposals = IsrProposals(
+        self.alter_partition_manager = AlterPartitionManager(
             self.member.channel,
             node_id=config.node_id,
             broker_epoch=lambda: self.member.broker_epoch,
@@ -361,7 +361,7 @@ class Node(Parts):
             self.log_manager,
             fetcher_context_of(self),
             log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
-            proposer=self.isr_proposals,
+            alter_partition=self.alter_partition_manager,
             decide_recovered=self.member.requests.recovered,
             tier=self.tier,
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
@@ -521,7 +521,7 @@ class Node(Parts):
             await publisher.publish_last()
         self.groups.stop()
         self.transactions.stop()
-        self.isr_proposals.stop()
+        self.alter_partition_manager.stop()
         self.security.stop()
         self.replica_manager.stop()
         self.preparer.close()

@@ -190,7 +190,7 @@ def node_samples(node: Parts) -> Iterator[Sample]:
     yield from move_samples(node.moves)
     yield from quota_samples(node.security.quotas, node.clock.monotonic_ms())
     yield from node.fetching.samples()
-    yield from node.isr_proposals.samples()
+    yield from node.alter_partition_manager.samples()
     yield from group_samples(list(node.groups.shards()), node.groups.counts)
     yield from transaction_samples(node.transactions)
     now_ms = node.clock.monotonic_ms()

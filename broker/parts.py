@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from broker.membership.producer_ids import ProducerIds
     from broker.metadata.image import MetadataImage
     from broker.remote.manager import TierManager
-    from broker.replica.leader.alter_partition import IsrProposals
+    from broker.replica.leader.alter_partition import AlterPartitionManager
     from broker.replica.leader.batch_preparer import BatchPreparer
     from broker.replica.manager import ReplicaManager
     from broker.replica.moves import LogMoves
@@ -55,7 +55,7 @@ class Parts:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     cleaner: LogCleaner
-    isr_proposals: IsrProposals
+    alter_partition_manager: AlterPartitionManager
     moves: LogMoves
     security: Security
     tier: TierManager | None

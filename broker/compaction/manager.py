@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Protocol
 
 from broker.cleaner.rpc import DISK, UNKNOWN_JOB, CleanerSettings, CleanLimit
 from broker.compaction.metrics import CleanerMetrics
 from broker.compaction.policy import Cleanable, LogState, LogToClean, cleanable
 from broker.compaction.run import CleaningAborted, Outcome, Run
+from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.metrics.names import Sample
 from kafka_ds.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost
@@ -34,22 +34,13 @@ log = logging.getLogger(__name__)
 IDLE_MS = 60_000
 
 
-class Logs(Protocol):
-    """Where the logs are: `broker.log.directories.manager`."""
-
-    def logs(self) -> Iterable[Log]: ...
-    def checkpoint_cleaned(self) -> None:
-        """Make durable up to where each log is clean."""
-        ...
-
-
 class LogCleaner:
     """Compacts the logs of a broker."""
 
     def __init__(
         self,
         settings: CleanerSettings,
-        logs: Logs,
+        logs: LogManager,
         *,
         clock: Clock,
         disk: Disk,

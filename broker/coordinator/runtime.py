@@ -31,6 +31,7 @@ from broker.membership.internal_topics import CreateTopics, InternalTopic, Inter
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
+from broker.replica.manager import ReplicaManager
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import (
@@ -536,13 +537,6 @@ class CoordinatorContext(Generic[S]):
             future.set_result(reply.response)
 
 
-class Partitions(Protocol):
-    """Where to find the partitions that this broker leads; `get` raises KafkaError."""
-
-    def find(self, topic: str, partition: int) -> HostedPartition | None: ...
-    def get(self, topic: str, partition: int) -> HostedPartition: ...
-
-
 class CoordinatorRuntime(Generic[S]):
     """The coordinators of all partitions of a topic that this broker leads."""
 
@@ -550,7 +544,7 @@ class CoordinatorRuntime(Generic[S]):
         self,
         settings: InternalTopicSettings,
         *,
-        partitions: Partitions,
+        partitions: ReplicaManager,
         image: MetadataImage,
         create_topics: CreateTopics,
         begin: Callable[[HostedPartition], CoordinatorContext[S]],

@@ -20,8 +20,8 @@ from broker.log.retention import RetentionCandidate, RetentionLimits, count_dele
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import Trash
-from broker.log.values import SegmentView, SliceSource
-from kafka_ds.process.seams import Background, Disk
+from broker.log.values import SegmentView
+from kafka_ds.process.seams import Background, Disk, DiskFile
 from kafka_ds.segments import names
 from kafka_ds.segments.files import read_or_none, sync_file, unlink_if_there, write_whole
 
@@ -245,7 +245,7 @@ class LogSegments:
             views.append(view)
         return views
 
-    def path_of(self, file: SliceSource, offset: int) -> str:
+    def path_of(self, file: DiskFile, offset: int) -> str:
         """Where a file lies now from which a read at this offset began; its own name is of when it was opened."""
         begins = lookup.segment_index(self.all, offset)
         return next(each.path for each in self.all[begins:] if each.file is file)

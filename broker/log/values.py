@@ -7,20 +7,16 @@ times as long to build, and these are on the hot path.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafka_ds.segments.index import AbortedTxn
+
+if TYPE_CHECKING:
+    from kafka_ds.process.seams import DiskFile
 
 # Isolation levels of Fetch and ListOffsets, as on the wire.
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
-
-
-class SliceSource(Protocol):
-    """What a slice reads from: an open file of `kafka_ds.process.seams`."""
-
-    def read(self, size: int, position: int) -> bytes: ...
-    def read_now(self, size: int, position: int) -> bytes | bytearray | None: ...
 
 
 class AppendInfo(NamedTuple):
@@ -38,7 +34,7 @@ class AppendInfo(NamedTuple):
 class FileSlice(NamedTuple):
     """Whole batches in a file of the log. The file stays readable for file.delete.delay.ms."""
 
-    file: SliceSource
+    file: DiskFile
     position: int
     size_bytes: int
 

@@ -31,7 +31,8 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.lake_recovery import DecideRecovered, end_of_lake
-from broker.replica.leader.hosted import HostedPartition, Proposer
+from broker.replica.leader.alter_partition import AlterPartitionManager
+from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.replicas import Replicas
 from broker.replica.state_applier import ReplicaStateApplier
@@ -59,14 +60,14 @@ class ReplicaManager:
         context: FetcherContext,
         *,
         log_config: Callable[[Mapping[str, str]], LogConfig],
-        proposer: Proposer,
+        alter_partition: AlterPartitionManager,
         decide_recovered: DecideRecovered,
         tier: TierManager | None = None,
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
         lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
         new_fetchers: Callable[[FetcherContext], Fetchers] = Fetchers,
     ) -> None:
-        """`log_config` makes a log's settings of a topic's own; `proposer` asks the controller for changes of ISRs.
+        """`log_config` makes a log's settings of a topic's own; `alter_partition` asks for changes of ISRs.
 
         `decide_recovered` makes it durable that partitions have met the lake.
         """
@@ -96,7 +97,7 @@ class ReplicaManager:
             self.fetchers,
             context,
             log_config=log_config,
-            proposer=proposer,
+            alter_partition=alter_partition,
             decide_recovered=decide_recovered,
             tier=tier,
             lag_ms_max=lag_ms_max,

@@ -25,7 +25,8 @@ from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
-from broker.replica.leader.hosted import HostedPartition, Proposer
+from broker.replica.leader.alter_partition import AlterPartitionManager
+from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.replicas import Replicas
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -65,7 +66,7 @@ class ReplicaStateApplier:
         context: FetcherContext,
         *,
         log_config: Callable[[Mapping[str, str]], LogConfig],
-        proposer: Proposer,
+        alter_partition: AlterPartitionManager,
         decide_recovered: DecideRecovered,
         tier: TierManager | None,
         lag_ms_max: int,
@@ -77,7 +78,7 @@ class ReplicaStateApplier:
         self._clock = context.clock
         self._image = context.image
         self._log_config = log_config
-        self._proposer = proposer
+        self._alter_partition = alter_partition
         self._tier = tier
         self._lag_ms_max = lag_ms_max
         # Whether nothing may begin any more.
@@ -219,7 +220,7 @@ class ReplicaStateApplier:
             leader,
             self._replicas.topic_metrics.of(event.topic),
             clock=self._clock,
-            proposer=self._proposer,
+            alter_partition=self._alter_partition,
             tier=self._tier,
         )
         self._replicas.led.setdefault(event.topic, {})[event.partition] = partition

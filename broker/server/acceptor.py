@@ -14,7 +14,7 @@ from broker.server.tls_handshake import TlsHandshake
 if TYPE_CHECKING:
     from broker.security.authentication.listener_keys import ListenerKeys
     from broker.security.authentication.listener_security import ListenerSecurity
-    from broker.server.connections import Connections
+    from broker.server.connection import Connections
     from kafka_ds.process.seams import BoundListener
 
 

@@ -20,7 +20,7 @@ from broker.config.loader import BrokerConfig
 from broker.config.settings import ConfigError
 from broker.security.authentication.listener_keys import ListenerKeys
 from broker.server.acceptor import Acceptor
-from broker.server.connections import Connections
+from broker.server.connection import Connections
 from broker.server.dispatch import Dispatcher
 from broker.server.limit_settings import limit_settings, limits_in_force
 from broker.server.metrics import NetMetrics

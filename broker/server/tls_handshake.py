@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.security.authentication.listener_security import ListenerSecurity
-    from broker.server.connection import Connection
-    from broker.server.connections import Connections
+    from broker.server.connection import Connection, Connections
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,8 @@ from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
 from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from kafka_ds.segments.names import PARTITION_METADATA
-from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, UndecodedBatch, decode_batches
+from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, decode_batches
+from kafka_ds.topic.batches.residue import UndecodedBatch
 
 PIECE_BYTES = 1024 * 1024
 

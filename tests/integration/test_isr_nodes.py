@@ -45,7 +45,7 @@ def isr_of(cluster: Cluster, node_id: int) -> set[int]:
 
 def counts_of(cluster: Cluster, node_id: int) -> tuple[int, int]:
     """(expands, shrinks) that this broker has counted as a leader."""
-    proposals = cluster.nodes[node_id].node.isr_proposals
+    proposals = cluster.nodes[node_id].node.alter_partition_manager
     return proposals.expands, proposals.shrinks
 
 

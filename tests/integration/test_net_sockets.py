@@ -202,7 +202,7 @@ def test_who_does_not_end_is_cut_off(
     run: Callable[[Coroutine[Any, Any, None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test() -> None:
-        monkeypatch.setattr("broker.server.connections.DRAIN_SECONDS_MAX", 0.1)
+        monkeypatch.setattr("broker.server.connection.DRAIN_SECONDS_MAX", 0.1)
         harness, connect = await serve()
         reader, writer = await connect()
         writer.write(fetch(1))

@@ -18,11 +18,12 @@ from broker.coordinator.group.shard import GroupCoordinatorShard, Request, Topic
 from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.placement import TOPIC
-from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.membership.internal_topics import CreateTopics, InternalTopicSettings
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
+from broker.replica.manager import ReplicaManager
 from kafka_ds.process.seams import Clock
 
 _LOGGER = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class GroupCoordinator:
         self,
         settings: GroupSettings,
         *,
-        partitions: Partitions,
+        partitions: ReplicaManager,
         image: MetadataImage,
         clock: Clock,
         create_topics: CreateTopics,

@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.request_sender import RequestSender
-from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime, Partitions
+from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     AddPartitionsToTxnRequests,
@@ -40,6 +40,7 @@ from broker.metadata.events import Event, PartitionChanged
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import TRANSACTION_STATE
 from broker.replica.leader.hosted import HostedPartition
+from broker.replica.manager import ReplicaManager
 from kafka_ds.process.crash_points import TRANSACTION_POINTS, armed_from_environment
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -55,7 +56,7 @@ class TransactionCoordinator:
         self,
         settings: TransactionSettings,
         *,
-        partitions: Partitions,
+        partitions: ReplicaManager,
         image: MetadataImage,
         clock: Clock,
         create_topics: CreateTopics,

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from broker.coordinator.placement import TOPIC as OFFSETS_TOPIC
 from broker.coordinator.request_sender import RequestSender, found_in
-from broker.coordinator.runtime import CoordinatorContext, Partitions
+from broker.coordinator.runtime import CoordinatorContext
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_2,
@@ -28,6 +28,7 @@ from broker.coordinator.transaction.transaction_metadata import (
 from broker.metadata.events import NO_LEADER
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.hosted import HostedPartition
+from broker.replica.manager import ReplicaManager
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -70,7 +71,11 @@ class MarkerWriter:
     """Writes markers into partitions that are led here."""
 
     def __init__(
-        self, partitions: Partitions, clock: Clock, offsets_marked: OffsetsMarked, marked: Marked
+        self,
+        partitions: ReplicaManager,
+        clock: Clock,
+        offsets_marked: OffsetsMarked,
+        marked: Marked,
     ) -> None:
         """`offsets_marked` is called with partition, producer id and whether it commits; `marked` for every marker."""
         self._partitions = partitions

@@ -10,21 +10,10 @@ two if it comes after the copy got the log's name and before the log lost it. Ka
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from broker.log.epochs import LeaderEpochs
-
-
-class Extent(Protocol):
-    """What must be known of a log."""
-
-    leader_epochs: LeaderEpochs
-    log_start_offset: int
-    log_end_offset: int
-
-    @property
-    def first_base_offset(self) -> int:
-        """The base offset of its oldest segment."""
+if TYPE_CHECKING:
+    from broker.log.log import Log
 
 
 class Step(Enum):
@@ -36,7 +25,7 @@ class Step(Enum):
     NOTHING = auto()
 
 
-def agreed_end(log: Extent, copy: Extent) -> int:
+def agreed_end(log: Log, copy: Log) -> int:
     """The first offset at which copy and log may differ, or the end of the shorter one."""
     end = min(log.log_end_offset, copy.log_end_offset)
     begin = max(log.first_base_offset, copy.first_base_offset, log.log_start_offset)
@@ -51,7 +40,7 @@ def agreed_end(log: Extent, copy: Extent) -> int:
     return end
 
 
-def next_step(log: Extent, copy: Extent) -> Step:
+def next_step(log: Log, copy: Log) -> Step:
     """The next step towards a complete copy."""
     agreed = agreed_end(log, copy)
     if agreed < max(log.first_base_offset, copy.first_base_offset):
@@ -61,7 +50,7 @@ def next_step(log: Extent, copy: Extent) -> Step:
     return Step.COPY if copy.log_end_offset < log.log_end_offset else Step.NOTHING
 
 
-def is_newer(one: Extent, other: Extent) -> bool:
+def is_newer(one: Log, other: Log) -> bool:
     """Whether the first log replaced the second."""
     ours, theirs = one.leader_epochs.latest_epoch, other.leader_epochs.latest_epoch
     return (ours, one.log_end_offset) > (theirs, other.log_end_offset)

@@ -1,18 +1,17 @@
 """Shell: asking the controller to change ISRs (AlterPartition, KIP-497).
 
 Rules of this file:
-- One request at a time is under way for the whole broker; what is proposed meanwhile goes with the next one, of each
+- One request at a time is under way for the whole broker; what is submitted meanwhile goes with the next one, of each
   partition the latest. So a controller that is slow or away is not asked more the longer it is.
-- What comes of a proposal is the partition's to decide (`LeaderPartition.alter_partition_answered`): each is told the
-  answer, or the error that stands for none. The caller repeats the question if it wants to, after a pause.
-- The broker epoch is the one of the moment of sending: a broker that has just registered anew asks in its new epoch.
+- Each submission gets the controller's answer, or the error that stands for none; to ask again is the partition's to
+  decide. The broker epoch is the one of the moment of sending.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from broker.membership.channel import ControllerChannel
@@ -29,8 +28,7 @@ from kafka_ds.protocol.messages.brokers import (
 
 if TYPE_CHECKING:
     from broker.metrics.names import Sample
-    from broker.replica.leader.effects import NoteIsr, ProposeIsr
-    from broker.replica.leader.hosted import HostedPartition
+    from broker.replica.leader.effects import NoteIsr
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -40,11 +38,12 @@ _SHRINKS = meter(f"{_BEAN}IsrShrinksPerSec", "Replicas that went out of an ISR, 
 _FAILED = meter(f"{_BEAN}FailedIsrUpdatesPerSec", "Changes of an ISR that the controller refused.")
 
 Key = tuple[bytes, int]
-Batch = Mapping[Key, "tuple[HostedPartition, Proposal]"]
+Answer = asyncio.Future[AlterPartitionAnswer]
+Batch = Mapping[Key, tuple[Proposal, Answer]]
 
 
-class IsrProposals:
-    """The proposals of all partitions that this broker leads."""
+class AlterPartitionManager:
+    """The changes of ISRs that partitions of this broker propose."""
 
     def __init__(
         self,
@@ -54,46 +53,37 @@ class IsrProposals:
         broker_epoch: Callable[[], int],
         timeout_ms: int,
     ) -> None:
-        """`timeout_ms` bounds one request; it is asked again until metadata or an answer decide."""
+        """`timeout_ms` bounds one request."""
         self._controller = controller
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._timeout_ms = timeout_ms
-        self._waiting: dict[Key, tuple[HostedPartition, Proposal]] = {}
+        self._waiting: dict[Key, tuple[Proposal, Answer]] = {}
         self._asking: asyncio.Task[None] | None = None
         self._is_stopped = False
         self.expands = self.shrinks = self.failed = 0
 
-    def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
-        """Ask, and apply the answer."""
+    def submit(self, topic_id: bytes, partition: int, proposal: Proposal) -> Answer:
+        """The answer to come; cancelled where a later proposal of the partition, or a stop, comes first."""
         loop = asyncio.get_running_loop()
-        leader, isr = partition.leader, effect.proposal.members
-        _LOGGER.info(
-            "%s-%d: %s ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d)",
-            partition.topic,
-            partition.partition,
-            "Shrinking" if isr < set(leader.isr) else "Expanding",
-            _listed(leader.isr),
-            _listed(isr),
-            partition.high_watermark,
-            partition.log.log_end_offset,
-        )
-        if effect.after_ms:
-            loop.call_later(effect.after_ms / 1000, self._add, partition, effect.proposal)
-        else:
-            self._add(partition, effect.proposal)
+        answer: Answer = loop.create_future()
+        if self._is_stopped:
+            answer.cancel()
+            return answer
+        replaced = self._waiting.get((topic_id, partition))
+        if replaced is not None:
+            replaced[1].cancel()
+        self._waiting[topic_id, partition] = proposal, answer
+        if self._asking is None:
+            # In the loop's next turn: what one event has brought about goes together.
+            self._asking = loop.create_task(self._ask_all(), name="isr")
+        return answer
 
-    def note(self, partition: HostedPartition, effect: NoteIsr) -> None:
+    def count(self, effect: NoteIsr) -> None:
         """Count what came of a proposal."""
         self.expands += effect.expanded
         self.shrinks += effect.shrunk
         self.failed += not (effect.expanded or effect.shrunk)
-        if effect.expanded or effect.shrunk:
-            leader = partition.leader
-            _LOGGER.info(
-                "%s-%d: ISR updated to %s and version updated to %d",
-                partition.topic, partition.partition, _listed(leader.isr), leader.partition_epoch,
-            )  # fmt: skip
 
     def samples(self) -> Iterator[Sample]:
         """What has come of the proposals."""
@@ -104,23 +94,19 @@ class IsrProposals:
     def stop(self) -> None:
         """Ask nothing more."""
         self._is_stopped = True
+        for _, answer in self._waiting.values():
+            answer.cancel()
         self._waiting.clear()
         if self._asking is not None:
             self._asking.cancel()
-
-    def _add(self, partition: HostedPartition, proposal: Proposal) -> None:
-        if self._is_stopped or partition.is_lost or not partition.leader.awaits(proposal):
-            return  # It has been overtaken by metadata.
-        self._waiting[partition.topic_id, partition.partition] = (partition, proposal)
-        if self._asking is None:
-            # In the loop's next turn: what one event has brought about goes together.
-            self._asking = asyncio.get_running_loop().create_task(self._ask_all(), name="isr")
 
     async def _ask_all(self) -> None:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, {}
-                self._tell(batch, await self._ask(batch))
+                answer_of = await self._ask(batch)
+                for key, (_, answer) in batch.items():
+                    answer.set_result(answer_of(key))
         finally:
             self._asking = None
 
@@ -153,25 +139,10 @@ class IsrProposals:
         missing = AlterPartitionAnswer(error=whole or ErrorCode.UNKNOWN_SERVER_ERROR)
         return lambda key: answers.get(key, missing)
 
-    def _tell(self, batch: Batch, answer_of: Callable[[Key], AlterPartitionAnswer]) -> None:
-        for key, (partition, proposal) in batch.items():
-            if partition.is_lost:
-                continue
-            answer = answer_of(key)
-            if answer.error is not ErrorCode.NONE:
-                _LOGGER.info(
-                    "%s-%d: Failed to alter partition: %s",
-                    partition.topic, partition.partition, answer.error.name,
-                )  # fmt: skip
-            try:
-                partition.answered(proposal, answer)
-            except Exception:  # as above: the other answers are not asked for again
-                _LOGGER.exception("%s-%d", partition.topic, partition.partition)
-
     def _request(self, batch: Batch) -> AlterPartitionRequest:
         own_epoch = self._broker_epoch()
         topics: dict[bytes, AlterPartitionRequestTopic] = {}
-        for (topic_id, partition), (_, proposal) in batch.items():
+        for (topic_id, partition), (proposal, _) in batch.items():
             topic = topics.setdefault(
                 topic_id, AlterPartitionRequestTopic(topic_id=topic_id, partitions=[])
             )
@@ -194,10 +165,6 @@ class IsrProposals:
         return AlterPartitionRequest(
             broker_id=self._node_id, broker_epoch=own_epoch, topics=list(topics.values())
         )
-
-
-def _listed(members: Iterable[int]) -> str:
-    return ",".join(map(str, sorted(members)))
 
 
 def _answer(told: AlterPartitionResponsePartition) -> AlterPartitionAnswer:

@@ -4,20 +4,22 @@ It performs what `LeaderPartition` says and decides nothing; only the event loop
 sends to the disk counts once the disk has it, and later appends with it. Who waits is woken, never polled: a `Watcher`
 is told that more may be read, or that this broker does not answer for the partition any more. Before anything changes
 that a lookup may show, `_changing` tells the sessions in which the partition is idle; that the log's start has moved,
-or the metadata, they see themselves. A proposal for the ISR goes to the `Proposer`, which brings the answer back
-(`answered`).
+or the metadata, they see themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from broker.log.log import Log
 from broker.log.values import READ_COMMITTED, AppendInfo
 from broker.metadata.events import PartitionRegistration
+from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.replica.leader.partition import LeaderPartition
@@ -30,6 +32,8 @@ from kafka_ds.segments.producers import AppendOrigin
 
 if TYPE_CHECKING:
     from broker.remote.manager import TierManager
+
+_LOGGER = logging.getLogger(__name__)
 
 # How long a flush that a full disk refused waits for the next try.
 FLUSH_RETRY_SECONDS = 1.0
@@ -64,16 +68,6 @@ class FollowerSession(Protocol):
         """Something is about to happen to the partition, which is idle no more."""
 
 
-class Proposer(Protocol):
-    """Asks the controller to change ISRs."""
-
-    def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
-        """Ask, and apply the answer."""
-
-    def note(self, partition: HostedPartition, effect: NoteIsr) -> None:
-        """Count what came of it."""
-
-
 class HostedPartition:
     """A partition of this broker."""
 
@@ -84,7 +78,7 @@ class HostedPartition:
         "_flush_again",
         "_following",
         "_is_lost",
-        "proposer",
+        "alter_partition",
         "_idle",
         "_tier",
         "_unflushed_since",
@@ -105,10 +99,10 @@ class HostedPartition:
         counters: TopicCounters | None = None,
         *,
         clock: Clock,
-        proposer: Proposer | None = None,
+        alter_partition: AlterPartitionManager | None = None,
         tier: TierManager | None = None,
     ) -> None:
-        """`counters` are those of the partition's topic; without `proposer` there must be no followers.
+        """`counters` are those of the partition's topic; without `alter_partition` there must be no followers.
 
         `tier` copies what is in rolled segments.
         """
@@ -119,7 +113,7 @@ class HostedPartition:
         self.log = log
         self.leader = leader
         self._clock = clock
-        self.proposer = proposer
+        self.alter_partition = alter_partition
         self._tier = tier
         self.watchers: dict[Watcher, None] = {}
         # Those of the watchers that read up to the log's end.
@@ -334,12 +328,6 @@ class HostedPartition:
         if self._deletions:
             self._settle_deletions()
 
-    def answered(self, proposal: Proposal, answer: AlterPartitionAnswer) -> None:
-        """The controller has answered a proposal."""
-        now_ms = self._clock.monotonic_ms()
-        self._changing()
-        self._perform(self.leader.alter_partition_answered(proposal, answer, now_ms))
-
     def _perform(self, effects: Effects) -> None:
         if effects:
             self._changing()
@@ -352,13 +340,67 @@ class HostedPartition:
                     if self._acknowledgements:
                         self._settle_all()
                 case ProposeIsr():
-                    assert self.proposer is not None, "nobody asks the controller"
-                    self.proposer.propose(self, effect)
+                    self._propose_isr(effect)
                 case NoteIsr():
-                    assert self.proposer is not None
-                    self.proposer.note(self, effect)
+                    self._note_isr(effect)
                 case _:
                     assert_never(effect)
+
+    # -- the ISR --------------------------------------------------------------------------------
+
+    def _propose_isr(self, effect: ProposeIsr) -> None:
+        leader, isr = self.leader, effect.proposal.members
+        _LOGGER.info(
+            "%s-%d: %s ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d)",
+            self.topic,
+            self.partition,
+            "Shrinking" if isr < set(leader.isr) else "Expanding",
+            _listed(leader.isr),
+            _listed(isr),
+            self.high_watermark,
+            self.log.log_end_offset,
+        )
+        if effect.after_ms:
+            loop = asyncio.get_running_loop()
+            loop.call_later(effect.after_ms / 1000, self._submit, effect.proposal)
+        else:
+            self._submit(effect.proposal)
+
+    def _submit(self, proposal: Proposal) -> None:
+        if self._is_lost or not self.leader.awaits(proposal):
+            return  # It has been overtaken by metadata.
+        assert self.alter_partition is not None, "nobody asks the controller"
+        answer = self.alter_partition.submit(self.topic_id, self.partition, proposal)
+        answer.add_done_callback(partial(self._alter_partition_completed, proposal))
+
+    def _alter_partition_completed(
+        self, proposal: Proposal, future: asyncio.Future[AlterPartitionAnswer]
+    ) -> None:
+        if not (self._is_lost or future.cancelled()):
+            self.answered(proposal, future.result())
+
+    def answered(self, proposal: Proposal, answer: AlterPartitionAnswer) -> None:
+        """The controller has answered a proposal."""
+        if answer.error is not ErrorCode.NONE:
+            _LOGGER.info(
+                "%s-%d: Failed to alter partition: %s",
+                self.topic, self.partition, answer.error.name,
+            )  # fmt: skip
+        now_ms = self._clock.monotonic_ms()
+        self._changing()
+        self._perform(self.leader.alter_partition_answered(proposal, answer, now_ms))
+
+    def _note_isr(self, effect: NoteIsr) -> None:
+        assert self.alter_partition is not None
+        self.alter_partition.count(effect)
+        if effect.expanded or effect.shrunk:
+            leader = self.leader
+            _LOGGER.info(
+                "%s-%d: ISR updated to %s and version updated to %d",
+                self.topic, self.partition, _listed(leader.isr), leader.partition_epoch,
+            )  # fmt: skip
+
+    # -- who waits for more ---------------------------------------------------------------------
 
     def _wake(self, watchers: dict[Watcher, None]) -> None:
         for watcher in tuple(watchers):
@@ -483,3 +525,7 @@ class Acknowledgement:
         """The offset will not count as this producer wanted."""
         if not self.future.done():
             self.future.set_exception(error)
+
+
+def _listed(members: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(members)))

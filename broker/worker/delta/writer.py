@@ -24,8 +24,7 @@ from broker.worker.turns import Turns
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.types import uuid_text
-from kafka_ds.topic.batches.convert import UndecodedBatch
-from kafka_ds.topic.batches.residue import ResidueHeader, encode_residue
+from kafka_ds.topic.batches.residue import ResidueHeader, UndecodedBatch, encode_residue
 from kafka_ds.topic.files.parquet import WrittenFile, encode_rows
 from kafka_ds.topic.files.rewrite import Peekable
 from kafka_ds.topic.names import data_file, residue_file

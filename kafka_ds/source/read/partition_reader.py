@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafka_ds.delta.deletion_vector import Positions
-    from kafka_ds.topic.batches.convert import UndecodedBatch
+    from kafka_ds.topic.batches.residue import UndecodedBatch
 
 LOGGER = logging.getLogger("kafka_ds.source")
 # Told at INFO whatever the root says: it is Spark's worker logging that takes it or not.

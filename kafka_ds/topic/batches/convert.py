@@ -26,6 +26,7 @@ from kafka_ds.records.crc import Buffer
 from kafka_ds.records.kernel import BYTES_PER_CALL, ROWS_PER_CALL
 from kafka_ds.topic.batches.arrow import record_batch, wanted_bits
 from kafka_ds.topic.batches.rebuild import encode_batches
+from kafka_ds.topic.batches.residue import UndecodedBatch
 from kafka_ds.topic.batches.verdicts import (
     DATA,
     KINDS,
@@ -41,7 +42,6 @@ __all__ = [
     "UNPACKED_BYTES_MAX",
     "AbortedRange",
     "Decoded",
-    "UndecodedBatch",
     "decode_batches",
     "decode_hot",
     "encode_batches",
@@ -50,19 +50,6 @@ __all__ = [
 # What one batch may decompress to as a rule. Java's producer fills a batch by its compressed size: of records that are
 # all alike, 108 MB fit into a batch of 256 KiB (seen with zstd).
 UNPACKED_BYTES_MAX = 256 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndecodedBatch:
-    """A batch that never enters the table, as its original bytes.
-
-    The offsets of an undecodable one are what its header says, as far as that lies in the range.
-    """
-
-    kind: ResidueKind
-    base_offset: int
-    last_offset: int
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,10 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
+from kafka_ds.topic.batches.verdicts import ResidueKind
 
 MAGIC = b"KDSRESI1"
 _PREFIX = struct.Struct(">8sII")
@@ -29,17 +30,17 @@ class CorruptResidue(Exception):
     """A residue file does not hold what it must; the message names it."""
 
 
-class ResidueBatch(Protocol):
-    """A batch that does not enter the table, as the conversion gives it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndecodedBatch:
+    """A batch that never enters the table, as its original bytes.
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def data(self) -> bytes: ...
+    The offsets of an undecodable one are what its header says, as far as that lies in the range.
+    """
+
+    kind: ResidueKind
+    base_offset: int
+    last_offset: int
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,7 @@ class ResidueHeader:
         ]
 
 
-def encode_residue(header: ResidueHeader, batches: Iterable[ResidueBatch]) -> list[bytes]:
+def encode_residue(header: ResidueHeader, batches: Iterable[UndecodedBatch]) -> list[bytes]:
     """The pieces of a residue file, the batches' uncopied; places in `header` are not used."""
     ordered = sorted(batches, key=lambda each: each.base_offset)
     fields: dict[str, Any] = {

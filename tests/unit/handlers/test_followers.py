@@ -233,14 +233,14 @@ async def test_one_that_has_caught_up_is_proposed(memory_path: Path) -> None:
         await written(broker, b"a")
         await leader.fetch(2, 1, fields={"high_watermark": 0})
         await leader.fetch(3, 0)
-        assert len(leader.proposals.asked) == 0 or leader.proposals.asked[0].proposal.members == {
+        assert len(leader.proposals.asked) == 0 or leader.proposals.asked[0].members == {
             1,
             2,
             3,
         }
         await leader.fetch(3, 1)
         (asked,) = leader.proposals.asked
-        assert asked.proposal.isr == ((1, -1), (2, EPOCH + 2), (3, EPOCH + 3))
+        assert asked.isr == ((1, -1), (2, EPOCH + 2), (3, EPOCH + 3))
 
 
 # -- throttling (KIP-73) ----------------------------------------------------------------------------

@@ -163,7 +163,7 @@ class Side:
             lag_ms_max=LAG_MS,
         )
         partition = HostedPartition(
-            log, leader, self.counters[topic], clock=self.clock, proposer=self.proposals
+            log, leader, self.counters[topic], clock=self.clock, alter_partition=self.proposals
         )
         self.led[key] = partition
         log.assign_leader_epoch(leader.leader_epoch, log.log_end_offset)
@@ -205,7 +205,7 @@ class Side:
                 "ends": (log.log_start_offset, leader.high_watermark, log.log_end_offset),
                 "watchers": partition.watcher_count,
             }
-        seen["asked"] = [(each.proposal, each.after_ms) for each in self.proposals.asked]
+        seen["asked"] = list(self.proposals.asked)
         seen["noted"] = len(self.proposals.noted)
         seen["counters"] = [
             [getattr(each, name) for name in TopicCounters.__slots__]

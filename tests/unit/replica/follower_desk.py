@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker.metadata.events import Endpoint, PartitionChanged
 from broker.metadata.image import BrokerRegistration
-from broker.replica.leader.effects import NoteIsr, ProposeIsr
+from broker.replica.leader.effects import NoteIsr
 from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.messages import FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartitionData, FetchReplicaState
@@ -21,13 +23,16 @@ EPOCH = 1000
 class Proposals:
     """What would have been asked of the controller."""
 
-    asked: list[ProposeIsr] = field(default_factory=list)
+    asked: list[Proposal] = field(default_factory=list)
     noted: list[NoteIsr] = field(default_factory=list)
 
-    def propose(self, partition: HostedPartition, effect: ProposeIsr) -> None:
-        self.asked.append(effect)
+    def submit(
+        self, topic_id: bytes, partition: int, proposal: Proposal
+    ) -> asyncio.Future[AlterPartitionAnswer]:
+        self.asked.append(proposal)
+        return asyncio.get_running_loop().create_future()
 
-    def note(self, partition: HostedPartition, effect: NoteIsr) -> None:
+    def count(self, effect: NoteIsr) -> None:
         self.noted.append(effect)
 
 
@@ -96,7 +101,7 @@ class Desk:
 async def desk(broker: InProcess, *, isr: tuple[int, ...] = (1, 2, 3), **configs: object) -> Desk:
     """Set it up."""
     proposals = Proposals()
-    vars(broker.node.isr_proposals).update(propose=proposals.propose, note=proposals.note)
+    vars(broker.node.alter_partition_manager).update(submit=proposals.submit, count=proposals.count)
     made = Desk(broker, await broker.create("t", **configs))
     made.proposals = proposals
     for follower in (2, 3):

@@ -120,7 +120,7 @@ class Bench:
                 config=cast(Any, None),
             ),
             log_config=lambda _: self.config,
-            proposer=cast(Any, None),
+            alter_partition=cast(Any, None),
             decide_recovered=_nothing,
             tier=self.tier,
             new_fetchers=lambda _: cast(Fetchers, self.fetchers),

@@ -2,13 +2,11 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.replica.leader.alter_partition import IsrProposals
-from broker.replica.leader.effects import ProposeIsr
+from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.isr import Proposal
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
@@ -62,11 +60,13 @@ class Controller:
         )
 
 
-async def asking(leader: Desk) -> tuple[Controller, IsrProposals]:
+async def asking(leader: Desk) -> tuple[Controller, AlterPartitionManager]:
     """The desk's partition asks this controller."""
     controller = Controller()
-    proposals = IsrProposals(controller, node_id=1, broker_epoch=lambda: EPOCH + 1, timeout_ms=1000)
-    leader.partition.proposer = proposals
+    proposals = AlterPartitionManager(
+        controller, node_id=1, broker_epoch=lambda: EPOCH + 1, timeout_ms=1000
+    )
+    leader.partition.alter_partition = proposals
     return controller, proposals
 
 
@@ -120,32 +120,21 @@ async def test_it_is_asked_again(
 
 
 @in_loop
-async def test_one_partitions_trouble_with_its_answer_keeps_no_other_from_its_own() -> None:
+async def test_a_later_proposal_takes_the_place_of_one_that_waits() -> None:
     controller = Controller()
-    proposals = IsrProposals(controller, node_id=1, broker_epoch=lambda: EPOCH, timeout_ms=1000)
-    proposal = Proposal(isr=((1, -1),), leader_epoch=0, partition_epoch=0, leader_recovery_state=0)
-    told: list[int] = []
-
-    def partition(number: int) -> Any:
-        def answered(*_: object) -> None:
-            told.append(number)
-            assert number, "a mistake of ours"
-
-        return SimpleNamespace(
-            topic="t",
-            partition=number,
-            high_watermark=0,
-            log=SimpleNamespace(log_end_offset=0),
-            topic_id=b"t" * 16,
-            is_lost=False,
-            leader=SimpleNamespace(awaits=lambda _: True, isr={1, 2}),
-            answered=answered,
-        )
-
-    for number in range(2):
-        proposals.propose(partition(number), ProposeIsr(proposal))
+    manager = AlterPartitionManager(
+        controller, node_id=1, broker_epoch=lambda: EPOCH, timeout_ms=1000
+    )
+    first, later = (
+        Proposal(isr=isr, leader_epoch=0, partition_epoch=0, leader_recovery_state=0)
+        for isr in (((1, -1),), ((1, -1), (2, -1)))
+    )
+    answers = [manager.submit(b"t" * 16, 0, each) for each in (first, later)]
+    other = manager.submit(b"t" * 16, 1, first)
     await turns()
-    assert told == [0, 1]
+    assert answers[0].cancelled()
+    assert [each.result().isr for each in (answers[1], other)] == [(1, 2), (1,)]
+    assert len(controller.asked) == 1
 
 
 @in_loop

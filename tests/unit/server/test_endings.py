@@ -21,8 +21,7 @@ from broker.registry import REGISTRY
 from broker.security.authentication.mechanisms import PlainServer
 from broker.security.authentication.sasl import Offered, SaslServer
 from broker.server.authentication import Authentication
-from broker.server.connection import Connection
-from broker.server.connections import Connections
+from broker.server.connection import Connection, Connections
 from broker.server.dispatch import Dispatcher
 from broker.server.tls_handshake import TlsHandshake
 from broker.transport.alerts import AlertingContext
