@@ -3,18 +3,20 @@
 One fetch is in flight at a time, for all partitions that are followed on this leader and not held back. For a new one
 another request behind it has the leader answer at once (`broker.server.connection`); in Kafka producers wait for
 replica.fetch.wait.max.ms. An answer counts partition by partition, at the offset and leader epoch that were asked for.
-An error holds back its partition alone, and is logged when it begins and ends. A broken connection holds back all that
-were asked for: nobody knows what the leader took of the request, so the next one opens a new session.
+A broken connection holds back all that were asked for: nobody knows what the leader took of the request, so the next
+one opens a new session.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from broker.replica.fetcher.context import FetcherContext
+from broker.replica.fetcher.fetched_partitions import FetchedPartitions
+from broker.replica.fetcher.leader_end_point import LeaderEndPoint
 from broker.replica.fetcher.log_truncation import LogTruncation
 from broker.replica.fetcher.rate import FetchRate
 from broker.replica.fetcher.requests import fetch_request
@@ -55,35 +57,34 @@ class Fetcher:
         failed: set[tuple[str, int]],
     ) -> None:
         """`failed` is the broker's: partitions that cannot be followed until metadata change."""
-        self._failed = failed
-        self.source = source
+        self._source = source
         self.fetcher_id = fetcher_id
+        self._leader = LeaderEndPoint(source, fetcher_id, around)
+        self._partitions = FetchedPartitions(around, failed)
         self.requests = 0
         self.bytes_in = 0
         self._rate = FetchRate(around.clock.monotonic_ms())
         self._around = around
         self._settings = around.settings
-        self._partitions: dict[tuple[str, int], FollowedPartition] = {}
-        self._unchecked: dict[FollowedPartition, None] = {}
         self._session = FetchSessionClient()
         # Of all topics that were ever asked for: what is to be forgotten has a name, too.
         self._names: dict[bytes, str] = {}
-        self.connection: PeerConnection | None = None
         self._compares = True
-        self._changed = asyncio.Event()
         self._is_away = False
         self._is_waiting = False
         self._hurrying: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._placing = LogTruncation(self, around)
-        self._rebuilding = TierStateMachine(self, around)
+        self._truncation = LogTruncation(self._leader, self._partitions, around)
+        self._tier_states = TierStateMachine(
+            self._leader, self._partitions, self._truncation, around
+        )
 
     # -- what the manager says ----------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """As Kafka's thread of this kind is called."""
-        return f"ReplicaFetcherThread-{self.fetcher_id}-{self.source}"
+        return f"ReplicaFetcherThread-{self.fetcher_id}-{self._source}"
 
     def start(self) -> None:
         """Begin to fetch."""
@@ -92,39 +93,35 @@ class Fetcher:
     def stop(self) -> None:
         """Stop fetching."""
         self._partitions.clear()
-        self._rebuilding.stop()
+        self._tier_states.stop()
         if self._task is not None:
             self._task.cancel()
-        if self.connection is not None:
-            self.connection.close()
+        self._leader.close()
 
     def add(self, partitions: Iterable[FollowedPartition]) -> None:
         """Fetch these, too; they have been told whom they follow."""
         for partition in partitions:
-            self._partitions[partition.key] = partition
-            self._unchecked[partition] = None
-        self._changed.set()
+            self._partitions.add(partition)
+        self._partitions.changed.set()
         if self._is_waiting and self._hurrying is None:
             self._hurrying = asyncio.get_running_loop().create_task(self._hurry())
 
     def remove(self, partition: FollowedPartition) -> None:
         """Stop fetching this partition: an answer in flight is ignored for it."""
-        self._unchecked.pop(partition, None)
-        if self._partitions.get(partition.key) is partition:
-            del self._partitions[partition.key]
+        self._partitions.remove(partition)
 
     def wake(self) -> None:
         """The source may be reachable again: fetch partitions at once that were held back because it was not."""
         if self._is_away:
-            for partition in self._partitions.values():
+            for partition in self._partitions:
                 partition.follower.retry()
-        self._changed.set()
+        self._partitions.changed.set()
 
     def __len__(self) -> int:
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[FollowedPartition]:
-        return iter(self._partitions.values())
+        return iter(self._partitions)
 
     @property
     def is_dead(self) -> bool:
@@ -154,60 +151,51 @@ class Fetcher:
 
     def _due(self) -> list[FollowedPartition]:
         now_ms = self._around.clock.monotonic_ms()
-        return [p for p in self._partitions.values() if not p.is_lost and p.follower.is_due(now_ms)]
+        return [p for p in self._partitions if not p.is_lost and p.follower.is_due(now_ms)]
 
     async def _wait(self) -> None:
         """Wait until something has changed, or the first back-off is over."""
-        self._changed.clear()
+        self._partitions.changed.clear()
         now_ms = self._around.clock.monotonic_ms()
         times = [
             each.follower.due_ms
-            for each in self._partitions.values()
+            for each in self._partitions
             if each.follower.state is not State.FAILED
         ]
         delay = max(min(times) - now_ms, 1) / 1_000 if times else None
         try:
             async with asyncio.timeout(delay):
-                await self._changed.wait()
+                await self._partitions.changed.wait()
         except TimeoutError:
             pass
 
     async def _round(self, due: list[FollowedPartition]) -> None:
         """Flush what must be flushed, cut what must be cut, then fetch once."""
         connection = await self._connected()
-        if self._unchecked:
+        unchecked = self._partitions.unchecked
+        if unchecked:
             if not self._compares:
-                for partition in self._unchecked:
+                for partition in unchecked:
                     partition.follower.compare_first()
-            for partition in self._unchecked:
-                self._rebuilding.begin_first(partition)
-            self._unchecked.clear()
+            for partition in unchecked:
+                self._tier_states.begin_first(partition)
+            unchecked.clear()
         await self._flush_all(due)
         await self._write_cuts(due)
         cutting = [p for p in due if p.is_free and p.follower.state is State.TRUNCATING]
         if cutting:
-            await self._placing.cut_first(cutting)
+            await self._truncation.cut_first(cutting)
         await self._fetch(connection)
 
     async def _connected(self) -> PeerConnection:
-        connection = self.connection
+        connection = self._leader.connection
         if connection is not None and connection.is_open:
             return connection
         self._session.failed()
-        around = self._around
-        address = around.address_of(self.source)
-        if address is None:
-            raise PeerUnreachable(f"broker {self.source} is not registered")
-        connection = self.connection = await PeerConnection.connect(
-            around.network,
-            *address,
-            client_id=f"broker-{around.node_id}-fetcher-{self.fetcher_id}",
-            timeout_ms=self._settings.replica_socket_timeout_ms,
-            receive_buffer_bytes=self._settings.replica_socket_receive_buffer_bytes,
-        )
+        connection = await self._leader.connect()
         self._compares = connection.version_of(FetchRequest) >= FIRST_VERSION_THAT_COMPARES
         if self._is_away:
-            _LOGGER.info("%s: broker %d is back", self.name, self.source)
+            _LOGGER.info("%s: broker %d is back", self.name, self._source)
             self._is_away = False
         return connection
 
@@ -218,39 +206,7 @@ class Fetcher:
             _LOGGER.warning("%s: %s", self.name, why)
             self._is_away = True
         for partition in due:
-            self.hold_back(partition)
-
-    def hold_back(
-        self, partition: FollowedPartition, error_code: int = ErrorCode.UNKNOWN_SERVER_ERROR
-    ) -> None:
-        """Hold the partition back for a while after this answer, unless another fetcher has it by now."""
-        if self._partitions.get(partition.key) is not partition:
-            return
-        now_ms = self._around.clock.monotonic_ms()
-        longest_ms = max(self._settings.replica_fetch_backoff_ms, 1)
-        partition.follower.delay(now_ms + partition.follower.backoff_ms(error_code, longest_ms))
-        # It may be sooner than what is waited for.
-        self._changed.set()
-
-    def go_on(self, partition: FollowedPartition) -> None:
-        """Fetch it again at once."""
-        partition.follower.retry()
-        self._changed.set()
-
-    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
-        """Whether an answer to this question still has a meaning."""
-        is_followed = self._partitions.get(partition.key) is partition and not partition.is_lost
-        return is_followed and partition.follower.is_current(asked)
-
-    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
-        """Cut a log, durably."""
-        await self._placing.cut(partition, cut)
-
-    async def offset_at_leader(
-        self, partition: FollowedPartition, timestamp: int
-    ) -> tuple[int, int]:
-        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
-        return await self._placing.offset_at_leader(partition, timestamp)
+            self._partitions.hold_back(partition)
 
     # -- fetching -----------------------------------------------------------------------------
 
@@ -261,14 +217,14 @@ class Fetcher:
         wanted: dict[Key, FetchPartition] = {}
         names = self._names
         wait_ms = self._settings.replica_fetch_wait_max_ms
-        for partition in self._partitions.values():
+        for partition in self._partitions:
             if not partition.follower.is_ready(now_ms) or not partition.is_free:
                 due_ms = partition.follower.due_ms
                 if due_ms > now_ms:
                     wait_ms = min(wait_ms, due_ms - now_ms)
                 continue
             if self._around.must_wait(partition):
-                self.hold_back(partition)
+                self._partitions.hold_back(partition)
             else:
                 key = partition.topic_id, partition.partition
                 wanted[key] = partition.wanted(max_bytes)
@@ -301,9 +257,7 @@ class Fetcher:
     async def _hurry(self) -> None:
         """Have the answer that is under way come now."""
         try:
-            if self.connection is not None:
-                timeout_ms = self._settings.replica_socket_timeout_ms
-                await self.connection.ask(ApiVersionsRequest(), timeout_ms=timeout_ms)
+            await self._leader.ask(ApiVersionsRequest())
         except PeerUnreachable:
             pass  # So has the fetch failed.
         finally:
@@ -326,17 +280,17 @@ class Fetcher:
             _LOGGER.info("%s: the fetch session begins anew: %s", self.name, ErrorCode(code).name)
             if code not in _LOST_SESSION:
                 for partition, _ in asked.values():
-                    self.hold_back(partition)
+                    self._partitions.hold_back(partition)
             return
         appended = 0
         taken = []
         for key, data in answered.items():
             found = asked.get(key)
-            if found is None or not self.is_current(*found):
+            if found is None or not self._partitions.is_current(*found):
                 continue
             partition, question = found
             taken.append(partition)
-            with self.guard(partition):
+            with self._partitions.guard(partition):
                 appended += await self._take_one(partition, question, data)
             if appended >= APPENDED_AT_ONCE_BYTES:
                 appended = 0
@@ -350,11 +304,11 @@ class Fetcher:
         if not unwritten:
             return
         try:
-            await self._placing.write_cuts(unwritten)
+            await self._truncation.write_cuts(unwritten)
         except OSError as error:
             for partition in unwritten:
                 if partition.is_cut_unwritten:
-                    self.failed(partition, error)
+                    self._partitions.failed(partition, error)
 
     async def _take_one(
         self,
@@ -371,21 +325,23 @@ class Fetcher:
             case Verdict.TRUNCATE:
                 assert diverging is not None
                 end = EpochEnd(epoch=diverging.epoch, end_offset=diverging.end_offset)
-                self._placing.cut_now(partition, partial(partition.truncate, end))
+                self._truncation.cut_now(partition, partial(partition.truncate, end))
             case Verdict.OUT_OF_RANGE:
-                await self._placing.find(partition, asked)
+                await self._truncation.find(partition, asked)
             case Verdict.TIERED:
-                self._rebuilding.begin(partition, asked)
+                self._tier_states.begin(partition, asked)
             case Verdict.FAIL:
-                self._fail(partition, ErrorCode(data.error_code).name)
+                self._partitions.give_up(partition, ErrorCode(data.error_code).name)
             case Verdict.RETRY:
                 code = ErrorCode(data.error_code)
-                said = f"broker {self.source} answers {code.name}"
+                said = f"broker {self._source} answers {code.name}"
                 if code is ErrorCode.CORRUPT_MESSAGE:  # The leader's log says where.
-                    self._say(partition, logging.ERROR, f"{said} at offset {asked.fetch_offset}")
+                    self._partitions.log_trouble(
+                        partition, logging.ERROR, f"{said} at offset {asked.fetch_offset}"
+                    )
                 else:
-                    self._say(partition, logging.INFO, said)
-                self.hold_back(partition, data.error_code)
+                    self._partitions.log_trouble(partition, logging.INFO, said)
+                self._partitions.hold_back(partition, data.error_code)
         return 0
 
     def _append(
@@ -397,14 +353,14 @@ class Fetcher:
         except KafkaError as error:
             if error.code is not ErrorCode.CORRUPT_MESSAGE:
                 raise
-            where = f"from broker {self.source} at offset {partition.log.log_end_offset}"
+            where = f"from broker {self._source} at offset {partition.log.log_end_offset}"
             said = f"Found invalid messages during fetch {where}: {error}"
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE, said) from error
         if not partition.is_unflushed:
-            self._over(partition)
+            self._partitions.log_recovery(partition)
         if appended:
             # To the end of the line: partitions that got nothing for long are asked for first.
-            self._partitions[partition.key] = self._partitions.pop(partition.key)
+            self._partitions.put_last(partition)
             self.bytes_in += appended
             self._around.came_in(partition, appended)
         return appended
@@ -426,70 +382,10 @@ class Fetcher:
             if not done.done():
                 done.set_result(error)
 
-        with self.guard(partition):
+        with self._partitions.guard(partition):
             partition.log.flush(then=flushed)
             error = await done
             if error is not None and not partition.is_lost:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             partition.flushed()
-            self._over(partition)
-
-    # -- what may go wrong --------------------------------------------------------------------
-
-    def guard(self, partition: FollowedPartition) -> _Guard:
-        """Around what may go wrong with one partition."""
-        return _Guard(self, partition)
-
-    def failed(self, partition: FollowedPartition, error: Exception) -> bool:
-        """Hold a partition back for its error, or give it up; False where it is the connection's."""
-        if isinstance(error, PeerUnreachable):
-            return False
-        is_fenced = isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_LEADER_EPOCH
-        if not isinstance(error, KafkaError | OSError):
-            _LOGGER.error("%s-%d", *partition.key, exc_info=error)
-            self._fail(partition, str(error))
-        elif is_fenced or partition.log.storage_error is not None:
-            self._fail(partition, str(error))
-        else:
-            # Damage on the way, as likely as not, or a disk that is full: the same bytes are asked for again.
-            self._say(partition, logging.ERROR, str(error))
-            self.hold_back(partition)
-        return True
-
-    def _say(self, partition: FollowedPartition, level: int, what: str) -> None:
-        """What holds a partition back; once, however often it is tried."""
-        if partition.trouble != (level, what):
-            partition.trouble = level, what
-            _LOGGER.log(level, "%s-%d: %s", *partition.key, what)
-
-    def _over(self, partition: FollowedPartition) -> None:
-        """What held the partition back is over."""
-        if partition.trouble is not None:
-            level, what = partition.trouble
-            partition.trouble = None
-            if level >= logging.ERROR:
-                _LOGGER.info("%s-%d goes on after: %s", *partition.key, what)
-
-    def _fail(self, partition: FollowedPartition, why: str) -> None:
-        if self._partitions.get(partition.key) is not partition:
-            return
-        _LOGGER.error("%s-%d is not followed any more: %s", *partition.key, why)
-        partition.follower.fail()
-        self.remove(partition)
-        self._failed.add(partition.key)
-
-
-class _Guard:
-    """What goes wrong inside is one partition's trouble, unless the connection is lost."""
-
-    __slots__ = ("_fetcher", "_partition")
-
-    def __init__(self, fetcher: Fetcher, partition: FollowedPartition) -> None:
-        self._fetcher = fetcher
-        self._partition = partition
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, Exception) and self._fetcher.failed(self._partition, error)
+            self._partitions.log_recovery(partition)

@@ -11,44 +11,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Protocol
 
 from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.context import FetcherContext
-from broker.replica.fetcher.requests import epoch_request, offset_request
+from broker.replica.fetcher.fetched_partitions import FetchedPartitions
+from broker.replica.fetcher.leader_end_point import LeaderEndPoint, check
+from broker.replica.fetcher.requests import epoch_request
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import EpochQuestion
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
-from broker.transport.peer import PeerConnection, PeerUnreachable
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class PartitionFetcher(Protocol):
-    """The fetcher of the partitions."""
-
-    source: int
-    connection: PeerConnection | None
-
-    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
-        """Whether an answer to this question still has a meaning."""
-
-    def hold_back(self, partition: FollowedPartition) -> None:
-        """Do not fetch the partition for a while."""
-
-    def guard(self, partition: FollowedPartition) -> AbstractContextManager[None, bool]:
-        """Around what may go wrong with one partition."""
-
-
 class LogTruncation:
     """The places of the partitions of one fetcher."""
 
-    def __init__(self, following: PartitionFetcher, around: FetcherContext) -> None:
-        self._following = following
+    def __init__(
+        self, leader: LeaderEndPoint, partitions: FetchedPartitions, around: FetcherContext
+    ) -> None:
+        self._leader = leader
+        self._partitions = partitions
         self._around = around
 
     async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
@@ -76,7 +61,7 @@ class LogTruncation:
                 "following broker %d in epoch %d",
                 log.name, log.log_end_offset,
                 f" below high watermark {committed}" if is_committed else "",
-                before, log.log_start_offset, self._following.source, partition.follower.leader_epoch,
+                before, log.log_start_offset, self._leader.broker_id, partition.follower.leader_epoch,
             )  # fmt: skip
 
     async def write_cuts(self, partitions: list[FollowedPartition]) -> None:
@@ -102,38 +87,38 @@ class LogTruncation:
 
     async def cut_first(self, partitions: list[FollowedPartition]) -> None:
         """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
-        following = self._following
+        fetched = self._partitions
         asked: dict[tuple[str, int], tuple[FollowedPartition, EpochQuestion]] = {}
         for partition in partitions:
-            if not following.is_current(partition, partition.follower.question):
+            if not fetched.is_current(partition, partition.follower.question):
                 continue
             if partition.follower.last_fetched_epoch != NO_EPOCH:
                 asked[partition.key] = partition, partition.follower.question
                 continue
-            with following.guard(partition):
+            with fetched.guard(partition):
                 await self.cut(partition, partial(partition.truncate_to, partition.high_watermark))
         if not asked:
             return
-        response = await self._ask(
+        response = await self._leader.ask(
             epoch_request([p for p, _ in asked.values()], self._around.node_id)
         )
         for topic in response.topics:
             for end in topic.partitions:
                 found = asked.get((topic.topic, end.partition))
-                if found is None or not following.is_current(*found):
+                if found is None or not fetched.is_current(*found):
                     continue
-                with following.guard(found[0]):
-                    _check(end.error_code)
+                with fetched.guard(found[0]):
+                    check(end.error_code)
                     leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
                     await self.cut(found[0], partial(found[0].truncate, leader))
 
     async def find(self, partition: FollowedPartition, asked: EpochQuestion) -> None:
         """The leader does not have the offset: cut to its end, or begin at its start."""
-        end, _ = await self.offset_at_leader(partition, LATEST)
+        end, _ = await self._leader.fetch_offset(partition, LATEST)
         start, epoch = end, NO_EPOCH
         if end >= asked.fetch_offset:
-            start, epoch = await self.offset_at_leader(partition, EARLIEST)
-        if not self._following.is_current(partition, asked):
+            start, epoch = await self._leader.fetch_offset(partition, EARLIEST)
+        if not self._partitions.is_current(partition, asked):
             return
         epochs = ((epoch, start),) if epoch > NO_EPOCH else ()
         match recovery_for(
@@ -145,25 +130,4 @@ class LogTruncation:
                 ended = RemoteLogAuxState(leader_epochs=epochs)
                 await self.cut(partition, partial(partition.restart_at, start, ended))
             case Recovery.GO_ON:
-                self._following.hold_back(partition)
-
-    async def offset_at_leader(
-        self, partition: FollowedPartition, timestamp: int
-    ) -> tuple[int, int]:
-        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
-        response = await self._ask(offset_request(partition, timestamp, self._around.node_id))
-        found = response.topics[0].partitions[0]
-        _check(found.error_code)
-        return found.offset, found.leader_epoch
-
-    async def _ask(self, request: Any) -> Any:
-        connection = self._following.connection
-        if connection is None or not connection.is_open:
-            raise PeerUnreachable(f"the connection to broker {self._following.source} is lost")
-        timeout_ms = self._around.settings.replica_socket_timeout_ms
-        return await connection.ask(request, timeout_ms=timeout_ms)
-
-
-def _check(error_code: int) -> None:
-    if error_code != ErrorCode.NONE:
-        raise KafkaError(ErrorCode(error_code))
+                self._partitions.hold_back(partition)

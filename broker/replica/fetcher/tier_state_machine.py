@@ -10,12 +10,13 @@ others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from broker.log.values import RemoteLogAuxState
 from broker.replica.fetcher.context import FetcherContext
+from broker.replica.fetcher.fetched_partitions import FetchedPartitions
+from broker.replica.fetcher.leader_end_point import LeaderEndPoint
+from broker.replica.fetcher.log_truncation import LogTruncation
 from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import EpochQuestion
 from broker.transport.peer import PeerUnreachable
@@ -27,35 +28,19 @@ HELD_BACK_MS = 3_600_000
 Place = tuple[int, RemoteLogAuxState, int]
 
 
-class TierSource(Protocol):
-    """The fetcher of the partition."""
-
-    async def offset_at_leader(
-        self, partition: FollowedPartition, timestamp: int
-    ) -> tuple[int, int]:
-        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
-
-    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
-        """Cut a log, durably."""
-
-    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
-        """Whether nothing has happened to the partition since."""
-
-    def go_on(self, partition: FollowedPartition) -> None:
-        """Fetch it again."""
-
-    def hold_back(self, partition: FollowedPartition) -> None:
-        """Fetch it again in a while."""
-
-    def failed(self, partition: FollowedPartition, error: Exception) -> bool:
-        """Hold it back, or give it up; False where the connection was lost."""
-
-
 class TierStateMachine:
     """The partitions of one fetcher that are being rebuilt."""
 
-    def __init__(self, source: TierSource, around: FetcherContext) -> None:
-        self._source = source
+    def __init__(
+        self,
+        leader: LeaderEndPoint,
+        partitions: FetchedPartitions,
+        truncation: LogTruncation,
+        around: FetcherContext,
+    ) -> None:
+        self._leader = leader
+        self._partitions = partitions
+        self._truncation = truncation
         self._around = around
         self._tasks: dict[FollowedPartition, asyncio.Task[None]] = {}
 
@@ -79,7 +64,7 @@ class TierStateMachine:
 
     def _begin(self, partition: FollowedPartition, asked: EpochQuestion, *, is_first: bool) -> None:
         if partition in self._tasks:
-            self._source.hold_back(partition)
+            self._partitions.hold_back(partition)
             return
         partition.follower.delay(self._around.clock.monotonic_ms() + HELD_BACK_MS)
         task = asyncio.get_running_loop().create_task(
@@ -91,13 +76,13 @@ class TierStateMachine:
     async def _rebuild(
         self, partition: FollowedPartition, asked: EpochQuestion, *, is_first: bool
     ) -> None:
-        source = self._source
+        fetched = self._partitions
         try:
             if is_first and not await self._has_lake(partition):
-                source.go_on(partition)
+                fetched.go_on(partition)
                 return
             place = await self._place(partition)
-            if not source.is_current(partition, asked):
+            if not fetched.is_current(partition, asked):
                 return
             offset, ended, log_start = place
             if offset <= asked.fetch_offset:
@@ -105,14 +90,14 @@ class TierStateMachine:
                 self._hold_back(partition)
                 return
             restart = partial(partition.restart_at, offset, ended, log_start_offset=log_start)
-            await source.cut(partition, restart)
-            source.go_on(partition)
+            await self._truncation.cut(partition, restart)
+            fetched.go_on(partition)
         except PeerUnreachable:
             self._hold_back(partition)
         except Exception as error:  # noqa: BLE001 - the root of a task; whoever fetches says what it was
-            if source.is_current(partition, asked):
+            if fetched.is_current(partition, asked):
                 partition.follower.retry()
-                source.failed(partition, error)
+                fetched.failed(partition, error)
 
     def _skips_the_lake(self, partition: FollowedPartition) -> bool:
         """Whether as little as possible is local (KIP-1023); of a compacted log all is that its leader has."""
@@ -121,15 +106,15 @@ class TierStateMachine:
 
     def _hold_back(self, partition: FollowedPartition) -> None:
         partition.follower.retry()
-        self._source.hold_back(partition)
+        self._partitions.hold_back(partition)
 
     async def _has_lake(self, partition: FollowedPartition) -> bool:
-        pending, _ = await self._source.offset_at_leader(partition, EARLIEST_PENDING_UPLOAD)
+        pending, _ = await self._leader.fetch_offset(partition, EARLIEST_PENDING_UPLOAD)
         return pending > 0
 
     async def _place(self, partition: FollowedPartition) -> Place:
         """The offset to continue at, the state before it, and the leader's log start."""
-        ask, around = self._source.offset_at_leader, self._around
+        ask, around = self._leader.fetch_offset, self._around
         last_below = None
         if not self._skips_the_lake(partition):
             local_start, _ = await ask(partition, EARLIEST_LOCAL)

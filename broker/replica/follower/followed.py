@@ -7,25 +7,14 @@ appended batches, as on the leader. An error of its log concerns this partition 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from broker.log.log import NOTHING_REMOTE, Log
 from broker.log.values import READ_COMMITTED, RemoteLogAuxState
 from broker.replica.follower.partition import EpochQuestion, FollowerPartition
 from broker.replica.follower.truncation import EpochEnd, truncation_for
+from broker.replica.watcher import Watcher
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
 from kafka_ds.segments.index import AbortedTxn
-
-
-class ReaderOfFollower(Protocol):
-    """A parked request that reads from a follower."""
-
-    def advanced(self, partition: FollowedPartition) -> None:
-        """The high watermark has moved."""
-
-    def lost(self, partition: FollowedPartition) -> None:
-        """It is no longer followed here: deleted, led here, or moved away."""
 
 
 class FollowedPartition:
@@ -59,7 +48,7 @@ class FollowedPartition:
         # What its fetcher has logged of it as the reason to try again, and at which level.
         self.trouble: tuple[int, str] | None = None
         self._cuts = self._cuts_written = 0
-        self._watchers: dict[ReaderOfFollower, None] = {}
+        self._watchers: dict[Watcher[FollowedPartition], None] = {}
         self._is_lost = False
         self._asked: EpochQuestion | None = None
         self._wanted: FetchPartition | None = None
@@ -109,12 +98,12 @@ class FollowedPartition:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    def watch(self, watcher: ReaderOfFollower) -> None:
+    def watch(self, watcher: Watcher[FollowedPartition]) -> None:
         """Tell this reader of everything that happens to the partition."""
         assert not self._is_lost, "nothing more happens to a lost partition"
         self._watchers[watcher] = None
 
-    def unwatch(self, watcher: ReaderOfFollower) -> None:
+    def unwatch(self, watcher: Watcher[FollowedPartition]) -> None:
         """Stop telling this reader."""
         self._watchers.pop(watcher, None)
 

@@ -25,6 +25,7 @@ from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.replica_state import LastFetch
 from broker.replica.topic_metrics import TopicCounters
+from broker.replica.watcher import Watcher
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.segments.index import AbortedTxn
@@ -37,16 +38,6 @@ _LOGGER = logging.getLogger(__name__)
 
 # How long a flush that a full disk refused waits for the next try.
 FLUSH_RETRY_SECONDS = 1.0
-
-
-class Watcher(Protocol):
-    """A parked request that has an interest in a partition."""
-
-    def advanced(self, partition: HostedPartition) -> None:
-        """More may be read: the high watermark has moved, or, for followers, the log's end."""
-
-    def lost(self, partition: HostedPartition) -> None:
-        """The partition was deleted, or is led elsewhere, or this broker stops."""
 
 
 class FollowerSession(Protocol):
@@ -115,9 +106,9 @@ class HostedPartition:
         self._clock = clock
         self.alter_partition = alter_partition
         self._tier = tier
-        self.watchers: dict[Watcher, None] = {}
+        self.watchers: dict[Watcher[HostedPartition], None] = {}
         # Those of the watchers that read up to the log's end.
-        self._following: dict[Watcher, None] = {}
+        self._following: dict[Watcher[HostedPartition], None] = {}
         self._idle: dict[FollowerSession, None] = {}
         # How often anything has happened that a lookup may show.
         self.changes = 0
@@ -402,7 +393,7 @@ class HostedPartition:
 
     # -- who waits for more ---------------------------------------------------------------------
 
-    def _wake(self, watchers: dict[Watcher, None]) -> None:
+    def _wake(self, watchers: dict[Watcher[HostedPartition], None]) -> None:
         for watcher in tuple(watchers):
             watcher.advanced(self)
 
@@ -457,14 +448,14 @@ class HostedPartition:
 
     # -- who waits ------------------------------------------------------------------------------
 
-    def watch(self, watcher: Watcher, *, to_log_end: bool = False) -> None:
+    def watch(self, watcher: Watcher[HostedPartition], *, to_log_end: bool = False) -> None:
         """Tell this watcher of everything that happens to the partition; of appends if it reads to the log's end."""
         assert not self._is_lost, "nothing more happens to a lost partition"
         self.watchers[watcher] = None
         if to_log_end:
             self._following[watcher] = None
 
-    def unwatch(self, watcher: Watcher) -> None:
+    def unwatch(self, watcher: Watcher[HostedPartition]) -> None:
         """Stop telling this watcher."""
         self.watchers.pop(watcher, None)
         if self._following:

@@ -1,0 +1,142 @@
+"""Shell: the partitions of one fetcher, and what holds one of them back.
+
+An error holds back its partition alone, and is logged when it begins and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+
+from broker.replica.fetcher.context import FetcherContext
+from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import EpochQuestion
+from broker.transport.peer import PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class FetchedPartitions:
+    """In the order in which they are asked for; `changed` is set when one may be due earlier than before."""
+
+    def __init__(self, around: FetcherContext, failed: set[tuple[str, int]]) -> None:
+        """`failed` is the broker's: partitions that cannot be followed until metadata change."""
+        self._around = around
+        self._failed = failed
+        self._partitions: dict[tuple[str, int], FollowedPartition] = {}
+        # Added since the last round.
+        self.unchecked: dict[FollowedPartition, None] = {}
+        self.changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[FollowedPartition]:
+        return iter(self._partitions.values())
+
+    def add(self, partition: FollowedPartition) -> None:
+        """Fetch this one, too."""
+        self._partitions[partition.key] = partition
+        self.unchecked[partition] = None
+
+    def remove(self, partition: FollowedPartition) -> None:
+        """Stop fetching this one."""
+        self.unchecked.pop(partition, None)
+        if self._has(partition):
+            del self._partitions[partition.key]
+
+    def clear(self) -> None:
+        """Stop fetching all."""
+        self._partitions.clear()
+
+    def put_last(self, partition: FollowedPartition) -> None:
+        """Ask first for those that got nothing for longer."""
+        self._partitions[partition.key] = self._partitions.pop(partition.key)
+
+    def _has(self, partition: FollowedPartition) -> bool:
+        return self._partitions.get(partition.key) is partition
+
+    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
+        """Whether an answer to this question still has a meaning."""
+        is_followed = self._has(partition) and not partition.is_lost
+        return is_followed and partition.follower.is_current(asked)
+
+    # -- what may go wrong --------------------------------------------------------------------
+
+    def hold_back(
+        self, partition: FollowedPartition, error_code: int = ErrorCode.UNKNOWN_SERVER_ERROR
+    ) -> None:
+        """Hold the partition back for a while after this answer, unless another fetcher has it by now."""
+        if not self._has(partition):
+            return
+        now_ms = self._around.clock.monotonic_ms()
+        longest_ms = max(self._around.settings.replica_fetch_backoff_ms, 1)
+        partition.follower.delay(now_ms + partition.follower.backoff_ms(error_code, longest_ms))
+        # It may be sooner than what is waited for.
+        self.changed.set()
+
+    def go_on(self, partition: FollowedPartition) -> None:
+        """Fetch it again at once."""
+        partition.follower.retry()
+        self.changed.set()
+
+    def guard(self, partition: FollowedPartition) -> _Guard:
+        """Around what may go wrong with one partition."""
+        return _Guard(self, partition)
+
+    def failed(self, partition: FollowedPartition, error: Exception) -> bool:
+        """Hold a partition back for its error, or give it up; False where it is the connection's."""
+        if isinstance(error, PeerUnreachable):
+            return False
+        is_fenced = isinstance(error, KafkaError) and error.code is ErrorCode.FENCED_LEADER_EPOCH
+        if not isinstance(error, KafkaError | OSError):
+            _LOGGER.error("%s-%d", *partition.key, exc_info=error)
+            self.give_up(partition, str(error))
+        elif is_fenced or partition.log.storage_error is not None:
+            self.give_up(partition, str(error))
+        else:
+            # Damage on the way, as likely as not, or a disk that is full: the same bytes are asked for again.
+            self.log_trouble(partition, logging.ERROR, str(error))
+            self.hold_back(partition)
+        return True
+
+    def log_trouble(self, partition: FollowedPartition, level: int, what: str) -> None:
+        """What holds a partition back; once, however often it is tried."""
+        if partition.trouble != (level, what):
+            partition.trouble = level, what
+            _LOGGER.log(level, "%s-%d: %s", *partition.key, what)
+
+    def log_recovery(self, partition: FollowedPartition) -> None:
+        """What held the partition back is over."""
+        if partition.trouble is not None:
+            level, what = partition.trouble
+            partition.trouble = None
+            if level >= logging.ERROR:
+                _LOGGER.info("%s-%d goes on after: %s", *partition.key, what)
+
+    def give_up(self, partition: FollowedPartition, why: str) -> None:
+        """Do not follow the partition until metadata change."""
+        if not self._has(partition):
+            return
+        _LOGGER.error("%s-%d is not followed any more: %s", *partition.key, why)
+        partition.follower.fail()
+        self.remove(partition)
+        self._failed.add(partition.key)
+
+
+class _Guard:
+    """What goes wrong inside is one partition's trouble, unless the connection is lost."""
+
+    __slots__ = ("_partition", "_partitions")
+
+    def __init__(self, partitions: FetchedPartitions, partition: FollowedPartition) -> None:
+        self._partitions = partitions
+        self._partition = partition
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, Exception) and self._partitions.failed(self._partition, error)

@@ -1,0 +1,67 @@
+"""Shell: the leader as one fetcher sees it: the connection to its broker, and what is asked of it besides Fetch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.replica.fetcher.context import FetcherContext
+from broker.replica.fetcher.requests import offset_request
+from broker.replica.follower.followed import FollowedPartition
+from broker.transport.peer import PeerConnection, PeerUnreachable
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+
+
+class LeaderEndPoint:
+    """One broker that leads partitions which are followed here."""
+
+    def __init__(self, broker_id: int, fetcher_id: int, around: FetcherContext) -> None:
+        self.broker_id = broker_id
+        self._client_id = f"broker-{around.node_id}-fetcher-{fetcher_id}"
+        self._around = around
+        self.connection: PeerConnection | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the connection is open, as far as anybody knows."""
+        return self.connection is not None and self.connection.is_open
+
+    async def connect(self) -> PeerConnection:
+        """Open a connection. Raises PeerUnreachable."""
+        around, settings = self._around, self._around.settings
+        address = around.address_of(self.broker_id)
+        if address is None:
+            raise PeerUnreachable(f"broker {self.broker_id} is not registered")
+        self.connection = await PeerConnection.connect(
+            around.network,
+            *address,
+            client_id=self._client_id,
+            timeout_ms=settings.replica_socket_timeout_ms,
+            receive_buffer_bytes=settings.replica_socket_receive_buffer_bytes,
+        )
+        return self.connection
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.connection is not None:
+            self.connection.close()
+
+    async def ask(self, request: Any) -> Any:
+        """The response. Raises PeerUnreachable, also where nobody has connected."""
+        connection = self.connection
+        if connection is None or not connection.is_open:
+            raise PeerUnreachable(f"the connection to broker {self.broker_id} is lost")
+        timeout_ms = self._around.settings.replica_socket_timeout_ms
+        return await connection.ask(request, timeout_ms=timeout_ms)
+
+    async def fetch_offset(self, partition: FollowedPartition, timestamp: int) -> tuple[int, int]:
+        """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
+        response = await self.ask(offset_request(partition, timestamp, self._around.node_id))
+        found = response.topics[0].partitions[0]
+        check(found.error_code)
+        return found.offset, found.leader_epoch
+
+
+def check(error_code: int) -> None:
+    """Raise what a response says of one partition."""
+    if error_code != ErrorCode.NONE:
+        raise KafkaError(ErrorCode(error_code))
