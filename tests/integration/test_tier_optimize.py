@@ -18,15 +18,18 @@ from broker.worker.delta.optimizer import OPERATION
 from broker.worker.errors import StorageError
 from broker.worker.rpc import StoragePlace, TierSettings
 from broker.worker.sweeper import Sweeper
+from kafka_ds.delta.names import commit_file
+from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.process.crash_points import OPTIMIZE_POINTS
-from kafka_ds.topic.files import rewrite as relaying
+from kafka_ds.topic.files import rewrite
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, write_rows
 from kafka_ds.topic.files.rewrite import is_optimized
 from kafka_ds.topic.names import is_light_file
 from kafka_ds.topic.snapshot import TopicSnapshot
+from tests.fakes.deletion_vectors import inline
 from tests.integration.filled_lake import fill, optimize, storage_of
 from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
@@ -178,32 +181,135 @@ def test_killed_between_two_steps_each_record_is_there_once(lake: Lake, point: s
     assert lake.records() == records(0, END)
 
 
+class Script:
+    """Deletes, once, the files that are new, which no version names yet."""
+
+    def __init__(self, lake: Lake, *, takes_old_ones: bool = False) -> None:
+        self._folder = lake.root / "lake" / "topics" / TOPIC
+        self._before = self._files()
+        self._takes_old_ones = takes_old_ones
+        self.taken: set[Path] = set()
+
+    def _files(self) -> set[Path]:
+        return {*self._folder.glob("partition=0/*.parquet")}
+
+    def __call__(self) -> bool:
+        """As `goes_on`, which is asked before a commit, too."""
+        files = self._files()
+        if not self.taken and files > self._before:
+            self.taken = files if self._takes_old_ones else files - self._before
+            for each in self.taken:
+                each.unlink()
+        return True
+
+
 @pytest.mark.parametrize("old_ones_too", [False, True])
 def test_files_that_are_deleted_before_their_commit_are_written_again(
     lake: Lake, caplog: pytest.LogCaptureFixture, old_ones_too: bool
 ) -> None:
     """A script deletes what no version names, and announces nothing."""
-    taken: list[Path] = []
-
-    def after_a_script() -> bool:
-        files = [*(lake.root / "lake" / "topics" / TOPIC).glob("partition=0/*.parquet")]
-        if len(files) > RANGES and not taken:
-            named = {Path(each).name for each in snapshot(lake).files}
-            taken.extend(each for each in files if old_ones_too or each.name not in named)
-            for each in taken:
-                each.unlink()
-        return True
-
+    script = Script(lake, takes_old_ones=old_ones_too)
     if old_ones_too:
         with pytest.raises(StorageError, match="cannot be rewritten"):
-            optimize(storage_of(lake), goes_on=after_a_script)
+            optimize(storage_of(lake), goes_on=script)
         assert "is missing, and cannot be rewritten" in caplog.text
         return
-    done = optimize(storage_of(lake), goes_on=after_a_script)
-    assert (len(taken), done.files_before, done.files_after) == (1, RANGES, 1)
+    done = optimize(storage_of(lake), goes_on=script)
+    assert (len(script.taken), done.files_before, done.files_after) == (1, RANGES, 1)
     assert offsets(lake) == list(range(END))
     assert lake.records() == records(0, END)
-    assert f"{taken[0].name} was rewritten from the old files" in caplog.text
+    assert f"{script.taken.pop().name} was rewritten from the old files" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "point", ["after_optimize_commit", "after_repair_file", "after_repair_commit"]
+)
+@pytest.mark.parametrize("is_large", [False, True])
+def test_killed_between_two_steps_a_lost_rewrite_is_written_again(
+    lake: Lake, point: str, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next worker looks for all files of a partition, once. It is killed, too."""
+    if is_large:
+        scramble(lake)
+        monkeypatch.setattr(rewrite, "WINDOW_BYTES", 1000)
+        lake.settings = TierSettings(
+            lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000
+        )
+    script = Script(lake)
+    with pytest.raises(Crash):
+        optimize(storage_of(lake, point), goes_on=script)
+    assert script.taken
+    if point != "after_repair_commit":
+        with pytest.raises(Crash):
+            optimize(storage_of(lake, "after_repair_commit"))
+    worker = storage_of(lake)
+    version = snapshot(lake).version
+    assert optimize(worker).is_done
+    assert offsets(lake) == list(range(END))
+    assert lake.records() == records(0, END)
+    assert is_large or snapshot(lake).version == version
+    files = snapshot(lake).files
+    assert (len(files) > 1) is is_large
+    table(lake).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    assert offsets(lake) == list(range(END))
+
+
+def test_a_rewrite_that_the_store_hid_after_its_commit_is_looked_for_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, script, size = storage_of(lake), Script(lake), LocalStore.size
+    failures = [OSError("the store is away")]
+
+    def away_once(self: LocalStore, path: str) -> int | None:
+        if script.taken and path.endswith(".parquet") and failures:
+            raise failures.pop()
+        return size(self, path)
+
+    monkeypatch.setattr(LocalStore, "size", away_once)
+    with pytest.raises(OSError, match="away"):
+        optimize(worker, goes_on=script)
+    assert script.taken
+    assert optimize(worker).is_done
+    assert offsets(lake) == list(range(END))
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+def test_what_no_rewrite_holds_is_an_error_once(
+    lake: Lake, caplog: pytest.LogCaptureFixture, is_erased: bool
+) -> None:
+    """A file that a copy wrote, and one of whose rows some were erased since: they do not come back."""
+    if is_erased:
+        optimize(storage_of(lake))
+        erase_by_vector(lake, range(3))
+    lost = snapshot(lake).index.files(0)[0]
+    (lake.root / "lake" / lost.path).unlink()
+    worker = storage_of(lake)
+    for _ in range(2):
+        assert optimize(worker).is_done
+    assert lost.path in snapshot(lake).files, "it may be put back by hand"
+    said = f"{TOPIC}-0: {lost.path} with offsets 0 to {lost.max_offset} is missing"
+    assert caplog.text.count(said) == 1
+
+
+def erase_by_vector(lake: Lake, positions: range) -> None:
+    """As an engine erases that writes deletion vectors."""
+    found = snapshot(lake)
+    version, log = found.version, found.log
+    (add,) = [each["add"] for each in log.read_version(version) or () if "add" in each]
+    protocol = {
+        "minReaderVersion": 3, "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors", "appendOnly", "invariants"],
+    }  # fmt: skip
+    removal = next(iter(found.files.values())).removal(0)
+    erased = {**add, "dataChange": True, "deletionVector": inline(positions)}
+    actions = [
+        {"commitInfo": {"operation": "DELETE"}},
+        {"protocol": protocol},
+        removal,
+        {"add": erased},
+    ]
+    path = lake.root / "lake" / "topics" / TOPIC / commit_file(version + 1)
+    path.write_text("\n".join(map(json.dumps, actions)))
 
 
 def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:
@@ -225,7 +331,7 @@ def test_what_others_have_scattered_is_put_in_order(
     scramble(lake)
     assert not lie_well(lake)
     if is_large:
-        monkeypatch.setattr(relaying, "WINDOW_BYTES", 1000)
+        monkeypatch.setattr(rewrite, "WINDOW_BYTES", 1000)
         lake.settings = TierSettings(
             lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000
         )
@@ -304,9 +410,9 @@ def test_an_offset_that_is_there_twice_is_left_to_its_owner(
 def test_others_erase_a_row_meanwhile(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their commit was first: ours is given up, and what they erased does not come again."""
     storage = storage_of(lake)
-    rewrite_files = relaying.rewrite_files
+    rewrite_files = rewrite.rewrite_files
 
-    def erase_first(*arguments: Any, **more: Any) -> relaying.RewrittenFiles:
+    def erase_first(*arguments: Any, **more: Any) -> rewrite.RewrittenFiles:
         made = rewrite_files(*arguments, **more)
         if len(snapshot(lake).files) == RANGES and 41 in offsets(lake):
             table(lake).delete('"offset" = 41')
@@ -331,7 +437,7 @@ def test_what_a_disk_that_fails_has_taken_already_goes(
 ) -> None:
     """No commit names these files, and each retry would leave as many again."""
     scramble(lake)
-    monkeypatch.setattr(relaying, "WINDOW_BYTES", 1000)
+    monkeypatch.setattr(rewrite, "WINDOW_BYTES", 1000)
     lake.settings = TierSettings(lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000)
     folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
     before, written = set(folder.iterdir()), []
@@ -342,7 +448,7 @@ def test_what_a_disk_that_fails_has_taken_already_goes(
             raise OSError(errno.ENOSPC, "No space left on device")
         return write_rows(store, path, *arguments, **more)
 
-    monkeypatch.setattr(relaying, "write_rows", fails_at_the_second)
+    monkeypatch.setattr(rewrite, "write_rows", fails_at_the_second)
     with pytest.raises(OSError, match="No space"):
         optimize(storage_of(lake))
     assert len(written) == 2 and set(folder.iterdir()) == before

@@ -290,4 +290,5 @@ def what_was_lost_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def new_files_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
     """An OPTIMIZE is done once its commit is made."""
-    patch.setattr(TableOptimizer, "_lost", lambda self, rewritten: [])
+    patch.setattr(TableOptimizer, "_lost", lambda self, new: [])
+    patch.setattr(TableOptimizer, "_look_for_files", lambda self, *given: None)

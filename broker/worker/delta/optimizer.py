@@ -4,8 +4,8 @@ Rules of this file: `kafka_ds.topic.files.optimize` decides what is to be done. 
 use; its lock is held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides,
 each file that it replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were
 first: our new files go, and the next look begins with what is there then. The old files stay in the store until VACUUM,
-for plans and consumers that are about to read them, and to write a new one again that was lost before its commit. For
-readers that follow the table our commit is no change of data, except for rows that expired. One thread of its own.
+for plans and consumers that are about to read them, and to write a new one again that was lost before its commit: after
+it each one is looked for, at first all. For readers that follow the table our commit changes no data. A single thread.
 """
 
 import logging
@@ -17,12 +17,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from broker.worker.delta.check import OPERATION as REPAIR
+from broker.worker.delta.lost_files import lost_files, origin_of
 from broker.worker.delta.tables import SharedTable, TopicTables
 from broker.worker.errors import StorageError
 from broker.worker.rpc import Optimized, TierSettings
-from kafka_ds.delta.actions import Action, remove_action
+from kafka_ds.delta.actions import Action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock
+from kafka_ds.delta.statistics import entry_of_add
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
@@ -79,6 +81,8 @@ class TableOptimizer:
         self._level = settings.lake_maintenance_compression_level
         self._crash_points = crash_points
         self._clock = clock
+        self._looked_for: set[tuple[bytes, int]] = set()
+        """Partitions, by topic id, each of whose files was in the store when it came, or when it was looked for."""
         self._optimized: set[str] = set()
         """Others' files that were looked into."""
         self.passed_over: set[str] = set()
@@ -105,6 +109,7 @@ class TableOptimizer:
         began, done = time.monotonic(), Optimized()
         rules = replace(self._rules, expired_ratio=0.0) if takes_any_expired else self._rules
         rules = replace(rules, files_min=2) if merges_any else rules
+        self._look_for_files(shared, topic_id, partition, leader_epoch)
         for _ in range(TASKS_MAX):
             if not goes_on() or time.monotonic() - began > SECONDS_MAX:
                 done.is_done = False
@@ -205,22 +210,28 @@ class TableOptimizer:
     ) -> None:
         begun_ms = shared.table.begin_ms()
         attempt = uuid_text(new_uuid())
+        file_bytes = None if task.reason is OptimizeReason.SMALL else self._rules.file_bytes
         try:
-            rewritten = self._write(shared, task, state, attempt)
+            rewritten = self._write(shared, task.files, file_bytes, state, attempt)
         except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
             named = [each for each in task.files if str(error).startswith(each.path)]
             self._pass_over(named or task.files, error)
             return
         self._crash_points.at("after_optimize_files")
         if not goes_on():
-            self._discard(shared, task, attempt)
+            self._discard(shared, task.files, attempt)
             return
         self._replace(
             shared, topic_id, leader_epoch, task, rewritten, begun_ms, state, attempt, done
         )
 
     def _write(
-        self, shared: SharedTable, task: OptimizeTask, state: _State, attempt: str
+        self,
+        shared: SharedTable,
+        files: Sequence[FileEntry],
+        file_bytes: int | None,
+        state: _State,
+        attempt: str,
     ) -> RewrittenFiles:
         """New files with the rows of the old ones. Raises UnfitFile, UnreadableFile, ArrowException, OSError."""
         try:
@@ -228,16 +239,16 @@ class TableOptimizer:
                 self._store,
                 self._reader,
                 shared.folder,
-                task.files,
+                files,
                 attempt=attempt,
                 log_start_offset=state.log_start,
-                file_bytes=None if task.reason is OptimizeReason.SMALL else self._rules.file_bytes,
+                file_bytes=file_bytes,
                 columns=state.columns,
                 level=self._level,
             )
         except (UnfitFile, UnreadableFile, pa.ArrowException, OSError):
             # A full disk, as a rule: no commit was tried, and each new try would leave as much again.
-            self._discard(shared, task, attempt)
+            self._discard(shared, files, attempt)
             raise
 
     def _replace(
@@ -253,30 +264,27 @@ class TableOptimizer:
         done: Optimized,
     ) -> None:
         """Commit: replace the old files by the new ones, or do nothing."""
-        intent = self._intent(
-            shared.folder, topic_id, leader_epoch, task, rewritten, state.log_start
-        )
+        folder, place = shared.folder, (topic_id, task.files[0].partition)
+        intent = self._intent(folder, topic_id, leader_epoch, task, rewritten, state.log_start)
         self._crash_points.at("before_optimize_commit")
+        # Until the new files were seen: the answer may be lost, or the store away.
+        self._looked_for.discard(place)
         try:
             with shared.lock:
                 shared.commit(intent, begun_ms=begun_ms)
         except Conflict as conflict:
             # Each version that was tried is another's: nothing of ours is in the table, nor ever will be.
-            self._discard(shared, task, attempt)
+            self._discard(shared, task.files, attempt)
             if not isinstance(conflict, FilesRemoved):
                 raise StorageError(str(conflict)) from conflict
-            log.info("%s: OPTIMIZE abandoned: %s", shared.folder, conflict)
+            log.info("%s: OPTIMIZE abandoned: %s", folder, conflict)
             done.lost += 1
             return
         self._crash_points.at("after_optimize_commit")
-        for _ in range(TRIES_MAX):
-            if not (lost := self._lost(rewritten)):
-                break
-            rewritten = self._write_again(
-                shared, topic_id, leader_epoch, task, rewritten, state, lost
-            )
-        else:
-            raise StorageError(f"{shared.folder}: files are deleted as soon as they are written")
+        new = [_entry(folder, place[1], each) for each in rewritten.files]
+        if lost := self._lost(new):
+            self._write_again(shared, topic_id, leader_epoch, task.files, new, lost, state)
+        self._looked_for.add(place)
         done.files_before += len(task.files)
         done.files_after += len(rewritten.files)
         done.bytes_before += task.size_bytes
@@ -288,56 +296,97 @@ class TableOptimizer:
         reason = task.reason.value
         done.reasons[reason] = done.reasons.get(reason, 0) + 1
 
-    def _lost(self, rewritten: RewrittenFiles) -> list[str]:
+    # -- new files that are lost ------------------------------------------------------------
+
+    def _look_for_files(
+        self, shared: SharedTable, topic_id: bytes, partition: int, leader_epoch: int
+    ) -> None:
+        """Look for each file of a partition, once: the worker before may have died right after a commit."""
+        place = (topic_id, partition)
+        if place in self._looked_for:
+            return
+        state = self._look(shared, topic_id, partition)
+        lost = (
+            () if state is None else lost_files(self._store, shared.folder, partition, state.files)
+        )
+        again: set[str] = set()
+        for each in lost:
+            assert state is not None, "a file of it is lost"
+            if each.path in again:
+                continue
+            origin = origin_of(self._store, shared.table.log, each.path)
+            new = [] if origin is None else [e for e in state.files if e.path in origin.new]
+            if origin is None or len(new) < len(origin.new) or any(e.vector for e in new):
+                log.error(
+                    "%s-%d: %s with offsets %d to %d is missing, and no files that it was rewritten from are there",
+                    shared.table.topic,
+                    partition,
+                    each.path,
+                    each.min_offset,
+                    each.max_offset,
+                )
+                continue
+            again |= origin.new
+            old = [self._reader.facts(entry) for entry in origin.old]
+            self._write_again(shared, topic_id, leader_epoch, old, new, [each.path], state)
+        if len(self._looked_for) >= FILES_KNOWN_MAX:
+            self._looked_for.clear()
+        self._looked_for.add(place)
+
+    def _lost(self, new: Sequence[FileEntry]) -> list[str]:
         """What the store does not have of new files: somebody may have deleted them while no version named them."""
-        return [each.path for each in rewritten.files if self._store.size(each.path) != each.size]
+        return [each.path for each in new if self._store.size(each.path) != each.size]
 
     def _write_again(
         self,
         shared: SharedTable,
         topic_id: bytes,
         leader_epoch: int,
-        task: OptimizeTask,
-        rewritten: RewrittenFiles,
-        state: _State,
+        old: Sequence[FileEntry],
+        new: Sequence[FileEntry],
         lost: Sequence[str],
-    ) -> RewrittenFiles:
-        """Replace new files that are lost by others of the same rows, as long as the old files are there."""
+        state: _State,
+    ) -> None:
+        """Replace new files, some of which are lost, by others of the same rows, as long as the old files are there."""
+        for _ in range(TRIES_MAX):
+            new = self._written_again(shared, topic_id, leader_epoch, old, new, lost, state)
+            if not (lost := self._lost(new)):
+                return
+        raise StorageError(f"{shared.folder}: files are deleted as soon as they are written")
+
+    def _written_again(
+        self,
+        shared: SharedTable,
+        topic_id: bytes,
+        leader_epoch: int,
+        old: Sequence[FileEntry],
+        new: Sequence[FileEntry],
+        lost: Sequence[str],
+        state: _State,
+    ) -> list[FileEntry]:
         begun_ms, attempt = shared.table.begin_ms(), uuid_text(new_uuid())
+        file_bytes = None if len(new) == 1 else self._rules.file_bytes
+        names = ", ".join(lost)
         try:
-            again = self._write(shared, task, state, attempt)
+            again = self._write(shared, old, file_bytes, state, attempt)
         except (UnfitFile, UnreadableFile, pa.ArrowException) as error:
-            text = f"{', '.join(lost)} is missing, and cannot be rewritten: {error}"
+            text = f"{names} is missing, and cannot be rewritten: {error}"
             log.error("%s", text)
             raise StorageError(text) from error
-        now_ms, partition = self._clock.wall_ms(), task.files[0].partition
-        before = [_add(shared.folder, partition, each, now_ms)["add"] for each in rewritten.files]
-        part = PartitionIntent(
-            partition=partition,
-            leader_epoch=leader_epoch,
-            is_rewrite=True,
-            adds=tuple(_add(shared.folder, partition, each, now_ms) for each in again.files),
-            removes=tuple(
-                remove_action(
-                    path=each["path"],
-                    partition_values=each["partitionValues"],
-                    size=each["size"],
-                    deleted_ms=now_ms,
-                    data_change=False,
-                )
-                for each in before
-            ),
-        )
-        intent = Intent(operation=REPAIR, topic_id=topic_id, partitions=(part,))
+        self._crash_points.at("after_repair_file")
+        partition = new[0].partition
+        task = OptimizeTask(OptimizeReason.LOST, tuple(new))
+        intent = self._intent(shared.folder, topic_id, leader_epoch, task, again, state.log_start)
         try:
             with shared.lock:
                 shared.commit(intent, begun_ms=begun_ms)
         except Conflict as conflict:
-            self._discard(shared, task, attempt)
-            log.error("%s is missing, and was not rewritten: %s", ", ".join(lost), conflict)
+            self._discard(shared, old, attempt)
+            log.error("%s is missing, and was not rewritten: %s", names, conflict)
             raise StorageError(str(conflict)) from conflict
-        log.warning("%s was rewritten from the old files: it was missing", ", ".join(lost))
-        return again
+        self._crash_points.at("after_repair_commit")
+        log.warning("%s was rewritten from the old files: it was missing", names)
+        return [_entry(shared.folder, partition, each) for each in again.files]
 
     def _intent(
         self,
@@ -359,15 +408,15 @@ class TableOptimizer:
             ),
         )
         return Intent(
-            operation=OPERATION,
+            operation=REPAIR if task.reason is OptimizeReason.LOST else OPERATION,
             topic_id=topic_id,
             partitions=(part,),
             parameters={"partition": str(partition), "reason": task.reason.value},
         )
 
-    def _discard(self, shared: SharedTable, task: OptimizeTask, attempt: str) -> None:
-        """Delete files that are in no commit and never will be."""
-        folder = f"{shared.folder}/partition={task.files[0].partition}"
+    def _discard(self, shared: SharedTable, files: Sequence[FileEntry], attempt: str) -> None:
+        """Delete what was made of files, is in no commit and never will be."""
+        folder = f"{shared.folder}/partition={files[0].partition}"
         for entry in self._store.list(folder):
             if entry.path.endswith(f"-{attempt}.parquet"):
                 self._store.delete(entry.path)
@@ -375,3 +424,7 @@ class TableOptimizer:
 
 def _add(folder: str, partition: int, file: WrittenFile, now_ms: int) -> Action:
     return file.add(folder, partition, now_ms=now_ms, data_change=False)
+
+
+def _entry(folder: str, partition: int, file: WrittenFile) -> FileEntry:
+    return entry_of_add(folder, _add(folder, partition, file, 0)["add"])

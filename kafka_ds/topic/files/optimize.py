@@ -25,6 +25,8 @@ class OptimizeReason(Enum):
     SMALL = "small"
     UNSORTED = "unsorted"
     EXPIRED = "expired"
+    LOST = "lost"
+    """The store does not have what a rewrite wrote: never the next task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,67 @@
+"""Shell: files that a table names and the store lacks, and of which other files a rewrite of ours had made them.
+
+Somebody may delete a file while no version names it: a script, a VACUUM that nobody announced. The rows are still in
+the files that were rewritten, until a VACUUM takes those. Rows that were erased since do not come back: a file with a
+deletion vector, or one that another engine wrote, has no origin here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kafka_ds.delta.actions import ours_of
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import resolve_path
+from kafka_ds.delta.statistics import entry_of_add
+from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.index import FileEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """A rewrite whose old files are in the store."""
+
+    old: tuple[FileEntry, ...]
+    """Without statistics."""
+    new: frozenset[str]
+    """All files that it wrote, by path."""
+
+
+def lost_files(
+    store: Store, folder: str, partition: int, files: Sequence[FileEntry]
+) -> list[FileEntry]:
+    """Those of a partition's files that are not there, or of another size: by one listing, not file by file."""
+    there = {each.path: each.size for each in store.list(f"{folder}/partition={partition}")}
+    return [
+        each
+        for each in files
+        if there.get(each.path) != each.size and store.size(each.path) != each.size
+    ]
+
+
+def origin_of(store: Store, log: DeltaLog, path: str) -> Origin | None:
+    """The rewrite that made a file; None if no commit of ours says so, or its old files are gone.
+
+    Old files that are gone may have been rewritten before, as a whole: then those before them will do.
+    """
+    wanted, new = frozenset([path]), frozenset[str]()
+    for version in range(log.latest_version(), -1, -1):
+        actions = log.read_version(version)
+        if actions is None:
+            return None
+        added = frozenset(
+            resolve_path(log.table, each["add"]["path"]) for each in actions if "add" in each
+        )
+        if not added & wanted:
+            continue
+        old = tuple(entry_of_add(log.table, each["remove"]) for each in actions if "remove" in each)
+        if ours_of(actions) is None or not old or (new and added != wanted):
+            return None
+        new = new or added
+        if all(store.size(each.path) == each.size for each in old):
+            return Origin(old=old, new=new)
+        if any(each.vector is not None for each in old):
+            return None
+        wanted = frozenset(each.path for each in old)
+    return None
