@@ -9,6 +9,7 @@ SECONDS ?= 60
 MINUTES ?= 60
 SUITES ?= librdkafka franz-go
 SPARKS ?= 4.1.4 4.0.5
+PYTHONS ?= 3.12 3.13
 # Tests of one file run one after the other, so many files at once: on two cores three, since most of them wait for a
 # process of theirs. What takes long comes first, many short ones fill the rest. Those of Spark have a process of their
 # own beside them: one session for all of them, and PySpark changes py4j, by which others run Kafka's tools.
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Ours is PySpark's own, of the version that is pinned.
 unexport SPARK_HOME
 
-.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions kubernetes lint docs docs-build collect format java clean help
+.PHONY: demo jars test test-slow bench sim fuzz soak client-suites spark-versions python-versions kubernetes lint docs docs-build collect format java clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +36,7 @@ help:
 	@echo "make soak       mixed load with restarts, in which nothing may grow or be lost: MINUTES=$(MINUTES), FOLDER= to keep it"
 	@echo "make client-suites   librdkafka's and franz-go's own tests; needs git, gcc, g++, make and Go: SUITES='$(SUITES)'"
 	@echo "make spark-versions  source and sink with earlier PySparks, in environments of their own below .cache: SPARKS='$(SPARKS)'"
+	@echo "make python-versions unit tests, source and sink (PySpark 4.2 and 4.1) with other Pythons, found on PATH or in pyenv: PYTHONS='$(PYTHONS)'"
 	@echo "make kubernetes      the manifests by Kubernetes' schemas"
 	@echo "make jars, java, collect   what the others need: jars for the tests, a Java runtime, the tests collected"
 	@echo "make clean      remove .venv, .cache and what was built"
@@ -106,6 +108,9 @@ client-suites: jars $(KERNELS)
 
 spark-versions: jars $(KERNELS)
 	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.spark.versions $(SPARKS)
+
+python-versions: jars $(KERNELS)
+	JAVA_HOME="$$(sh spark_conf/java.sh)" $(BIN)/python -m tests.pythons $(PYTHONS)
 
 # The manifests by Kubernetes' own schemas, which are too large to be a package of every checkout.
 kubernetes: $(STAMP)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.pages import blocks_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "docker.io/library/python:3.11-slim-bookworm"
@@ -39,6 +43,15 @@ subprocess.run(["update-ca-certificates"], check=True)
 def missing_tools() -> list[str]:
     """The Debian packages that are needed and not installed."""
     return [tool for tool in ("buildah", "mmdebstrap") if shutil.which(tool) is None]
+
+
+def docker_lines() -> tuple[list[str], list[str]]:
+    """What docs/how-to/install.md says to type: the build, and the run."""
+    blocks = blocks_of(ROOT / "docs/how-to/install.md")
+    (block,) = [block for block in blocks if "docker run" in block.code]
+    build, run = (shlex.split(line) for line in block.code.splitlines())
+    assert build[:2] == ["docker", "build"] and run[:2] == ["docker", "run"]
+    return build[2:], run[2:]
 
 
 class Builder:
@@ -131,26 +144,26 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
         made.close()
 
 
-def test_the_brokers_image_runs_without_an_argument(builder: Builder, tmp_path: Path) -> None:
-    builder.build("broker")
-    config = builder.config("broker")
+def test_the_brokers_image_runs_as_its_page_says(builder: Builder, tmp_path: Path) -> None:
+    build, run = docker_lines()
+    builder.run("bud", "--quiet", "--pull-never", "--layers", *build)
+    parser = argparse.ArgumentParser()
+    for option in ("--stop-timeout", "--publish", "--volume"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("image")
+    typed = parser.parse_args(run)
+    config = builder.config(typed.image)
     assert config["User"] == "kafka"
-    assert "9092/tcp" in config["ExposedPorts"]
-    (volume,) = config["Volumes"]
-    container = builder.run("from", "--pull-never", "localhost/broker")
+    assert f"{typed.publish.split(':')[1]}/tcp" in config["ExposedPorts"]
+    volume = typed.volume.split(":")[1]
+    assert list(config["Volumes"]) == [volume]
+    container = builder.run("from", "--pull-never", f"localhost/{typed.image}")
     data = tmp_path / "volume"
     data.mkdir()
     os.chown(data, 1000, 1000)
-    command = [
-        "buildah",
-        *builder.options,
-        "run",
-        "--isolation",
-        "chroot",
-        "--volume",
-        f"{data}:{volume}",
-    ]
-    command += [container, "--", *config["Entrypoint"], *config["Cmd"]]
+    command = ["buildah", *builder.options, "run", "--isolation", "chroot"]
+    command += ["--volume", f"{data}:{volume}", container, "--"]
+    command += [*config["Entrypoint"], *config["Cmd"]]
     done = subprocess.run(
         ["unshare", "--net", sys.executable, "-m", "tests.image.in_a_namespace", *command],
         capture_output=True,
@@ -198,3 +211,18 @@ def test_sparks_image_has_its_jars(builder: Builder) -> None:
         timeout=600,
     )
     assert done.stdout.strip().endswith("3"), f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+
+
+def test_the_compose_file_runs_from_the_images(builder: Builder, tmp_path: Path) -> None:
+    for target in ("broker", "spark"):
+        builder.build(target)
+    command = [sys.executable, "-m", "tests.image.compose_in_namespaces", str(tmp_path)]
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "--", *command, "buildah", *builder.options],
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        cwd=ROOT,
+    )
+    logs = "".join(f"{log.name}: {log.read_text()[-2000:]}\n" for log in tmp_path.glob("*.log"))
+    assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-4000:]}{logs}"

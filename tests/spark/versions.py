@@ -1,7 +1,7 @@
 """Source and sink with other PySparks than the pinned one: ``python -m tests.spark.versions 4.1.4 4.0.5``.
 
-Each has an environment of its own below ``.cache``, with PySpark in it; everything else is this one's. What is
-too old has to say so; with the others the tests run that need nothing newer.
+Each has an environment of its own below ``.cache``, with PySpark in it; everything else is this one's, and so is its
+own PySpark. What is too old has to say so; with the others the tests run that need nothing newer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from importlib import metadata
 from pathlib import Path
 
 from kafka_ds.source.pyspark_version import LEAST
@@ -24,7 +25,9 @@ REGISTER = "import kafka_ds; kafka_ds.register"
 
 def environment(version: str) -> Path:
     """The interpreter of this PySpark's environment, which is made if need be."""
-    folder = ROOT / ".cache" / f"pyspark-{version}"
+    if metadata.version("pyspark") == version:
+        return Path(sys.executable)
+    folder = ROOT / ".cache" / f"pyspark-{version}-python-{sysconfig.get_python_version()}"
     python = folder / "bin" / "python"
     if (folder / ".installed").exists():
         return python
@@ -52,10 +55,10 @@ def is_refused(python: Path, version: str) -> bool:
     return done.returncode != 0 and said == [f"ImportError: {wanted}"]
 
 
-def passes(python: Path) -> bool:
+def passes(python: Path, version: tuple[int, ...]) -> bool:
     """Whether the tests pass that need nothing newer."""
     files = [f"tests/spark/test_{name}.py" for name in TESTS]
-    wanted = ["-m", "not slow and not spark_4_2"]
+    wanted = ["-m", "not slow" if version >= (4, 2) else "not slow and not spark_4_2"]
     return (
         subprocess.run([python, "-m", "pytest", *wanted, *files], cwd=ROOT, check=False).returncode
         == 0
@@ -67,8 +70,9 @@ def main() -> int:
     for version in sys.argv[1:]:
         python = environment(version)
         began = time.monotonic()
-        too_old = tuple(int(part) for part in version.split(".")[:2]) < LEAST
-        good = is_refused(python, version) if too_old else passes(python)
+        numbers = tuple(int(part) for part in version.split(".")[:2])
+        too_old = numbers < LEAST
+        good = is_refused(python, version) if too_old else passes(python, numbers)
         what = "refused by register" if too_old else "tests"
         print(f"PySpark {version}: {what}: {'good' if good else 'BAD'}, "
               f"{time.monotonic() - began:.0f} s")  # fmt: skip
