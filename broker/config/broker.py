@@ -92,8 +92,8 @@ class BrokerConfig(ListenerConfig):
     )
     console_host: str = string(
         "127.0.0.1",
-        "The address at which the web console listens; while console.listener.name is PLAINTEXT and another listener "
-        "is not, a loopback address.",
+        "The address at which the web console listens; a loopback address, unless console.listener.name has TLS or all "
+        "listeners are PLAINTEXT.",
         ours=True,
     )
     console_listener_name: str | None = string(

@@ -279,11 +279,16 @@ def _check_console(config: BrokerConfig) -> None:
     if name not in config.protocols:
         raise ConfigError(f"console.listener.name={name} is none of listeners")
     protocol = config.protocols[name]
-    others = set(config.protocols.values())
-    if protocol == "PLAINTEXT" and others != {"PLAINTEXT"} and not is_loopback(host):
+    is_open = set(config.protocols.values()) == {"PLAINTEXT"}
+    if not is_open and not protocol.endswith("SSL") and not is_loopback(host):
+        lacks = (
+            "a password crosses the network in clear"
+            if protocol.startswith("SASL")
+            else f"the console has neither TLS nor passwords while listeners={config.listeners} are not all PLAINTEXT"
+        )
         raise ConfigError(
-            f"console.host={host}: by the listener {name} the console has neither TLS nor passwords, so it must be at "
-            f"a loopback address while listeners={config.listeners} are not all PLAINTEXT: set console.listener.name"
+            f"console.host={host}: by the listener {name} {lacks}, so it must be at a loopback address: set "
+            "console.listener.name to a listener with TLS"
         )
     offered = cast("tuple[str, ...]", config.of_listener(name, ENABLED))
     if protocol.startswith("SASL") and set(offered) <= {"OAUTHBEARER"}:

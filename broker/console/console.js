@@ -224,6 +224,27 @@ function messages(topic, partition) {
   return h("section", { id: "messages" }, h("h2", {}, "Records"), form, place);
 }
 
+// The lake may be away, or slow: the rest of the page does not wait for it.
+function commits(topic) {
+  const shown = (rows) => table([
+    { title: "Version", n: true, show: (c) => number(c.version) },
+    { title: "Time (UTC)", show: (c) => (c.timestamp === null ? "–" : time(c.timestamp)) },
+    { title: "Operation", show: (c) => c.operation || "–" },
+    { title: "Rows", n: true, show: (c) => number(c.rows) },
+    { title: "Files added", n: true, show: (c) => number(c.files_added) },
+    { title: "Bytes added", n: true, show: (c) => (c.files_added ? size(c.bytes_added) : "–") },
+    { title: "Files removed", n: true, show: (c) => number(c.files_removed) },
+    { title: "Parameters", class: "mono", show: (c) => Object.entries(c.parameters || {})
+      .map(([key, value]) => `${key}=${value}`).join("\n") || "–" },
+  ], rows, "There is no table yet: it begins with the first segment that is copied.");
+  const place = h("div", {}, h("p", { class: "quiet" }, "…"));
+  ask("history", { topic }).then((rows) => place.replaceChildren(shown(rows)), (error) => {
+    if (error instanceof LoginNeeded) failed(error);
+    else place.replaceChildren(h("p", { class: "warn" }, error.message));
+  });
+  return place;
+}
+
 // -- pages ------------------------------------------------------------------------------------------
 
 const settingsTable = (rows) => table([
@@ -232,6 +253,10 @@ const settingsTable = (rows) => table([
   { title: "Origin", show: (r) => r.origin.toLowerCase().replaceAll("_", " ") },
   { title: "At run time", show: (r) => (r.is_read_only ? "fixed" : "changeable") },
 ], rows);
+
+const quiet = (...words) => h("p", { class: "quiet" }, ...words);
+// What a broker shows of others' replicas would be a guess.
+const here = (what) => quiet(`${what} are those of this broker's replicas (broker ${cluster.node_id}); – is not known here.`);
 
 const given = (row) => row.origin !== "DEFAULT";
 
@@ -258,7 +283,7 @@ const pages = {
       ], cluster.brokers)];
   },
   async topics() {
-    return [h("h1", {}, "Topics"), h("p", { class: "quiet" }, "Sizes are those of this broker's replicas; – is not known here."),
+    return [h("h1", {}, "Topics"), here("Sizes"),
       table([
         { title: "Topic", class: "wide", show: (t) => [link(t.name, "topic", t.name),
           t.is_internal ? h("span", { class: "quiet" }, " internal") : null] },
@@ -271,9 +296,9 @@ const pages = {
       ], await ask("topics"), "There are no topics yet.")];
   },
   async topic(name) {
-    const [topic, commits] = await Promise.all([ask("topic", { topic: name }), ask("history", { topic: name })]);
+    const topic = await ask("topic", { topic: name });
     return [h("h1", {}, topic.name), h("p", { class: "quiet" }, "Topic id ", h("code", {}, topic.id)),
-      h("h2", {}, "Partitions"),
+      h("h2", {}, "Partitions"), here("Offsets and sizes"),
       table([
         { title: "Partition", show: (p) => link(String(p.partition), "partition", name, p.partition) },
         { title: "Leader", show: (p) => (p.leader < 0 ? h("span", { class: "bad" }, "none") : p.leader) },
@@ -286,18 +311,7 @@ const pages = {
         { title: "Local", n: true, show: (p) => size(p.local_bytes) },
         { title: "In the lake", n: true, show: (p) => size(p.lake_bytes) },
       ], topic.partitions),
-      h("h2", {}, "History of its table"),
-      table([
-        { title: "Version", n: true, show: (c) => number(c.version) },
-        { title: "Time (UTC)", show: (c) => (c.timestamp === null ? "–" : time(c.timestamp)) },
-        { title: "Operation", show: (c) => c.operation || "–" },
-        { title: "Rows", n: true, show: (c) => number(c.rows) },
-        { title: "Files added", n: true, show: (c) => number(c.files_added) },
-        { title: "Bytes added", n: true, show: (c) => (c.files_added ? size(c.bytes_added) : "–") },
-        { title: "Files removed", n: true, show: (c) => number(c.files_removed) },
-        { title: "Parameters", class: "mono", show: (c) => Object.entries(c.parameters || {})
-          .map(([key, value]) => `${key}=${value}`).join("\n") || "–" },
-      ], commits, "There is no table yet: it begins with the first segment that is copied."),
+      h("h2", {}, "History of its table"), commits(name),
       topic.settings === null ? h("p", { class: "quiet" }, "ACLs do not let you see its settings.") : settings(topic.settings)];
   },
   async partition(topic, partition) {
@@ -306,11 +320,12 @@ const pages = {
       h("div", { class: "tiles" }, tile("Leader", p.leader < 0 ? "none" : number(p.leader)), tile("ISR", p.isr.join(", ") || "–"),
         tile("Local", size(p.local_bytes)), tile("Segments", number(p.segment_count)),
         tile("In the lake", size(p.lake_bytes)), tile("Last tiered", p.tiered_end < 0 ? "–" : number(p.tiered_end))),
+      here("Offsets, sizes and records"),
       h("h2", {}, "Where its offsets are"), picture(p),
       document.getElementById("messages") || messages(topic, partition)];
   },
   async groups() {
-    return [h("h1", {}, "Groups"), h("p", { class: "quiet" }, "Groups that this broker coordinates."),
+    return [h("h1", {}, "Groups"), quiet(`Groups that this broker (${cluster.node_id}) coordinates.`), here("Ends, which lag is counted to,"),
       table([
         { title: "Group", class: "wide", show: (g) => link(g.id, "group", g.id) },
         { title: "State", show: (g) => g.state }, { title: "Protocol", show: (g) => g.type },
@@ -322,7 +337,7 @@ const pages = {
   async group(id) {
     const group = await ask("group", { group: id });
     return [h("h1", {}, group.id), h("p", {}, group.state + ", " + group.type + " protocol"),
-      h("h2", {}, "Offsets"), table([
+      h("h2", {}, "Offsets"), here("Ends"), table([
         { title: "Topic", class: "wide", show: (o) => link(o.topic, "topic", o.topic) },
         { title: "Partition", n: true, show: (o) => number(o.partition) },
         { title: "Committed", n: true, show: (o) => number(o.committed_offset) },

@@ -2,21 +2,25 @@
 
 Rules of this file: with SASL one logs in by name and password, which the listener's own PLAIN or SCRAM checks; nothing
 of them is kept. What the browser then shows is a random cookie that scripts do not see and other sites do not send. It
-holds until SESSION_MS, the listener's connections.max.reauth.ms, the broker's end or a logout. A wrong password is
-answered after connection.failed.authentication.delay.ms, and counted, as on a connection.
+holds until SESSION_MS, the listener's connections.max.reauth.ms, the broker's end, a logout, or until the password is
+another one. A wrong password is logged, counted, and answered after connection.failed.authentication.delay.ms, as on a
+connection; until then nobody else from that address may try one, whoever hangs up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
+from broker.console.threads import OneThread
 from broker.principal import ANONYMOUS, USER, Principal
-from broker.security.authentication.sasl import Offered, SaslServer, SaslState
+from broker.security.authentication.sasl import SaslServer, SaslState
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.security.jaas import JaasEntry
 from kafka_ds.security.mechanisms import OAUTHBEARER, Refused, client_mechanism
@@ -27,8 +31,12 @@ if TYPE_CHECKING:
     from broker.server.http_server import HttpRequest
     from broker.server.metrics import NetMetrics
 
+log = logging.getLogger(__name__)
+
 SESSION_MS = 8 * 3_600_000
 SESSIONS_MAX = 1_000
+TRIES_MAX = 64
+"""Of passwords, by addresses that hold the answer to one up."""
 _NONCE_BYTES = 24
 _TOKEN_BYTES = 32
 
@@ -42,21 +50,54 @@ class LoginFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Login:
+    """That somebody has shown who they are, and by what."""
+
+    user: str
+    mechanism: str
+    known: object = field(repr=False)
+    lifetime_ms: int
+    """0: for good."""
+
+    def holds(self, security: ListenerSecurity) -> bool:
+        """Whether the user is still known by the same."""
+        offered = security.offered.get(self.mechanism)
+        return offered is not None and offered.known(self.user) == self.known
+
+
+@dataclass(frozen=True, slots=True)
 class _Session:
     principal: Principal
+    login: _Login
     ends_ms: int
 
 
 class Logins:
     """The sessions of one broker's console."""
 
-    def __init__(self, name: str, metrics: NetMetrics, now_ms: Callable[[], int], delay_ms: int):
+    def __init__(
+        self,
+        name: Callable[[], str],
+        metrics: NetMetrics,
+        now_ms: Callable[[], int],
+        delay_ms: int,
+    ) -> None:
         """`name`: the cookie's; consoles of one machine share its cookies."""
+        self.metrics = metrics
         self._name = name
-        self._metrics = metrics
         self._now_ms = now_ms
         self._delay_ms = delay_ms
         self._sessions: dict[str, _Session] = {}
+        self._thread = OneThread("passwords")
+        # One password at a time by each address.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tries: set[asyncio.Task[_Login | None]] = set()
+
+    def stop(self) -> None:
+        """Let nobody in any more."""
+        self._thread.stop()
+        for each in self._tries:
+            each.cancel()
 
     def principal_of(self, request: HttpRequest, security: ListenerSecurity | None) -> Principal:
         """Who asks. Raises LoginNeeded, LoginFailed."""
@@ -67,62 +108,89 @@ class Logins:
             if found is None:
                 raise LoginFailed("no rule of ssl.principal.mapping.rules names your certificate")
             return found
-        session = self._sessions.get(self._token_of(request))
-        if session is None or session.ends_ms <= self._now_ms():
-            raise LoginNeeded
-        return session.principal
+        for token in self._tokens_of(request):
+            session = self._sessions.get(token)
+            if session is None:
+                continue
+            if session.ends_ms > self._now_ms() and session.login.holds(security):
+                return session.principal
+        raise LoginNeeded
 
-    async def log_in(self, user: str, password: str, security: ListenerSecurity) -> str:
+    async def log_in(self, user: str, password: str, security: ListenerSecurity, host: str) -> str:
         """The header that sets the cookie. Raises LoginFailed."""
-        now_ms = self._now_ms()
-        checked = await asyncio.get_running_loop().run_in_executor(
-            None, _checked, security.offered, user, password, now_ms
-        )
-        if checked is None:
-            self._metrics.failed_authentications += 1
-            await asyncio.sleep(self._delay_ms / 1_000)
+        turn = self._turns.setdefault(host, asyncio.Lock())
+        await turn.acquire()
+        if len(self._tries) >= TRIES_MAX:
+            turn.release()
+            raise LoginFailed("Too many try to log in: try again.")
+        trying = asyncio.ensure_future(self._try(turn, host, security, user, password))
+        self._tries.add(trying)
+        trying.add_done_callback(self._tries.discard)
+        login = await asyncio.shield(trying)
+        if login is None:
             raise LoginFailed("The name or the password is wrong.")
-        self._metrics.authentications += 1
-        name, lifetime_ms = checked
+        now_ms = self._now_ms()
         self._forget(now_ms)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        ends_ms = now_ms + min(lifetime_ms or SESSION_MS, SESSION_MS)
-        self._sessions[token] = _Session(Principal(USER, name), ends_ms)
+        ends_ms = now_ms + min(login.lifetime_ms or SESSION_MS, SESSION_MS)
+        self._sessions[token] = _Session(Principal(USER, login.user), login, ends_ms)
         return self._cookie(token, security)
+
+    async def _try(
+        self, turn: asyncio.Lock, host: str, security: ListenerSecurity, user: str, password: str
+    ) -> _Login | None:
+        try:
+            login = await self._thread.run(_checked, security, user, password, self._now_ms())
+            if login is not None:
+                self.metrics.authentications += 1
+                return login
+            self.metrics.failed_authentications += 1
+            log.info("%s could not log in to the console: the name or the password is wrong", host)
+            await asyncio.sleep(self._delay_ms / 1_000)
+            return None
+        finally:
+            turn.release()
 
     def log_out(self, request: HttpRequest, security: ListenerSecurity) -> str:
         """The header that takes the cookie away."""
-        self._sessions.pop(self._token_of(request), None)
+        for token in self._tokens_of(request):
+            self._sessions.pop(token, None)
         return self._cookie("", security) + "; Max-Age=0"
 
     def _forget(self, now_ms: int) -> None:
-        """Sessions that are over; of too many the oldest."""
+        """Sessions that are over; of too many the oldest of whoever has most."""
         for token, session in list(self._sessions.items()):
-            if session.ends_ms <= now_ms or len(self._sessions) >= SESSIONS_MAX:
+            if session.ends_ms <= now_ms:
                 del self._sessions[token]
+        if len(self._sessions) >= SESSIONS_MAX:
+            owners = Counter(each.principal for each in self._sessions.values())
+            ((owner, _),) = owners.most_common(1)
+            oldest = next(
+                token for token, each in self._sessions.items() if each.principal == owner
+            )
+            del self._sessions[oldest]
 
-    def _token_of(self, request: HttpRequest) -> str:
-        try:
-            found = SimpleCookie(request.headers.get("cookie", "")).get(self._name)
-        except CookieError:
-            return ""
-        return found.value if found is not None else ""
+    def _tokens_of(self, request: HttpRequest) -> Iterator[str]:
+        for cookie in request.headers.get("cookie", "").split(";"):
+            name, _, value = cookie.strip().partition("=")
+            if name == self._name():
+                yield value
 
     def _cookie(self, token: str, security: ListenerSecurity) -> str:
         secure = "; Secure" if security.uses_tls else ""
-        return f"{self._name}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        return f"{self._name()}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _checked(
-    offered: Mapping[str, Offered], user: str, password: str, now_ms: int
-) -> tuple[str, int] | None:
-    """The user's name and how long that holds (0: for good), by the first mechanism that knows this password."""
+def _checked(security: ListenerSecurity, user: str, password: str, now_ms: int) -> _Login | None:
+    """By the first mechanism that knows this password."""
     entry = JaasEntry(module="", options={"username": user, "password": password})
-    for mechanism in offered:
+    offered = security.offered
+    for mechanism, each in offered.items():
         if mechanism == OAUTHBEARER:
             continue
         machine = SaslServer(offered)
         client = client_mechanism(mechanism, entry, nonce=secrets.token_hex(_NONCE_BYTES))
+        known = each.known(user)
         try:
             machine.handshake(mechanism, 1)
             message, lifetime_ms = client.first(), 0
@@ -131,5 +199,5 @@ def _checked(
                 message = client.respond(answer)
         except (KafkaError, Refused, ScramError):
             continue
-        return machine.user, lifetime_ms
+        return _Login(machine.user, mechanism, known, lifetime_ms)
     return None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 QUERY_FIELDS_MAX = 16
+ROWS_AT_ONCE = 20
 CLIENT_ID = "console"
 _POSTS = frozenset({"/api/login", "/api/logout"})
 _FILES = {
@@ -67,7 +68,7 @@ class Console:
         advertised = {each.host.lower() for each in config.advertised_endpoints}
         self._names = {"localhost", self._host.lower(), own_host().lower(), *advertised} - {""}
         self._logins = Logins(
-            f"kafka-ds-{config.node_id}",
+            lambda: f"kafka-ds-{node.metadata.cluster_id}-{config.node_id}",
             net,
             node.clock.now_ms,
             config.connection_failed_authentication_delay_ms,
@@ -104,6 +105,7 @@ class Console:
     async def stop(self) -> None:
         """Accepts nobody any more."""
         await self._server.stop()
+        self._logins.stop()
         self._views.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
@@ -161,10 +163,11 @@ class Console:
         try:
             given = json.loads(request.body)
             user, password = str(given["user"]), str(given["password"])
-        except (ValueError, KeyError, TypeError):
+            f"{user}{password}".encode()  # JSON may have halves of characters
+        except (ValueError, KeyError, TypeError, RecursionError):
             return await _json({"error": "user and password are needed"}, "400 Bad Request")
         try:
-            cookie = await self._logins.log_in(user, password, security)
+            cookie = await self._logins.log_in(user, password, security, request.client_host)
         except LoginFailed as error:
             return await _json({"error": str(error)}, "403 Forbidden")
         return await _json({"user": user}, cookie=cookie)
@@ -172,7 +175,7 @@ class Console:
     def _is_meant(self, host: str) -> bool:
         """Whether a browser asks for this machine by an address or by its own name."""
         name, _, end = host.lower().rpartition(":")
-        if not name or not end.isdigit():
+        if not name or not (end.isascii() and end.isdigit()):
             name = host.lower()
         if name in self._names:
             return True
@@ -184,11 +187,23 @@ class Console:
 
 
 async def _json(content: Any, status: str = "200 OK", *, cookie: str | None = None) -> HttpResponse:
-    """In a thread: a cluster may have many thousands of partitions."""
-
-    def work() -> bytes:
-        return json.dumps(content, separators=(",", ":")).encode()
-
-    body = await asyncio.get_running_loop().run_in_executor(None, work)
+    body = (await _encoded(content)).encode()
     headers = _HEADERS if cookie is None else {**_HEADERS, "Set-Cookie": cookie}
     return HttpResponse(status=status, body=body, content_type="application/json", headers=headers)
+
+
+async def _encoded(content: Any) -> str:
+    """A few rows at a time: the encoder gives way to nobody, in a thread neither, and a topic may be a long list."""
+    if isinstance(content, dict):
+        fields = [f"{_dumps(name)}:{await _encoded(value)}" for name, value in content.items()]
+        return "{" + ",".join(fields) + "}"
+    if not isinstance(content, list) or len(content) <= ROWS_AT_ONCE:
+        return _dumps(content)
+    parts = []
+    for start in range(0, len(content), ROWS_AT_ONCE):
+        parts.append(_dumps(content[start : start + ROWS_AT_ONCE])[1:-1])
+        await asyncio.sleep(0)
+    return "[" + ",".join(parts) + "]"
+
+
+_dumps = json.JSONEncoder(separators=(",", ":")).encode

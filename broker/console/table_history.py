@@ -6,6 +6,8 @@ commits are deleted once a checkpoint has them.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from kafka_ds.delta.log import DeltaLog
@@ -14,9 +16,12 @@ if TYPE_CHECKING:
     from kafka_ds.delta.actions import Action
     from kafka_ds.delta.store.store import Store
 
+TEXT_MAX = 2_000
+_NUMBER = re.compile("[0-9]{1,19}")
+
 
 def history(store: Store, table: str, limit: int) -> list[dict[str, Any]]:
-    """At most so many commits, the newest first; none where there is no table. Raises OSError."""
+    """At most so many commits, the newest first; none where there is no table. Raises OSError, CorruptLog."""
     log = DeltaLog(store, table)
     rows: list[dict[str, Any]] = []
     version = log.latest_version()
@@ -30,27 +35,39 @@ def history(store: Store, table: str, limit: int) -> list[dict[str, Any]]:
 
 
 def _row(version: int, actions: list[Action]) -> dict[str, Any]:
+    """What other engines commit may be anything."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for action in actions:
         for kind, content in action.items():
-            by_kind.setdefault(kind, []).append(content)
+            if isinstance(content, dict):
+                by_kind.setdefault(kind, []).append(content)
     (info, *_) = by_kind.get("commitInfo") or [{}]
     added = by_kind.get("add", [])
+    parameters = info.get("operationParameters")
     return {
         "version": version,
-        "timestamp": info.get("timestamp"),
-        "operation": info.get("operation"),
-        "parameters": info.get("operationParameters"),
+        "timestamp": _number(info, "timestamp"),
+        "operation": _text(info.get("operation")),
+        "parameters": {name: _text(value) for name, value in parameters.items()}
+        if isinstance(parameters, dict)
+        else None,
         "rows": _number(info.get("operationMetrics"), "numOutputRows", "numDeletedRows"),
         "files_added": len(added),
-        "bytes_added": sum(each.get("size", 0) for each in added),
+        "bytes_added": sum(_number(each, "size") or 0 for each in added),
         "files_removed": len(by_kind.get("remove", [])),
     }
 
 
-def _number(metrics: Any, *names: str) -> int | None:
-    """The first of these metrics that there is; engines write them as text."""
-    if not isinstance(metrics, dict):
+def _text(value: Any) -> str | None:
+    if value is None:
         return None
-    found = (str(metrics[name]) for name in names if metrics.get(name) is not None)
-    return next((int(text) for text in found if text.isdigit()), None)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]} …"
+
+
+def _number(values: Any, *names: str) -> int | None:
+    """The first of these that there is; engines write numbers as text, too."""
+    if not isinstance(values, dict):
+        return None
+    found = (str(values[name]) for name in names if values.get(name) is not None)
+    return next((int(text) for text in found if _NUMBER.fullmatch(text)), None)

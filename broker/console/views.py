@@ -21,6 +21,7 @@ from broker.metadata.acls import AclOperation, ResourceType
 from broker.principal import ANONYMOUS
 from broker.security.authorization.permissions import may, sees
 from broker.server.local_request import handle_locally
+from kafka_ds.delta.actions import CorruptLog
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     ConsumerGroupDescribeRequest,
@@ -116,6 +117,7 @@ class Views:
     async def _cluster(self, query: Query, asking: RequestContext) -> Row:
         image = self._node.metadata
         topics = [each for each in image.topics.values() if sees(asking, each.name)]
+        is_operator = may(asking, AclOperation.DESCRIBE, is_told=False)
         return {
             "user": str(asking.principal) if asking.principal != ANONYMOUS else None,
             "cluster_id": image.cluster_id,
@@ -129,7 +131,12 @@ class Views:
                 {
                     "id": each.broker_id,
                     "rack": each.rack,
-                    "endpoints": [f"{e.listener}://{e.host}:{e.port}" for e in each.endpoints],
+                    "endpoints": [
+                        f"{e.listener}://{e.host}:{e.port}"
+                        for e in each.endpoints
+                        # Metadata and DescribeCluster tell no other.
+                        if e.listener == asking.listener or is_operator
+                    ],
                     "is_controller": each.broker_id == image.controller_id,
                     "is_fenced": each.fenced,
                     "is_stopping": each.in_controlled_shutdown,
@@ -256,7 +263,7 @@ class Views:
         if replica is None:
             return {}
         log, tier = replica.log, self._node.tier
-        shows_sizes = may(asking, AclOperation.DESCRIBE, is_told=False)  # as DescribeLogDirs does
+        shows_sizes = _may_see_sizes(asking)
         holding = tier.metrics.holdings.get((topic, number)) if tier is not None else None
         _, tiered_end = self._tiered(replica)
         return {
@@ -285,11 +292,18 @@ class Views:
         topic = self._topic_of(query, asking)
         limit = min(max(_number(query, "limit", HISTORY_SHOWN), 1), HISTORY_MAX)
         try:
-            return await self._historian.run(
+            rows = await self._historian.run(
                 history, self._node.store, topic_table(topic.name), limit
             )
-        except OSError as error:
+        except (OSError, CorruptLog) as error:
             raise NotShown(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
+        # A predicate may hold what records hold.
+        told = may(asking, AclOperation.READ, ResourceType.TOPIC, topic.name, is_told=False)
+        hidden = {
+            **({} if told else {"parameters": None}),
+            **({} if _may_see_sizes(asking) else {"bytes_added": None}),
+        }
+        return [row | hidden for row in rows]
 
     # -- one partition ------------------------------------------------------------------------
 
@@ -312,6 +326,7 @@ class Views:
         topic, number, replica = self._replica(query, asking)
         segments = list(replica.log.segments.all)
         row = self._replica_row(asking, topic.name, number)
+        shows_sizes = _may_see_sizes(asking)
         tier, end = self._node.tier, row["tiered_end"]
         gaps = tier.missing_of(topic.topic_id, number) if tier is not None else []
         start = row["log_start_offset"]
@@ -324,7 +339,7 @@ class Views:
                 {
                     "base_offset": each.base_offset,
                     "next_offset": each.next_offset,
-                    "size_bytes": each.size_bytes,
+                    "size_bytes": each.size_bytes if shows_sizes else None,
                     "is_active": each.is_active,
                 }
                 for each in segments[-SEGMENTS_MAX:]
@@ -492,6 +507,11 @@ class Views:
             "lag": max(0, end - committed) if end is not None else None,
             "lag_in_lake": in_lake,
         }
+
+
+def _may_see_sizes(asking: RequestContext) -> bool:
+    """As by DescribeLogDirs."""
+    return may(asking, AclOperation.DESCRIBE, is_told=False)
 
 
 def _number(query: Query, name: str, default: int) -> int:

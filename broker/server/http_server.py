@@ -153,7 +153,7 @@ class _Exchange(asyncio.Protocol):
             self._reply(HttpResponse(status="405 Method Not Allowed"))
             return
         length = request.headers.get("content-length", "0")
-        if not length.isdigit() or len(length) > 6:
+        if not (length.isascii() and length.isdigit() and len(length) <= 6):
             self._reply(HttpResponse(status="400 Bad Request"))
         elif len(body) >= int(length):
             self._answering = asyncio.get_running_loop().create_task(self._answer(request))

@@ -28,7 +28,7 @@ from broker.security.authentication.scram_users import ScramCredential
 from kafka_ds.security.scram import salted, server_key, stored_key
 from tests.browser import PROGRAM, Browser
 from tests.certificates import Identity
-from tests.integration.secured_broker import PASSWORD, SCRAM, Broker
+from tests.integration.secured_broker import LISTENERS, PASSWORD, SCRAM, Broker
 from tests.processes import wait_until
 
 BOB = "bob's secret"
@@ -120,6 +120,7 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
         assert broker.node.metrics.net.failed_authentications == before + 4
         assert not list(reader.cookies)
         assert reader.ask("api/login", ["alice"])[0] == 400
+        assert reader.log_in("\ud800", "alone") == 400, "half a character"
         # A client without TLS is nobody's trouble.
         with pytest.raises(OSError):
             Reader(broker, scheme="http").ask("")
@@ -136,17 +137,37 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
         assert kept.ask("api/cluster")[0] == 401, "the session is over, not just the cookie"
 
 
+def add_commit(lake: Path) -> None:
+    """What an engine commits that deletes a record by its key."""
+    info = {"operation": "DELETE", "operationParameters": {"predicate": "key = 'carol@home'"}}
+    add = {"path": "a", "size": 7, "partitionValues": {}, "modificationTime": 1, "dataChange": True}
+    log = lake / "topics" / "orders" / "_delta_log"
+    log.mkdir(parents=True)
+    actions = ({"commitInfo": info}, {"add": add})
+    (log / f"{0:020d}.json").write_text("\n".join(json.dumps(each) for each in actions))
+
+
 def test_each_view_has_the_acls_of_its_api(tmp_path: Path) -> None:
     with Broker(tmp_path, SAFE) as broker:
         add_bob(broker)
         fill(broker)
+        add_commit(tmp_path / "lake")
         alice, bob = Reader(broker), Reader(broker)
         assert (alice.log_in("alice", PASSWORD), bob.log_in("bob", BOB)) == (200, 200)
         assert [each["name"] for each in alice.ask("api/topics")[1]] == ["orders", "secrets"]
         assert alice.ask("api/metrics")[0] == alice.ask("api/settings")[0] == 200
+        (known,) = alice.ask("api/cluster")[1]["brokers"]
+        assert len(known["endpoints"]) == len(LISTENERS)
+        (segment,) = alice.ask("api/partition", topic="orders")[1]["segments"]
+        assert segment["size_bytes"] > 0
+        (commit,) = alice.ask("api/history", topic="orders")[1]
+        assert (commit["bytes_added"], "carol@home" in str(commit)) == (7, True)
 
         assert bob.ask("api/topics") == (200, [])
-        assert bob.ask("api/cluster")[1]["topics"] == 0
+        seen = bob.ask("api/cluster")[1]
+        assert seen["topics"] == 0
+        ((endpoint,),) = (each["endpoints"] for each in seen["brokers"])
+        assert endpoint.startswith("SAFE_SASL://"), "no other listener is for this user"
         assert bob.ask("api/groups") == (200, [])
         for view in ("metrics", "settings", "topic", "partition", "records", "history"):
             status, told = bob.ask(f"api/{view}", topic="orders")
@@ -160,11 +181,17 @@ def test_each_view_has_the_acls_of_its_api(tmp_path: Path) -> None:
         assert (row["name"], row["local_bytes"]) == ("orders", None)
         found = bob.ask("api/topic", topic="orders")[1]
         assert (found["partitions"][0]["log_end_offset"], found["settings"]) == (1, None)
+        (segment,) = bob.ask("api/partition", topic="orders")[1]["segments"]
+        assert (segment["next_offset"], segment["size_bytes"]) == (1, None)
+        (commit,) = bob.ask("api/history", topic="orders")[1]
+        assert (commit["operation"], commit["bytes_added"]) == ("DELETE", None)
+        assert commit["parameters"] is None, "a predicate may hold what records hold"
         assert bob.ask("api/records", topic="orders")[0] == 403
         allow(broker, "bob", AclOperation.READ)
         wait_until("the ACL", lambda: bob.ask("api/records", topic="orders")[0] == 200)
         (record,) = bob.ask("api/records", topic="orders")[1]["records"]
         assert record["value"]["text"] == "twelve"
+        assert "carol@home" in str(bob.ask("api/history", topic="orders"))
         assert bob.ask("api/topic", topic="secrets")[0] == 403
 
 

@@ -25,7 +25,6 @@ from broker.principal import ANONYMOUS, USER, Principal
 from broker.security.authentication.mechanisms import (
     OauthBearerServer,
     PlainServer,
-    ServerMechanism,
 )
 from broker.security.authentication.sasl import Offered
 from broker.security.authentication.scram_server import ScramServer
@@ -182,27 +181,32 @@ class ListenerSecurity:
         longest_ms = cast(
             int, config.of_listener(self.name, "connections.max.reauth.ms", mechanism)
         )
-        return Offered(
-            new=self._new_exchange(config, mechanism, files), reauthentication_ms_max=longest_ms
-        )
-
-    def _new_exchange(
-        self, config: BrokerConfig, mechanism: str, files: list[str]
-    ) -> Callable[[], ServerMechanism]:
         if mechanism == PLAIN:
-            return partial(PlainServer, self._entry(config, mechanism).users())
+            users = self._entry(config, mechanism).users()
+            return Offered(
+                new=partial(PlainServer, users),
+                known=users.get,
+                reauthentication_ms_max=longest_ms,
+            )
         if mechanism == OAUTHBEARER:
             # Imported here, so that brokers without it do not load its libraries.
             from broker.security.authentication.oauth_tokens import TokenVerifier
 
             settings = self._oauth_settings(config)
             files.append(settings.file)
-            return partial(OauthBearerServer, TokenVerifier(settings))
+            verify = TokenVerifier(settings)
+            return Offered(
+                new=partial(OauthBearerServer, verify), reauthentication_ms_max=longest_ms
+            )
 
         def of_user(user: str) -> ScramCredential | None:
             return self._credentials(user, mechanism)
 
-        return lambda: ScramServer(mechanism, of_user, secrets.token_hex(_NONCE_BYTES))
+        return Offered(
+            new=lambda: ScramServer(mechanism, of_user, secrets.token_hex(_NONCE_BYTES)),
+            known=of_user,
+            reauthentication_ms_max=longest_ms,
+        )
 
     def _entry(self, config: BrokerConfig, mechanism: str) -> JaasEntry:
         name = names_of(self.name, JAAS, mechanism)[0]

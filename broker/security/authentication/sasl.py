@@ -11,7 +11,7 @@ Rules of this file, which are Apache Kafka's:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from broker.security.authentication.failures import AuthenticationFailed, InvalidCredentials
@@ -30,9 +30,13 @@ class SaslState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """A mechanism of a listener: how an exchange begins, and for how long it holds at most (0: not limited)."""
+    """A mechanism of a listener: how an exchange begins, and for how long it holds at most (0: not limited).
+
+    `known`: what a user of this name is known by now, as a password or a credential.
+    """
 
     new: Callable[[], ServerMechanism]
+    known: Callable[[str], object | None] = field(default=lambda user: None, repr=False)
     reauthentication_ms_max: int = 0
 
 

@@ -423,6 +423,15 @@ def test_a_console_beside_secured_listeners_stays_on_its_machine(host: str) -> N
     wanted = ["console.port=0", f"console.host={host}", secured]
     with pytest.raises(ConfigError, match=r"console\.host=.*listeners=PLAINTEXT"):
         load(None, wanted)
+    passwords = [
+        "listeners=PLAINTEXT://127.0.0.1:9092,SASL_PLAINTEXT://127.0.0.1:9093",
+        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "console.listener.name=SASL_PLAINTEXT",
+        "console.port=0",
+    ]
+    with pytest.raises(ConfigError, match="crosses the network in clear"):
+        load(None, [*passwords, f"console.host={host}"])
+    assert load(None, passwords).console_host == "127.0.0.1"
     assert load(None, [*wanted, "console.listener.name=SSL"]).console_listener == "SSL"
     assert load(None, ["console.port=0", f"console.host={host}"]).console_host == host
     for loopback in ("127.0.0.1", "::1", "localhost", "127.3.2.1"):

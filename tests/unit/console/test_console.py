@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from broker.console.records import field_of
+from broker.console.server import ROWS_AT_ONCE, _encoded
 from broker.console.views import _without
 from kafka_ds.protocol.messages import FindCoordinatorRequest, OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
@@ -113,6 +114,16 @@ def test_topics_with_offsets_sizes_and_settings(tmp_path: Path) -> None:
         )
 
     with_broker(tmp_path, test)
+
+
+@in_loop
+async def test_long_answers_let_clients_through() -> None:
+    rows = [{"name": "ä\0", "at": [number, None]} for number in range(2 * ROWS_AT_ONCE + 1)]
+    for content in ([], {}, {"a": 1}, rows, {"rows": rows, "none": None, "some": rows[:2]}):
+        encoding = asyncio.ensure_future(_encoded(content))
+        await asyncio.sleep(0)
+        assert encoding.done() == ("name" not in str(content))
+        assert json.loads(await encoding) == content
 
 
 def test_the_way_of_a_partition(tmp_path: Path) -> None:

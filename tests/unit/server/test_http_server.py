@@ -1,4 +1,4 @@
-"""How many may ask at a time; the rest of it is tested with the metrics and the console."""
+"""How many may ask at a time, and how long a body is; the rest of it is tested with the metrics and the console."""
 
 from __future__ import annotations
 
@@ -7,9 +7,37 @@ import asyncio
 import pytest
 
 from broker.server import http_server
-from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
+from broker.server.http_server import Answer, HttpRequest, HttpResponse, HttpServer
 from kafka_ds.process.system import SystemNetwork
 from tests.loops import in_loop
+
+
+async def served(answer: Answer) -> HttpServer:
+    server = HttpServer(answer, takes_posts=True)
+    server.bind(SystemNetwork(), "127.0.0.1", 0, "a.port=0")
+    await server.serve()
+    return server
+
+
+async def exchange(server: HttpServer, head: str) -> bytes:
+    assert server.address is not None
+    reader, writer = await asyncio.open_connection(*server.address)
+    writer.write(head.encode("latin-1"))
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+@in_loop
+@pytest.mark.parametrize("length", ["²", "-1", "1e1", "0x1", "9999999", "", "1 1"])
+async def test_a_length_is_a_number(length: str) -> None:
+    async def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    server = await served(answer)
+    told = await exchange(server, f"POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n")
+    assert told.startswith(b"HTTP/1.1 400 Bad Request")
+    await server.stop()
 
 
 @in_loop
@@ -19,9 +47,7 @@ async def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch)
     async def answer(request: HttpRequest) -> HttpResponse:
         return HttpResponse(body=f"{request.path} {request.query}".encode())
 
-    server = HttpServer(answer)
-    server.bind(SystemNetwork(), "127.0.0.1", 0, "a.port=0")
-    await server.serve()
+    server = await served(answer)
     assert server.address is not None
     held = [await asyncio.open_connection(*server.address) for _ in range(2)]
     reader, writer = await asyncio.open_connection(*server.address)
