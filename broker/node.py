@@ -33,6 +33,7 @@ from broker.coordinator.group.offset_publisher import OffsetPublisher
 from broker.coordinator.group.settings import group_settings
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.settings import transaction_settings
+from broker.kafka_broker import KafkaBroker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.directories.directories import are_empty, disown, unowned
@@ -50,7 +51,6 @@ from broker.metadata.publisher import take_effect
 from broker.metadata.topic_names import in_force
 from broker.node_metrics import node_samples
 from broker.node_replicas import fetcher_context_of, known_home, moves_of
-from broker.parts import Parts
 from broker.registry import REGISTRY
 from broker.remote.manager import TierManager
 from broker.replica.leader.alter_partition import AlterPartitionManager
@@ -86,7 +86,7 @@ DISK_THREADS_MAX = 4
 TICK_SECONDS = 1.0
 
 
-class Node(Parts):
+class Node(KafkaBroker):
     """A broker with everything that belongs to it."""
 
     def __init__(

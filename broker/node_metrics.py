@@ -20,10 +20,10 @@ from broker.security.quotas.quota_metrics import quota_samples
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
+    from broker.kafka_broker import KafkaBroker
     from broker.metadata.image import MetadataImage
-    from broker.parts import Parts
-    from broker.replica.follower.followed import FollowedPartition
-    from broker.replica.leader.hosted import HostedPartition
+    from broker.replica.follower.partition import FollowerPartition
+    from broker.replica.leader.partition import LeaderPartition
 
 _REPLICAS = "kafka.server:type=ReplicaManager,name="
 _CONTROLLER = "kafka.controller:type=KafkaController,name="
@@ -69,7 +69,7 @@ ACTIVE_CONTROLLER = gauge(
     f"{_CONTROLLER}ActiveControllerCount", "1 if this broker is the active controller."
 )
 
-_OF_LOG: Mapping[Metric, Callable[[HostedPartition | FollowedPartition], int]] = {
+_OF_LOG: Mapping[Metric, Callable[[LeaderPartition | FollowerPartition], int]] = {
     gauge("kafka.log:type=Log,name=Size", "Bytes of the local log.", *_PARTITION): (
         lambda partition: partition.log.size_bytes
     ),
@@ -106,7 +106,7 @@ _OF_LOG: Mapping[Metric, Callable[[HostedPartition | FollowedPartition], int]] =
         *_PARTITION,
     ): lambda partition: partition.high_watermark - partition.last_stable_offset(),
 }
-_OF_PARTITION: Mapping[Metric, Callable[[HostedPartition], int]] = {
+_OF_PARTITION: Mapping[Metric, Callable[[LeaderPartition], int]] = {
     gauge("kafka.cluster:type=Partition,name=ReplicasCount", "Replicas.", *_PARTITION): (
         lambda partition: len(partition.leader.replicas)
     ),
@@ -163,7 +163,7 @@ _OF_CLUSTER: Mapping[Metric, Callable[[MetadataImage], int]] = {
 }
 
 
-def node_samples(node: Parts) -> Iterator[Sample]:
+def node_samples(node: KafkaBroker) -> Iterator[Sample]:
     """Everything but what the network layer counts."""
     partitions = list(node.replica_manager)
     yield APP_INFO, (VERSION,), 1
@@ -179,7 +179,7 @@ def node_samples(node: Parts) -> Iterator[Sample]:
         for partition in partitions:
             yield metric, (partition.topic, str(partition.partition)), read(partition)
     followed = list(node.replica_manager.followed())
-    replicas: list[HostedPartition | FollowedPartition] = [*partitions, *followed]
+    replicas: list[LeaderPartition | FollowerPartition] = [*partitions, *followed]
     for metric, read_log in _OF_LOG.items():
         for replica in replicas:
             yield metric, (replica.topic, str(replica.partition)), read_log(replica)
@@ -207,13 +207,13 @@ def node_samples(node: Parts) -> Iterator[Sample]:
         yield from node.tier.samples()
 
 
-def _state(node: Parts) -> int:
+def _state(node: KafkaBroker) -> int:
     if node.controller.broker_epoch < 0:
         return STARTING
     return RECOVERY if node.replica_manager.is_recovering else RUNNING
 
 
-def _replica_samples(node: Parts, partitions: Sequence[HostedPartition]) -> Iterator[Sample]:
+def _replica_samples(node: KafkaBroker, partitions: Sequence[LeaderPartition]) -> Iterator[Sample]:
     node_id, image = node.config.node_id, node.metadata
     registered = [
         each

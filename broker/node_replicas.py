@@ -13,11 +13,11 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.moves import LogMoves, MovesAround
 
 if TYPE_CHECKING:
+    from broker.kafka_broker import KafkaBroker
     from broker.metadata.image import MetadataImage
-    from broker.parts import Parts
 
 
-def fetcher_context_of(node: Parts) -> FetcherContext:
+def fetcher_context_of(node: KafkaBroker) -> FetcherContext:
     """What fetchers need."""
     config = node.config
     return FetcherContext(
@@ -35,7 +35,7 @@ def fetcher_context_of(node: Parts) -> FetcherContext:
     )
 
 
-def moves_of(node: Parts) -> LogMoves:
+def moves_of(node: KafkaBroker) -> LogMoves:
     """What moves replicas between the broker's directories."""
     config, image = node.config, node.metadata
     around = MovesAround(

@@ -17,7 +17,7 @@ from broker.principal import ANONYMOUS, Principal
 from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
-    from broker.parts import Parts
+    from broker.kafka_broker import KafkaBroker
     from kafka_ds.protocol.frame import RequestHeader
 
 Result: TypeAlias = Any | None | Awaitable[Any | None]
@@ -55,7 +55,7 @@ class RequestContext:
     header: RequestHeader
     client_host: str
     listener: str
-    node: Parts
+    node: KafkaBroker
     principal: Principal = ANONYMOUS
     authentication: Authenticating | None = None  # where it is still under way, or may begin anew
     dispatcher: Dispatching | None = None  # for what lies in an envelope

@@ -27,7 +27,7 @@ from broker.metadata.events import NO_LEADER
 from broker.metadata.log import MetadataLog
 from broker.metadata.topic_names import COMPACTED_TOPICS, TRANSACTION_STATE
 from broker.node import Node
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.seams import Disk
@@ -303,7 +303,7 @@ class Restoration:
             )
 
 
-def _line(partition: HostedPartition, noted: Row | None) -> str:
+def _line(partition: LeaderPartition, noted: Row | None) -> str:
     """What has come back of a partition, and what has not."""
     log_, name = partition.log, f"{partition.topic}-{partition.partition}"
     start, end = log_.log_start_offset, log_.log_end_offset
@@ -334,7 +334,7 @@ def record_batches(records: Sequence[CoordinatorRecord], now_ms: int) -> Iterato
         )
 
 
-def _append(partition: HostedPartition, batch: bytes, now_ms: int) -> None:
+def _append(partition: LeaderPartition, batch: bytes, now_ms: int) -> None:
     # acks=1: with all brokers gone there is nobody who could be in sync, whatever min.insync.replicas says.
     partition.append(
         memoryview(bytearray(batch)), acks=1, now_ms=now_ms, origin=AppendOrigin.COORDINATOR

@@ -25,7 +25,7 @@ from kafka_ds.protocol.frame import RequestHeader
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
-    from broker.parts import Parts
+    from broker.kafka_broker import KafkaBroker
     from broker.registry import Dispatching
     from broker.security.authentication.listener_security import ListenerSecurity
     from broker.server.metrics import NetMetrics
@@ -59,7 +59,7 @@ class Console:
     """Serves the console of one broker."""
 
     def __init__(
-        self, node: Parts, dispatcher: Dispatching, net: NetMetrics, config: BrokerConfig
+        self, node: KafkaBroker, dispatcher: Dispatching, net: NetMetrics, config: BrokerConfig
     ) -> None:
         self._node = node
         self._dispatcher = dispatcher

@@ -46,12 +46,12 @@ from kafka_ds.topic.names import topic_table
 from kafka_ds.version import VERSION
 
 if TYPE_CHECKING:
+    from broker.kafka_broker import KafkaBroker
     from broker.metadata.events import PartitionRegistration
     from broker.metadata.image import TopicImage
-    from broker.parts import Parts
     from broker.registry import Dispatching, RequestContext
-    from broker.replica.follower.followed import FollowedPartition
-    from broker.replica.leader.hosted import HostedPartition
+    from broker.replica.follower.partition import FollowerPartition
+    from broker.replica.leader.partition import LeaderPartition
     from broker.server.metrics import NetMetrics
 
 PARTITIONS_AT_ONCE = 200
@@ -85,7 +85,7 @@ class NotShown(Exception):
 class Views:
     """What one broker can show."""
 
-    def __init__(self, node: Parts, dispatcher: Dispatching, net: NetMetrics) -> None:
+    def __init__(self, node: KafkaBroker, dispatcher: Dispatching, net: NetMetrics) -> None:
         self._node = node
         self._dispatcher = dispatcher
         self._net = net
@@ -278,7 +278,7 @@ class Views:
             "lake_segments": holding.segments if holding is not None else None,
         }
 
-    def _tiered(self, replica: HostedPartition | FollowedPartition) -> tuple[int, int | None]:
+    def _tiered(self, replica: LeaderPartition | FollowerPartition) -> tuple[int, int | None]:
         """The log start, and the last offset that is in the lake; None for a topic that is not tiered."""
         log, tier = replica.log, self._node.tier
         if not log.config.remote_storage_enable:
@@ -309,7 +309,7 @@ class Views:
 
     def _replica(
         self, query: Query, asking: RequestContext
-    ) -> tuple[TopicImage, int, HostedPartition | FollowedPartition]:
+    ) -> tuple[TopicImage, int, LeaderPartition | FollowerPartition]:
         topic, number = self._topic_of(query, asking), _number(query, "partition", 0)
         registration = topic.partitions.get(number)
         if registration is None:

@@ -30,7 +30,7 @@ from broker.log.replay import LoadFailed, replay_log
 from broker.membership.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.image import MetadataImage
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -131,7 +131,7 @@ class CoordinatorContext(Generic[S]):
 
     def __init__(
         self,
-        partition: HostedPartition,
+        partition: LeaderPartition,
         shard: S,
         *,
         clock: Clock,
@@ -269,7 +269,7 @@ class CoordinatorContext(Generic[S]):
         for ticket in tuple(self.open):
             self._reply(Reply(ticket, KafkaError(ErrorCode.NOT_COORDINATOR)))
 
-    def lost(self, partition: HostedPartition) -> None:
+    def lost(self, partition: LeaderPartition) -> None:
         """Another broker leads the partition, or none does."""
         self.close()
 
@@ -470,7 +470,7 @@ class CoordinatorContext(Generic[S]):
         deadline_ms = self._clock.monotonic_ms() + self._commit_timeout_ms
         self._uncommitted.append(_Uncommitted(offset, deadline_ms, effects, replies))
 
-    def advanced(self, partition: HostedPartition) -> None:
+    def advanced(self, partition: LeaderPartition) -> None:
         """The high watermark has moved: what waited for it is completed."""
         while self._uncommitted and self._uncommitted[0].offset < partition.high_watermark:
             if self._uncommitted[0].effects:
@@ -547,7 +547,7 @@ class CoordinatorRuntime(Generic[S]):
         partitions: ReplicaManager,
         image: MetadataImage,
         create_topics: CreateTopics,
-        begin: Callable[[HostedPartition], CoordinatorContext[S]],
+        begin: Callable[[LeaderPartition], CoordinatorContext[S]],
     ) -> None:
         """`image` is the published one; `begin` makes the coordinator of a partition."""
         self.name = settings.name

@@ -34,7 +34,7 @@ from kafka_ds.topic.metadata_table import MetadataPosition
 from kafka_ds.topic.names import CLUSTER_METADATA
 
 EVENTS_KEY = "events"
-OPERATION = "DECIDE"
+OPERATION = "APPEND METADATA RECORDS"
 SNAPSHOT_INTERVAL = 100
 
 

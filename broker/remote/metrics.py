@@ -236,7 +236,7 @@ class Holding:
 assert tuple(HOLDINGS) == tuple(each.name for each in fields(Holding)), "each is shown"
 
 
-class CopyTurns:
+class ThreadIdleRatio:
     """How busy a number of turns is: an average over one to two windows."""
 
     __slots__ = ("_at_s", "_before", "_began_s", "_busy", "_busy_s", "threads")
@@ -289,8 +289,8 @@ class TierMetrics:
 
     topics: PerTopic[TierCounters] = field(default_factory=lambda: PerTopic(TierCounters, _METRICS))
     reads_waiting: int = 0
-    readers: CopyTurns = field(default_factory=CopyTurns)
-    copiers: CopyTurns = field(default_factory=CopyTurns)
+    readers: ThreadIdleRatio = field(default_factory=ThreadIdleRatio)
+    copiers: ThreadIdleRatio = field(default_factory=ThreadIdleRatio)
     reader_times: RecentTimes = field(default_factory=RecentTimes)
     fetches_expired: int = 0
     listings_expired: int = 0
@@ -364,7 +364,7 @@ def tier_samples(
     missing: Mapping[str, tuple[int, int]],
     now_s: float,
 ) -> Iterator[Sample]:
-    """All samples; `lags`: what is not copied yet, by topic; `now_s`: by the clock of `CopyTurns`."""
+    """All samples; `lags`: what is not copied yet, by topic; `now_s`: by the clock of `ThreadIdleRatio`."""
     yield from metrics.topics.samples()
     for place, metric in enumerate((LAG_BYTES, LAG_SEGMENTS, COPIES_PAUSED)):
         yield metric, (), sum(lag[place] for lag in lags.values())

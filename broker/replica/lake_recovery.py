@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ class LakeRecovery:
 
     def __init__(
         self,
-        led: Iterable[HostedPartition],
+        led: Iterable[LeaderPartition],
         *,
         tier: TierManager | None,
         decide_recovered: DecideRecovered,
-        elected: Callable[[HostedPartition], None],
+        elected: Callable[[LeaderPartition], None],
         write_recovery_points: Callable[[str], Awaitable[None]],
     ) -> None:
         """`led` are all partitions led here at the moment; `elected` begins the epoch of one that may begin."""
@@ -53,7 +53,7 @@ class LakeRecovery:
         # Log directories that have yet to know of lowered recovery points, with a log's folder in each.
         self._cut: dict[str, str] = {}
         # What was logged of those that wait: they are tried each second, and may be hundreds.
-        self._said: dict[HostedPartition, str] = {}
+        self._said: dict[LeaderPartition, str] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -85,7 +85,7 @@ class LakeRecovery:
         finally:
             self._task = None
 
-    async def _end_recovery(self, waiting: Sequence[HostedPartition]) -> bool:
+    async def _end_recovery(self, waiting: Sequence[LeaderPartition]) -> bool:
         """Let those lead of whom the lake could say where it ends; whether these are all."""
         self._said = {each: self._said[each] for each in waiting if each in self._said}
         known = await self._meet_lake(waiting)
@@ -103,7 +103,7 @@ class LakeRecovery:
         await self._decide_recovered([(p.topic_id, p.partition) for p in known])
         return len(known) == len(waiting)
 
-    async def _meet_lake(self, waiting: Sequence[HostedPartition]) -> list[HostedPartition]:
+    async def _meet_lake(self, waiting: Sequence[LeaderPartition]) -> list[LeaderPartition]:
         """Let those go on behind the lake that end below it or part from it; all of whom the lake could say."""
         tier = self._tier
         known = [p for p in waiting if tier is None or not p.log.config.has_table]
@@ -120,7 +120,7 @@ class LakeRecovery:
         return known
 
     async def _ask_ends(
-        self, tier: TierManager, partitions: Sequence[HostedPartition], *, are_fenced: bool
+        self, tier: TierManager, partitions: Sequence[LeaderPartition], *, are_fenced: bool
     ) -> Sequence[int | KafkaError]:
         where = [(p.topic, p.topic_id, p.partition) for p in partitions]
         try:
@@ -140,13 +140,13 @@ class LakeRecovery:
                 self._say(partition, f"waits for the lake: {end}")
         return ends
 
-    def _say(self, partition: HostedPartition, what: str) -> None:
+    def _say(self, partition: LeaderPartition, what: str) -> None:
         """What a partition waits for; once, however often it is tried."""
         if self._said.get(partition) != what:
             self._said[partition] = what
             _LOGGER.warning("%s %s", partition.log.name, what)
 
-    async def _go_on(self, tier: TierManager, partition: HostedPartition, end: int) -> bool:
+    async def _go_on(self, tier: TierManager, partition: LeaderPartition, end: int) -> bool:
         """Continue the log; or continue at the lake's end, if the log ends below it or diverges from the lake."""
         log, epoch = partition.log, partition.leader.leader_epoch
         if partition.is_lost or end < 0:
@@ -193,7 +193,7 @@ class LakeRecovery:
 
 
 async def end_of_lake(
-    tier: TierManager | None, partition: FollowedPartition, offset: int | None
+    tier: TierManager | None, partition: FollowerPartition, offset: int | None
 ) -> tuple[int, RemoteLogAuxState]:
     """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 
@@ -219,7 +219,7 @@ def _home_of(log: Log) -> str:
     return log.directory.rpartition("/")[0]
 
 
-def _must_fence(partition: HostedPartition) -> bool:
+def _must_fence(partition: LeaderPartition) -> bool:
     """Whether a leader of before may have copied, or be about to copy, what this one's log does not hold.
 
     A partition's only replica, if it still has its disk, holds everything that was ever copied.

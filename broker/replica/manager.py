@@ -29,11 +29,11 @@ from broker.metadata.events import (
 from broker.metadata.topic_names import in_force
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from broker.replica.lake_recovery import DecideRecovered, end_of_lake
 from broker.replica.leader.alter_partition import AlterPartitionManager
-from broker.replica.leader.hosted import HostedPartition
-from broker.replica.leader.partition import REPLICA_LAG_TIME_MAX_MS
+from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.replicas import Replicas
 from broker.replica.state_applier import ReplicaStateApplier
 from broker.replica.strays import set_strays_aside
@@ -103,7 +103,7 @@ class ReplicaManager:
             lag_ms_max=lag_ms_max,
         )
 
-    def _count_bytes_in(self, partition: FollowedPartition, size_bytes: int) -> None:
+    def _count_bytes_in(self, partition: FollowerPartition, size_bytes: int) -> None:
         self.topic_metrics.of(partition.topic).replication_bytes_in += size_bytes
 
     @property
@@ -113,11 +113,11 @@ class ReplicaManager:
 
     # -- finding ------------------------------------------------------------------------------
 
-    def find(self, topic: str, partition: int) -> HostedPartition | None:
+    def find(self, topic: str, partition: int) -> LeaderPartition | None:
         """The partition, if this broker leads it."""
         return self._replicas.find(topic, partition)
 
-    def get(self, topic: str, partition: int) -> HostedPartition:
+    def get(self, topic: str, partition: int) -> LeaderPartition:
         """The partition, or the error that tells a client where to look."""
         found = self._replicas.find(topic, partition)
         if found is None:
@@ -135,15 +135,15 @@ class ReplicaManager:
         # It exists, but is led elsewhere or not opened yet: clients ask again.
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    def __iter__(self) -> Iterator[HostedPartition]:
+    def __iter__(self) -> Iterator[LeaderPartition]:
         """All partitions led here."""
         return iter(self._replicas)
 
-    def replica(self, topic: str, partition: int) -> HostedPartition | FollowedPartition | None:
+    def replica(self, topic: str, partition: int) -> LeaderPartition | FollowerPartition | None:
         """The partition, led or followed here: what a consumer may read from (KIP-392)."""
         return self.find(topic, partition) or self._replicas.followed.get((topic, partition))
 
-    def followed(self) -> Iterator[FollowedPartition]:
+    def followed(self) -> Iterator[FollowerPartition]:
         """All partitions that another broker leads."""
         return iter(self._replicas.followed.values())
 
@@ -276,7 +276,7 @@ class ReplicaManager:
             followed.lose()
         self._replicas.followed.clear()
 
-    def _is_in_sync(self, followed: FollowedPartition) -> bool:
+    def _is_in_sync(self, followed: FollowerPartition) -> bool:
         """Whether the cluster counts on what this broker has of the partition."""
         registration = self._image.partition(*followed.key)
         return registration is not None and self._node_id in registration.isr

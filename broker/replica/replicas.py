@@ -7,33 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.topic_metrics import topic_metrics
 from kafka_ds.protocol.topic_partition import TopicPartition
 
-_NONE: Mapping[int, HostedPartition] = {}
+_NONE: Mapping[int, LeaderPartition] = {}
 
 
 class Replicas:
     """The partitions of one broker."""
 
     def __init__(self) -> None:
-        self.led: dict[str, dict[int, HostedPartition]] = {}
-        self.followed: dict[tuple[str, int], FollowedPartition] = {}
+        self.led: dict[str, dict[int, LeaderPartition]] = {}
+        self.followed: dict[tuple[str, int], FollowerPartition] = {}
         self.topic_metrics = topic_metrics()
         # The high watermarks that are written down.
         self.checkpointed: dict[TopicPartition, int] = {}
 
-    def find(self, topic: str, partition: int) -> HostedPartition | None:
+    def find(self, topic: str, partition: int) -> LeaderPartition | None:
         """The partition, if it is led here."""
         return self.led.get(topic, _NONE).get(partition)
 
-    def led_of(self, topic: str) -> tuple[HostedPartition, ...]:
+    def led_of(self, topic: str) -> tuple[LeaderPartition, ...]:
         """The partitions of a topic that are led here."""
         return tuple(self.led.get(topic, _NONE).values())
 
-    def __iter__(self) -> Iterator[HostedPartition]:
+    def __iter__(self) -> Iterator[LeaderPartition]:
         """All partitions that are led here."""
         for partitions in self.led.values():
             yield from partitions.values()

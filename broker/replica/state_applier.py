@@ -22,12 +22,12 @@ from broker.metadata.events import NO_LEADER, PartitionChanged, PartitionRegistr
 from broker.metadata.topic_names import in_force
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
-from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import FollowerState
 from broker.replica.lake_recovery import DecideRecovered, LakeRecovery
 from broker.replica.leader.alter_partition import AlterPartitionManager
-from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 from broker.replica.replicas import Replicas
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -51,8 +51,8 @@ class FetcherChanges:
     """The changes for fetchers after a commit."""
 
     def __init__(self) -> None:
-        self.remove: list[FollowedPartition] = []
-        self.add: dict[tuple[str, int], FollowedPartition] = {}
+        self.remove: list[FollowerPartition] = []
+        self.add: dict[tuple[str, int], FollowerPartition] = {}
 
 
 class ReplicaStateApplier:
@@ -199,13 +199,13 @@ class ReplicaStateApplier:
         elif leader.leader_epoch != epoch or was_recovering:
             self.elected(partition)
 
-    def _begin(self, event: PartitionChanged, followed: FollowedPartition | None) -> None:
+    def _begin(self, event: PartitionChanged, followed: FollowerPartition | None) -> None:
         """Start leading a partition that was followed until now, or whose log is on the disk."""
         if followed is not None:
             log, watermark, has_lost = followed.log, followed.high_watermark, followed.has_lost
         else:
             log, watermark, has_lost = self._open(event)
-        leader = LeaderPartition(
+        leader = LeaderState(
             event.registration,
             node_id=self._node_id,
             log_end_offset=_counted_end(log, watermark),
@@ -215,7 +215,7 @@ class ReplicaStateApplier:
             lag_ms_max=self._lag_ms_max,
             has_lost=has_lost,
         )
-        partition = HostedPartition(
+        partition = LeaderPartition(
             log,
             leader,
             self._replicas.topic_metrics.of(event.topic),
@@ -274,14 +274,14 @@ class ReplicaStateApplier:
         lake = "the lake is asked before it leads, and serves what it has"
         return "; ".join([who] * bool(others) + [lake] * has_lake)
 
-    def elected(self, partition: HostedPartition) -> None:
+    def elected(self, partition: LeaderPartition) -> None:
         """Nothing keeps it from leading any more."""
         log = partition.log
         log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
         partition.elected()
         self.tell_tier(partition)
 
-    def tell_tier(self, partition: HostedPartition) -> None:
+    def tell_tier(self, partition: LeaderPartition) -> None:
         """Look after its rows in the lake from now on, if there are any or may be."""
         tier, log = self._tier, partition.log
         if tier is None or not log.config.has_table:
@@ -308,7 +308,7 @@ class ReplicaStateApplier:
         self._tell_fetchers(changes)
 
     def end(
-        self, partition: HostedPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self, partition: LeaderPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
     ) -> None:
         """Stop leading it; requests that wait for an append get this code."""
         partitions = self._replicas.led[partition.topic]
@@ -347,14 +347,14 @@ class ReplicaStateApplier:
             followed.follow(registration.leader, registration.leader_epoch)
             changes.add[followed.key] = followed
 
-    def _begin_following(self, log: Log, watermark: int, *, has_lost: bool) -> FollowedPartition:
-        followed = FollowedPartition(
-            log, FollowerPartition(high_watermark=watermark), has_lost=has_lost
+    def _begin_following(self, log: Log, watermark: int, *, has_lost: bool) -> FollowerPartition:
+        followed = FollowerPartition(
+            log, FollowerState(high_watermark=watermark), has_lost=has_lost
         )
         self._replicas.followed[followed.key] = followed
         return followed
 
-    def _unfollow(self, followed: FollowedPartition, changes: FetcherChanges) -> None:
+    def _unfollow(self, followed: FollowerPartition, changes: FetcherChanges) -> None:
         del self._replicas.followed[followed.key]
         changes.add.pop(followed.key, None)
         changes.remove.append(followed)

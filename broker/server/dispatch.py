@@ -29,7 +29,7 @@ from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
-    from broker.parts import Parts
+    from broker.kafka_broker import KafkaBroker
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Unanswerable(Exception):
 class Dispatcher:
     """Takes requests of all connections to their handlers."""
 
-    def __init__(self, registry: Registry, node: Parts, metrics: NetMetrics) -> None:
+    def __init__(self, registry: Registry, node: KafkaBroker, metrics: NetMetrics) -> None:
         self._node = node
         self._metrics = metrics
         self._served = {

@@ -18,14 +18,14 @@ from kafka_ds.protocol.refusal import refusal_of
 from kafka_ds.protocol.types import api_key_of
 
 if TYPE_CHECKING:
-    from broker.parts import Parts
+    from broker.kafka_broker import KafkaBroker
     from broker.registry import Dispatching
 
 HERE = "127.0.0.1"
 
 
 async def handle_locally(
-    node: Parts, dispatcher: Dispatching, request: Any, asking: RequestContext | None = None
+    node: KafkaBroker, dispatcher: Dispatching, request: Any, asking: RequestContext | None = None
 ) -> Any:
     """The answer of this broker, in the newest version of the API that it serves; `asking`: to whom it is given."""
     served = REGISTRY.get(api_key_of(type(request)))

@@ -18,7 +18,7 @@ from kafka_ds.records.arrays import read_only
 
 # Less than this is not worth a file: it would be merged with others soon.
 SHARE_BYTES_MIN = 16 * 1024 * 1024
-# Headers are looked for in pieces of this size, or of one batch where that is larger.
+# Headers are looked for in chunks of this size, or of one batch where that is larger.
 WINDOW_BYTES = 1024 * 1024
 WINDOW_BYTES_MAX = 64 * 1024 * 1024
 

@@ -1,7 +1,7 @@
 """Shell: the batches of a range from a local segment, as rows and residue, a few MiB at a time.
 
-Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in pieces
-that are cut between batches, so that memory is bounded by a piece and not by a segment. A segment that is missing,
+Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in chunks
+that are cut between batches, so that memory is bounded by a chunk and not by a segment. A segment that is missing,
 shorter, another topic's, or goes on where the batches end cleanly before the range does raises `SourceGone`: nothing
 of such a range is committed. Of a compacted log there is no more where the segment ends with them: compaction leaves
 gaps in a log that becomes a table later, also at the ends of segments. Bytes that are no batch of this range do not
@@ -25,7 +25,7 @@ from kafka_ds.segments.names import PARTITION_METADATA
 from kafka_ds.topic.batches.convert import UNPACKED_BYTES_MAX, decode_batches
 from kafka_ds.topic.batches.residue import UndecodedBatch
 
-PIECE_BYTES = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 
 
 class RangeSource:
@@ -44,9 +44,9 @@ class RangeSource:
         start, end = self._source.start_offset, self._source.end_offset
         aborted = [(each[0], each[1], each[2]) for each in self._source.aborted]
         next_offset = start
-        for piece in self._pieces():
+        for chunk in self._chunks():
             decoded = decode_batches(
-                [piece],
+                [chunk],
                 start_offset=next_offset,
                 end_offset=end,
                 aborted=aborted,
@@ -80,7 +80,7 @@ class RangeSource:
         """Whether a batch so far cannot be decoded."""
         return any(each.kind == "undecodable" for each in self.residue)
 
-    def _pieces(self) -> Iterator[memoryview]:
+    def _chunks(self) -> Iterator[memoryview]:
         """The range's bytes, cut between batches."""
         left = self._source.size_bytes
         carried = b""
@@ -93,7 +93,7 @@ class RangeSource:
             position = self._source.position
             goes_on = os.fstat(descriptor).st_size > position + left
             self._may_end_early = self._source.may_have_gaps and not goes_on
-            wanted = PIECE_BYTES
+            wanted = CHUNK_BYTES
             while left > 0:
                 fresh = os.pread(descriptor, min(left, wanted), position)
                 if not fresh:
@@ -105,13 +105,13 @@ class RangeSource:
                 if left == 0:
                     end = len(data)
                 elif reason == decoder.AT_GARBAGE:
-                    # Nobody can say where the next batch begins: the rest is one piece.
+                    # Nobody can say where the next batch begins: the rest is one chunk.
                     wanted, carried = left, data
                     continue
                 if end:
                     yield memoryview(data)[:end]
-                # A batch larger than a piece: read more of it at once the longer it gets.
+                # A batch larger than a chunk: read more of it at once the longer it gets.
                 carried = data[end:]
-                wanted = max(PIECE_BYTES, len(carried))
+                wanted = max(CHUNK_BYTES, len(carried))
         finally:
             os.close(descriptor)

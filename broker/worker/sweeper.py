@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from broker.worker.copier import Copier
-from broker.worker.delta.front import Front
 from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.delta.tiered_extent import TieredExtent
 from broker.worker.errors import StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.rpc import StoragePlace, Survey, Swept
@@ -59,19 +59,19 @@ class Sweeper:
         """Where a partition is to begin. Of the lake what ends at or before `copied_offset` counts: the
         rest is among the local bytes yet. Raises StorageError, FateUnknown."""
         began = time.monotonic()
-        front = self._storage.front(place.topic, place.topic_id, place.partition)
+        extent = self._storage.extent(place.topic, place.topic_id, place.partition)
         retention = replace(
-            retention, log_start_offset=max(retention.log_start_offset, front.log_start_offset)
+            retention, log_start_offset=max(retention.log_start_offset, extent.log_start_offset)
         )
         is_deleting = self._metadata.is_deleting(place.topic_id, place.partition)
-        if not is_deleting and _nothing_can_be_due(front, retention):
+        if not is_deleting and _nothing_can_be_due(extent, retention):
             kept = ExpirationDecision(
-                log_start_offset=retention.log_start_offset, oldest_ms=front.oldest_ms
+                log_start_offset=retention.log_start_offset, oldest_ms=extent.oldest_ms
             )
             return Survey(decision=kept, is_counted=False)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
-        reach = min(copied_offset, front.tiered_end)
-        below = [each for each in segments if _may_go(each, front.horizon)]
+        reach = min(copied_offset, extent.tiered_end)
+        below = [each for each in segments if _may_go(each, extent.horizon)]
         return Survey(
             decision=decide(
                 held(
@@ -85,9 +85,9 @@ class Sweeper:
             size_bytes=sum(each.size_bytes for each in segments if each.state is FINISHED),
             below=len(below),
             below_bytes=sum(each.size_bytes for each in below),
-            has_files_below=front.has_files_below,
+            has_files_below=extent.has_files_below,
             held_up=sum(
-                each.state is DELETING and each.end_offset >= front.horizon for each in segments
+                each.state is DELETING and each.end_offset >= extent.horizon for each in segments
             ),
             milliseconds=round((time.monotonic() - began) * 1000),
         )
@@ -120,10 +120,10 @@ class Sweeper:
         failed = self._copier.recover()
         if key in failed:
             raise StorageError(failed[key][0])
-        front = self._storage.front(place.topic, place.topic_id, place.partition)
+        extent = self._storage.extent(place.topic, place.topic_id, place.partition)
         segments = self._metadata.list_segments(place.topic_id, place.partition)
         self._give_up_lost(segments)
-        going = [each for each in segments if _may_go(each, front.horizon)]
+        going = [each for each in segments if _may_go(each, extent.horizon)]
         self._begin_deletion([each for each in going if each.state is FINISHED])
         self._crash_points.at("after_delete_started")
         files = self._storage.remove_below(
@@ -131,7 +131,7 @@ class Sweeper:
             place.topic_id,
             place.partition,
             leader_epoch=place.leader_epoch,
-            offset=front.horizon,
+            offset=extent.horizon,
         )
         if going:
             self._metadata.update([replace(each, state=DELETED) for each in going])
@@ -198,11 +198,11 @@ def _may_go(segment: RemoteLogSegment, horizon: int) -> bool:
     return segment.state in (FINISHED, DELETING) and segment.end_offset < horizon
 
 
-def _nothing_can_be_due(front: Front, retention: Retention) -> bool:
+def _nothing_can_be_due(extent: TieredExtent, retention: Retention) -> bool:
     """Whether the table alone shows that nothing is due: then the many events need not be read."""
-    if front.has_files_below or retention.retention_bytes >= 0:
+    if extent.has_files_below or retention.retention_bytes >= 0:
         return False
     if retention.retention_ms < 0:
         return True
     horizon_ms = retention.now_ms - retention.retention_ms
-    return front.oldest_ms is not None and front.oldest_ms > horizon_ms
+    return extent.oldest_ms is not None and extent.oldest_ms > horizon_ms

@@ -115,6 +115,8 @@ class Change(Protocol):
 
 
 Check = Callable[[int, Sequence[Action]], None]
+# The parameters of Delta's operation WRITE, where it adds rows.
+APPEND_MODE: Mapping[str, str] = {"mode": "Append"}
 
 
 class PlainChange:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_ds.delta.actions import KIND_KEY, Action, add_action
-from kafka_ds.delta.commit import Attempt, Fate
+from kafka_ds.delta.commit import APPEND_MODE, Attempt, Fate
 from kafka_ds.delta.log import DeltaLog, ForeignTable, LogClock
 from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.schema import delta_schema_json
@@ -33,7 +33,7 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegment
 from kafka_ds.topic.schemas import REMOTE_LOG_METADATA_SCHEMA, system_table_properties
 
 EVENTS_KIND = "remote-log-metadata"
-OPERATION = "TIER EVENTS"
+OPERATION = "WRITE"
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED.name
 
 
@@ -137,7 +137,7 @@ class _EventsChange:
     """An append: writes its file for each version that it tries."""
 
     operation = OPERATION
-    parameters: Mapping[str, str] = {}
+    parameters: Mapping[str, str] = APPEND_MODE
     has_files = False
 
     def __init__(

@@ -52,7 +52,7 @@ class Floor:
         self._options = options
         self._tasks = plan_scan(pin(options, Predicate()).views, Predicate()).tasks
         self._files = [
-            file.path for task in self._tasks for piece in task.pieces for file in piece.files  # type: ignore[union-attr]
+            file.path for task in self._tasks for piece in task.ranges for file in piece.files  # type: ignore[union-attr]
         ]  # fmt: skip
 
     def pyarrow_alone(self) -> None:

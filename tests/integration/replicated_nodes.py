@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.log.log import Log
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterPartitionReassignmentsRequest, CreateTopicsRequest
 from kafka_ds.protocol.messages.topics import (
@@ -39,7 +39,7 @@ async def create(cluster: Cluster, *replicas: int, name: str = "t", **configs: o
     await cluster.until("a leader", lambda: leader(cluster, name) is not None)
 
 
-def leader(cluster: Cluster, topic: str = "t") -> HostedPartition | None:
+def leader(cluster: Cluster, topic: str = "t") -> LeaderPartition | None:
     found = [each.node.replica_manager.find(topic, 0) for each in cluster.nodes.values()]
     return next((each for each in found if each is not None), None)
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from broker.config.broker import RACK_AWARE_SELECTOR
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreateTopicsRequest
@@ -79,7 +79,7 @@ async def test_one_that_is_stuck_goes_and_comes_back(tmp_path: Path) -> None:
         await create(cluster, 1, 2)
         replicas = cluster.nodes[2].node.replica_manager
         followed = replicas.replica("t", 0)
-        assert isinstance(followed, FollowedPartition)
+        assert isinstance(followed, FollowerPartition)
         assert replicas.fetchers is not None
         replicas.fetchers.update(remove=[followed], add=[])
         waiting = asyncio.ensure_future(produce(cluster, 1, b"a", acks=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from tests.in_process import batch_of, in_process_cluster
 from tests.integration.replicated_nodes import (
     QUICK,
@@ -29,7 +29,7 @@ async def test_followers_have_what_was_acknowledged(tmp_path: Path) -> None:
         await cluster.until("agreement", lambda: agree(cluster, 1, 2, 3))
         for node_id in (1, 3):
             partition = cluster.nodes[node_id].node.replica_manager.replica("t", 0)
-            assert isinstance(partition, FollowedPartition)
+            assert isinstance(partition, FollowerPartition)
             assert partition.follower.lag == 0
         assert log_of(cluster, 1).leader_epochs.entries == ((0, 0),)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.log.log import Log
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import InitProducerIdRequest
 from kafka_ds.records.batch import NO_PRODUCER_ID
@@ -246,7 +246,7 @@ async def test_followers_keep_no_more_than_local_retention_and_serve_the_rest_ou
         await cluster.until("deletion", lambda: theirs.local_log_start_offset == 5, 60)
         assert theirs.log_start_offset == 0
         followed = cluster.nodes[2].node.replica_manager.replica("t", 0)
-        assert isinstance(followed, FollowedPartition)
+        assert isinstance(followed, FollowerPartition)
         found: list[bytes | None] = []
         while len(found) < 6:
             answer = await cluster.nodes[2].fetch("t", len(found))

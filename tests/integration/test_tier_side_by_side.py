@@ -10,6 +10,7 @@ from typing import IO, Any
 import pytest
 
 from broker.worker import service
+from broker.worker.copy_semaphore import CopySemaphore
 from broker.worker.delta import writer
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import (
@@ -26,7 +27,6 @@ from broker.worker.rpc import (
     TierSettings,
     Unavailable,
 )
-from broker.worker.turns import Turns
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.protocol.types import uuid_text
@@ -222,26 +222,26 @@ def test_large_ones_have_a_turn_from_their_first_byte_to_their_last(
     copy: Callable[[int], CopyAnswer], monkeypatch: pytest.MonkeyPatch, small_bytes_max: int
 ) -> None:
     """There are as many turns as `lake.copy.threads`: so they bound the memory of a copy."""
-    at_turn: set[tuple[int, Turns]] = set()
-    begin, end, able = Turns.__enter__, Turns.__exit__, writer.write_ranges
+    at_turn: set[tuple[int, CopySemaphore]] = set()
+    begin, end, able = CopySemaphore.__enter__, CopySemaphore.__exit__, writer.write_ranges
     had_one: list[bool] = []
 
-    def enter(turns: Turns) -> None:
-        begin(turns)
-        at_turn.add((threading.get_ident(), turns))
+    def enter(semaphore: CopySemaphore) -> None:
+        begin(semaphore)
+        at_turn.add((threading.get_ident(), semaphore))
 
-    def leave(turns: Turns, *error: object) -> None:
-        at_turn.discard((threading.get_ident(), turns))
-        end(turns, *error)
+    def leave(semaphore: CopySemaphore, *error: object) -> None:
+        at_turn.discard((threading.get_ident(), semaphore))
+        end(semaphore, *error)
 
-    def write(*what: Any, turns: Turns, **more: Any) -> Any:
+    def write(*what: Any, semaphore: CopySemaphore, **more: Any) -> Any:
         mine = {each for thread, each in at_turn.copy() if thread == threading.get_ident()}
-        assert turns not in mine, "those are for what is converted"
+        assert semaphore not in mine, "those are for what is converted"
         had_one.append(bool(mine))
-        return able(*what, turns=turns, **more)
+        return able(*what, semaphore=semaphore, **more)
 
-    monkeypatch.setattr(Turns, "__enter__", enter)
-    monkeypatch.setattr(Turns, "__exit__", leave)
+    monkeypatch.setattr(CopySemaphore, "__enter__", enter)
+    monkeypatch.setattr(CopySemaphore, "__exit__", leave)
     monkeypatch.setattr(writer, "write_ranges", write)
     monkeypatch.setattr(writer, "SMALL_BYTES_MAX", small_bytes_max)
     assert outcomes(copy(0)) == [FINISHED] * TOPICS * PARTITIONS

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from broker.worker.cache.chunk_files import ChunkKey
+from broker.worker.cache.chunks import BatchChunk
 from broker.worker.cache.disk_cache import DiskCache
-from broker.worker.cache.piece_files import PieceKey
-from broker.worker.cache.pieces import Piece
 from broker.worker.copier import Copier
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta import tables as delta_tables
@@ -159,13 +159,13 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
     assert b"".join(held[-1].chunks) == b"".join(before)[: held[-1].shared[0][1]]
 
 
-def test_an_answer_goes_on_in_the_next_piece_if_it_is_there(lake: Lake) -> None:
+def test_an_answer_goes_on_in_the_next_chunk_if_it_is_there(lake: Lake) -> None:
     lake.start(memory_bytes=1 << 20)
     cold = lake.storage.reader
-    key = PieceKey(topic_id=TOPIC_ID, partition=0, committed_only=True, layout="0" * 16)
-    first = Piece(0, (b"aa", b"bb"), (5, 10), 0)
+    key = ChunkKey(topic_id=TOPIC_ID, partition=0, committed_only=True, layout="0" * 16)
+    first = BatchChunk(0, (b"aa", b"bb"), (5, 10), 0)
     assert cold._take(key, first, 0, 100) == ([first.take(0, 2)], 10, 10)
-    second = Piece(10, (b"cc", b"dd"), (15, 20), 64)
+    second = BatchChunk(10, (b"cc", b"dd"), (15, 20), 64)
     cold._cache.put(key, second)
     assert cold._take(key, first, 1, 4) == ([((b"bb",), 2), ((b"cc",), 64)], 20, 15)
     assert cold._take(key, first, 0, 100)[1:] == (20, 20)
@@ -174,7 +174,7 @@ def test_an_answer_goes_on_in_the_next_piece_if_it_is_there(lake: Lake) -> None:
     assert cold._take(key, first, 0, 3) == ([((b"aa",), 0)], 10, 5)
 
 
-def test_what_comes_after_a_piece_is_prepared_while_somebody_is_at_that(lake: Lake) -> None:
+def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(lake: Lake) -> None:
     lake.start(memory_bytes=16 << 20)
     cold, place = lake.storage.reader, delta_reader._Place(TOPIC, TOPIC_ID, 0, True)
 
@@ -190,10 +190,10 @@ def test_what_comes_after_a_piece_is_prepared_while_somebody_is_at_that(lake: La
     work.following = cold._following(place, 0, 1)
     cold._read_ahead(place, 0)
     assert [there(offset) for offset in (0, FILE_ROWS)] == [False, True]
-    piece, _ = cold._prepare(place, key.layout, 0, 1, 1, work)
-    assert piece.next_offset == work.following == FILE_ROWS
+    chunk, _ = cold._prepare(place, key.layout, 0, 1, 1, work)
+    assert chunk.next_offset == work.following == FILE_ROWS
     assert work.done.is_set()
-    assert cold._claim(key, 0)[0] == (piece, 0)
+    assert cold._claim(key, 0)[0] == (chunk, 0)
     assert not cold._preparing
 
 

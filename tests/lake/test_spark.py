@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.metadata.log import MetadataLog
-from broker.worker.delta.front import removals
 from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.delta.tiered_extent import removals
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog

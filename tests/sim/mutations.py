@@ -19,10 +19,10 @@ from broker.coordinator.runtime import CoordinatorContext
 from broker.handlers.records import fetch
 from broker.metadata import log as metadata_log
 from broker.metadata.partition_change import PartitionChange, PartitionElection
-from broker.replica.follower.partition import FollowerPartition, Verdict
+from broker.replica.follower.state import FollowerState, Verdict
 from broker.replica.leader import isr
-from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.segments.producers import Producers
 
@@ -40,14 +40,14 @@ def mutation(function: Mutation) -> Mutation:
 @mutation
 def high_watermark_over_nobody_else(patch: pytest.MonkeyPatch) -> None:
     """The leader's own log end becomes the high watermark."""
-    patch.setattr(LeaderPartition, "_least_end", lambda self, end, now_ms: end)
+    patch.setattr(LeaderState, "_least_end", lambda self, end, now_ms: end)
 
 
 @mutation
 def acknowledged_before_it_is_committed(patch: pytest.MonkeyPatch) -> None:
     """acks=all is answered as acks=1."""
     patch.setattr(
-        HostedPartition,
+        LeaderPartition,
         "is_acknowledged",
         lambda self, last_offset, acks: last_offset < self.leader.log_end_offset,
     )
@@ -63,7 +63,7 @@ def _joining_without(*rules: str) -> Mutation:
     """Followers are proposed for the ISR as if these offsets of the leader were at the beginning of its log."""
 
     def mutate(patch: pytest.MonkeyPatch) -> None:
-        original = LeaderPartition._expand
+        original = LeaderState._expand
 
         def expand(self: Any, replica: int, follower: Any) -> Any:
             offsets = {rule: getattr(self, rule) for rule in rules}
@@ -75,7 +75,7 @@ def _joining_without(*rules: str) -> Mutation:
                 for rule, offset in offsets.items():
                     setattr(self, rule, offset)
 
-        patch.setattr(LeaderPartition, "_expand", expand)
+        patch.setattr(LeaderState, "_expand", expand)
 
     return mutate
 
@@ -133,7 +133,7 @@ def what_a_lost_disk_forgot_is_not_asked(patch: pytest.MonkeyPatch) -> None:
 def no_truncation(patch: pytest.MonkeyPatch) -> None:
     """A follower keeps records that the leader never had and appends after them."""
     patch.setattr(
-        FollowerPartition,
+        FollowerState,
         "judge",
         lambda self, code, *, is_diverging: Verdict.RETRY if code else Verdict.APPEND,
     )
@@ -161,9 +161,9 @@ def sequences_do_not_matter(patch: pytest.MonkeyPatch) -> None:
 def open_transactions_are_read(patch: pytest.MonkeyPatch) -> None:
     """The last stable offset is the high watermark."""
     patch.setattr(
-        HostedPartition, "fetchable_end", lambda self, isolation: self.leader.high_watermark
+        LeaderPartition, "fetchable_end", lambda self, isolation: self.leader.high_watermark
     )
-    patch.setattr(HostedPartition, "last_stable_offset", lambda self: self.leader.high_watermark)
+    patch.setattr(LeaderPartition, "last_stable_offset", lambda self: self.leader.high_watermark)
 
 
 @mutation
@@ -176,7 +176,7 @@ def crashed_brokers_lead_at_once(patch: pytest.MonkeyPatch) -> None:
 def consumers_read_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
     """Consumers read records above the high watermark."""
     patch.setattr(
-        HostedPartition,
+        LeaderPartition,
         "high_watermark",
         property(lambda self: self.leader.log_end_offset),
     )
@@ -185,14 +185,14 @@ def consumers_read_to_the_log_end(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def aborted_records_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Fetch lists no aborted transactions."""
-    patch.setattr(HostedPartition, "aborted_transactions", lambda self, start, end: [])
+    patch.setattr(LeaderPartition, "aborted_transactions", lambda self, start, end: [])
 
 
 @mutation
 def min_insync_replicas_are_ignored(patch: pytest.MonkeyPatch) -> None:
     """One replica is enough for acks=all."""
-    patch.setattr(LeaderPartition, "is_under_min_isr", property(lambda self: False))
-    patch.setattr(LeaderPartition, "effective_min_isr", property(lambda self: 1))
+    patch.setattr(LeaderState, "is_under_min_isr", property(lambda self: False))
+    patch.setattr(LeaderState, "effective_min_isr", property(lambda self: 1))
 
 
 @mutation

@@ -22,7 +22,7 @@ from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
 from broker.membership.internal_topics import CreateTopics, InternalTopicSettings
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.process.seams import Clock
 
@@ -49,7 +49,7 @@ class GroupCoordinator:
         self.counts: Counter[Count] = Counter()
         self._topology = PublishedMetadataImage(image)
 
-        def begin(partition: HostedPartition) -> CoordinatorContext[GroupCoordinatorShard]:
+        def begin(partition: LeaderPartition) -> CoordinatorContext[GroupCoordinatorShard]:
             return CoordinatorContext(
                 partition,
                 GroupCoordinatorShard(settings, new_id, self._topology, self.counts),

@@ -19,7 +19,7 @@ from broker.coordinator.group.classic_group import CONSUMER_PROTOCOL
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.worker.rpc import PublishOffsets
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.ipc.request import AskWorker
@@ -36,7 +36,7 @@ _SIGNIFICANT = 9
 PUBLISH_SECONDS = 30.0
 
 
-LedPartitions: TypeAlias = Callable[[], Iterable[HostedPartition]]
+LedPartitions: TypeAlias = Callable[[], Iterable[LeaderPartition]]
 Coordinators: TypeAlias = Callable[[], Iterable[CoordinatorContext[GroupCoordinatorShard]]]
 
 
@@ -149,7 +149,7 @@ class ShardCheckpoint(NamedTuple):
     written: int
 
 
-def partition_row(partition: HostedPartition) -> list[Any]:
+def partition_row(partition: LeaderPartition) -> list[Any]:
     """Where a partition that is led here is."""
     log = partition.log
     return [

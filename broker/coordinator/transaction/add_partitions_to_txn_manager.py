@@ -27,7 +27,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
 )
 from broker.metadata.events import NO_LEADER
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from kafka_ds.protocol.messages.transactions import (
@@ -212,12 +212,12 @@ class AddPartitionsToTxnManager:
         self._node_id = node_id
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        self.asking: dict[tuple[HostedPartition, ProducerIdAndEpoch], PendingVerification] = {}
+        self.asking: dict[tuple[LeaderPartition, ProducerIdAndEpoch], PendingVerification] = {}
         self.first_sequences = FirstSequences()
 
     def join(
         self,
-        partition: HostedPartition,
+        partition: LeaderPartition,
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         support: TransactionSupportedOperation,
@@ -247,7 +247,7 @@ class AddPartitionsToTxnManager:
 
     async def _patiently(
         self,
-        partition: HostedPartition,
+        partition: LeaderPartition,
         writer: TransactionalWriter,
         asking: PendingVerification,
         answer: Awaitable[object],
@@ -269,13 +269,13 @@ class AddPartitionsToTxnManager:
                 return ErrorCode.NONE
             answer = again
 
-    def marked(self, where: HostedPartition, producer_id: int) -> None:
+    def marked(self, where: LeaderPartition, producer_id: int) -> None:
         """A marker ends the producer's transaction there."""
         for (partition, producer), asking in self.asking.items():
             if partition is where and producer.producer_id == producer_id:
                 asking.is_over = True
 
-    def _check_epoch(self, partition: HostedPartition, writer: TransactionalWriter) -> None:
+    def _check_epoch(self, partition: LeaderPartition, writer: TransactionalWriter) -> None:
         found = partition.log.producers.get(writer.producer.producer_id)
         if found is None:
             return
@@ -285,7 +285,7 @@ class AddPartitionsToTxnManager:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
     def ask(
-        self, partition: HostedPartition, writer: TransactionalWriter
+        self, partition: LeaderPartition, writer: TransactionalWriter
     ) -> Awaitable[object] | None:
         """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
         self._check_epoch(partition, writer)
@@ -316,7 +316,7 @@ class AddPartitionsToTxnManager:
 
     def _answered(
         self,
-        partition: HostedPartition,
+        partition: LeaderPartition,
         writer: TransactionalWriter,
         asking: PendingVerification,
         answer: asyncio.Future[object],
@@ -326,7 +326,7 @@ class AddPartitionsToTxnManager:
 
     def judge(
         self,
-        partition: HostedPartition,
+        partition: LeaderPartition,
         writer: TransactionalWriter,
         asking: PendingVerification,
         answer: asyncio.Future[object],

@@ -39,7 +39,7 @@ from broker.membership.producer_ids import ProducerIds
 from broker.metadata.events import Event, PartitionChanged
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import TRANSACTION_STATE
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.process.crash_points import TRANSACTION_POINTS, armed_from_environment
 from kafka_ds.process.seams import Clock
@@ -68,7 +68,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self.loads = Loads()
 
-        def begin(partition: HostedPartition) -> CoordinatorContext[TransactionCoordinatorShard]:
+        def begin(partition: LeaderPartition) -> CoordinatorContext[TransactionCoordinatorShard]:
             return CoordinatorContext(
                 partition,
                 TransactionCoordinatorShard(settings),

@@ -27,7 +27,7 @@ from broker.coordinator.transaction.transaction_metadata import (
 )
 from broker.metadata.events import NO_LEADER
 from broker.metadata.image import MetadataImage
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
@@ -42,7 +42,7 @@ from kafka_ds.segments.producers import AppendOrigin
 FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
 OffsetsMarked = Callable[[int, int, bool], None]
-Marked = Callable[[HostedPartition, int], None]
+Marked = Callable[[LeaderPartition, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class MarkerWriter:
         return _outcome(partition.acknowledgement(info.last_offset, -1))
 
 
-def _check_late(marker: TxnMarkerEntry, partition: HostedPartition) -> None:
+def _check_late(marker: TxnMarkerEntry, partition: LeaderPartition) -> None:
     if marker.transaction_version < TRANSACTION_VERSION_2:
         return
     if partition.log.producers.is_in_transaction(marker.producer_id, marker.producer_epoch):

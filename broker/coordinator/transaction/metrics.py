@@ -15,7 +15,7 @@ from broker.metrics.names import Sample, gauge
 
 if TYPE_CHECKING:
     from broker.coordinator.transaction.coordinator import TransactionCoordinator
-    from broker.replica.leader.hosted import HostedPartition
+    from broker.replica.leader.partition import LeaderPartition
 
 LOADS = LoadMetrics(
     "kafka.server:type=transaction-coordinator-metrics", "transactions", states_are_ours=True
@@ -55,7 +55,7 @@ def transaction_samples(transactions: TransactionCoordinator) -> Iterator[Sample
 
 
 def late_samples(
-    partitions: Iterable[HostedPartition], *, now_ms: int, max_timeout_ms: int
+    partitions: Iterable[LeaderPartition], *, now_ms: int, max_timeout_ms: int
 ) -> Iterator[Sample]:
     """Partitions whose last stable offset hangs (KIP-664)."""
     since_ms = now_ms - max_timeout_ms - LATE_AFTER_MS

@@ -28,7 +28,7 @@ from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.segments.names import METADATA_TOPIC
 
 if TYPE_CHECKING:
-    from broker.parts import Parts
+    from broker.kafka_broker import KafkaBroker
 
 
 @serves(DescribeQuorumRequest, versions="0-2", forwarded=True)
@@ -52,7 +52,7 @@ def describe_quorum(
     )
 
 
-def _partition(node: Parts, topic: str, index: int) -> DescribeQuorumResponsePartitionData:
+def _partition(node: KafkaBroker, topic: str, index: int) -> DescribeQuorumResponsePartitionData:
     if (topic, index) != (METADATA_TOPIC, 0):
         return _refused(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not node.controller.is_active:
@@ -76,7 +76,7 @@ def _partition(node: Parts, topic: str, index: int) -> DescribeQuorumResponsePar
     )
 
 
-def _observers(node: Parts, now_ms: int) -> list[DescribeQuorumReplicaState]:
+def _observers(node: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaState]:
     image, monotonic_ms = node.metadata, node.clock.monotonic_ms()
     observers = []
     for broker_id, session in sorted(node.controller.look(lambda c: c.sessions()).items()):
@@ -110,7 +110,7 @@ def _refused(index: int, code: ErrorCode) -> DescribeQuorumResponsePartitionData
     )
 
 
-def _nodes(node: Parts) -> list[Node]:
+def _nodes(node: KafkaBroker) -> list[Node]:
     """Where the voter is."""
     broker = node.metadata.brokers.get(node.metadata.controller_id)
     if broker is None:

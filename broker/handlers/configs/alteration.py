@@ -36,7 +36,7 @@ from kafka_ds.protocol.messages.configs import (
 )
 
 if TYPE_CHECKING:
-    from broker.parts import Parts
+    from broker.kafka_broker import KafkaBroker
 
 # By broker: the settings that it was asked about and does not refuse, those of all brokers and its own.
 Judged: TypeAlias = Mapping[str, tuple[Overrides, Overrides]]
@@ -69,7 +69,7 @@ def _key(resource: ResourceAlteration | ResourceResult) -> tuple[int, str]:
 
 
 async def _judged(
-    node: Parts, resources: Sequence[ResourceAlteration]
+    node: KafkaBroker, resources: Sequence[ResourceAlteration]
 ) -> tuple[dict[tuple[int, str], ResourceResult], Judged]:
     """Of resources that are brokers, what their brokers refuse; and what each that was asked was asked about."""
     names = [each.resource_name for each in resources if each.resource_type == BROKER_RESOURCE]

@@ -24,8 +24,8 @@ from kafka_ds.protocol.messages import JudgeSettingsRequest
 from kafka_ds.protocol.messages.brokers import JudgedResource, JudgedSetting
 
 if TYPE_CHECKING:
+    from broker.kafka_broker import KafkaBroker
     from broker.metadata.image import MetadataImage
-    from broker.parts import Parts
 
 JUDGEMENT_MS_MAX = 5_000
 
@@ -71,7 +71,7 @@ def _check_threads(config: BrokerConfig, changed: BrokerConfig) -> None:
             raise ConfigError(f"{name}={after} is more than double the present value, {before}")
 
 
-async def why_not(node: Parts, changes: Changes) -> str | None:
+async def why_not(node: KafkaBroker, changes: Changes) -> str | None:
     """Why this broker could not work with them."""
     try:
         changed = check_settings(node.config, changes, node.metadata)
@@ -82,7 +82,7 @@ async def why_not(node: Parts, changes: Changes) -> str | None:
 
 
 async def verdicts(
-    node: Parts, changes: Changes, concerned: Iterable[str]
+    node: KafkaBroker, changes: Changes, concerned: Iterable[str]
 ) -> dict[str, str | None]:
     """Why a broker could not work with them, or None, of each that could be asked, by its number.
 
@@ -111,7 +111,7 @@ async def verdicts(
     return found
 
 
-async def _ask(node: Parts, name: str, changes: Changes) -> str | None:
+async def _ask(node: KafkaBroker, name: str, changes: Changes) -> str | None:
     request = JudgeSettingsRequest(
         resources=[
             JudgedResource(

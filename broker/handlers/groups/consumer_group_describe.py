@@ -12,11 +12,11 @@ Left out: nothing.
 from __future__ import annotations
 
 from broker.coordinator.group.group_admin import refused
-from broker.handlers.answers import settled
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of
 from broker.handlers.groups.consumer_group_heartbeat import check_served
 from broker.handlers.groups.describe_groups import group_operations
+from broker.handlers.responses import settled
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse

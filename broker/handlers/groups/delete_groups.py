@@ -8,8 +8,8 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of
+from broker.handlers.responses import settled
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse

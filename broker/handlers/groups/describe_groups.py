@@ -11,9 +11,9 @@ Left out: nothing. Groups of the consumer protocol (KIP-848) have their own API;
 
 from __future__ import annotations
 
-from broker.handlers.answers import settled
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of
+from broker.handlers.responses import settled
 from broker.metadata.acls import ResourceType
 from broker.registry import RequestContext, serves
 from broker.security.authorization.permissions import operations_for

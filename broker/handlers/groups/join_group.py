@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.handlers.answers import then
 from broker.handlers.groups.common import client_of
+from broker.handlers.responses import then
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import JoinGroupRequest, JoinGroupResponse
 

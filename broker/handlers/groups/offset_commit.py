@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.handlers.answers import answered
 from broker.handlers.groups.common import client_of
 from broker.handlers.groups.known_partitions import merge, take_out_unknown
+from broker.handlers.responses import answered
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import OffsetCommitRequest, OffsetCommitResponse

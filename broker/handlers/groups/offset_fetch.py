@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from broker.coordinator.group.offsets import NO_OFFSET
 from broker.coordinator.group.shard import FetchOffsets
-from broker.handlers.answers import settled
 from broker.handlers.groups.common import client_of, topic_of
+from broker.handlers.responses import settled
 from broker.metadata.acls import AclOperation, ResourceType
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext, serves

@@ -18,9 +18,9 @@ from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     support_of,
 )
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
-from broker.handlers.answers import answered
 from broker.handlers.groups.common import client_of
 from broker.handlers.groups.known_partitions import merge, take_out_unknown
+from broker.handlers.responses import answered
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse

@@ -18,8 +18,8 @@ from broker.handlers.common import LEADERSHIP_ERRORS, endpoints_of, leader_of
 from broker.log.values import READ_COMMITTED, READ_UNCOMMITTED, LogRead
 from broker.metadata.acls import AclOperation, ResourceType
 from broker.registry import RequestContext, serves
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, FetchManager
 from broker.replica.serving.fetch_sessions import CachedPartition, FetchContext, IdlePartitions
@@ -51,7 +51,7 @@ _OUR_FAULTS = frozenset(
     {ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.CORRUPT_MESSAGE, ErrorCode.UNKNOWN_SERVER_ERROR}
 )
 
-Replica = HostedPartition | FollowedPartition
+Replica = LeaderPartition | FollowerPartition
 Lookup = Callable[[FetchTopic, FetchPartition], "LogReadResult"]
 
 
@@ -182,7 +182,7 @@ class FetchProcessor:
         session = self._results.fetch_context.session
         return session.idle if session is not None else None
 
-    def join(self, cached: CachedPartition, partition: HostedPartition) -> None:
+    def join(self, cached: CachedPartition, partition: LeaderPartition) -> None:
         """This one was idle until now."""
         self._results.join(cached, partition)
 
@@ -223,7 +223,7 @@ class FetchProcessor:
     def _check_reader(self, partition: Replica, result: LogReadResult) -> bool:
         """Whether to read on: the reader's log has not parted from this one, and it should not read elsewhere."""
         requested, log = result.requested, partition.log
-        if self.is_follower and isinstance(partition, HostedPartition):
+        if self.is_follower and isinstance(partition, LeaderPartition):
             partition.leader.check_follower(self._replica_id, self._broker_epoch)
         if requested.last_fetched_epoch > NO_EPOCH:
             result.data.diverging_epoch = divergence(partition, requested)
@@ -237,16 +237,16 @@ class FetchProcessor:
     def _admit(self, partition: Replica, result: LogReadResult) -> bool:
         """Hear a follower, or send a consumer to a replica that is nearer; whether to read on."""
         if not self.is_follower:
-            if isinstance(partition, HostedPartition):
+            if isinstance(partition, LeaderPartition):
                 self._choose_replica(partition, result)
             result.is_urgent = result.data.preferred_read_replica >= 0
             return not result.is_urgent
-        assert isinstance(partition, HostedPartition), "followers read from leaders alone"
+        assert isinstance(partition, LeaderPartition), "followers read from leaders alone"
         self._hear_follower(partition, result)
         result.is_urgent = self._can_raise_high_watermark(partition, result.requested)
         return not result.is_throttled or not self._is_rate_exceeded()
 
-    def _hear_follower(self, partition: HostedPartition, result: LogReadResult) -> None:
+    def _hear_follower(self, partition: LeaderPartition, result: LogReadResult) -> None:
         """Tell the leader's view where the follower is."""
         requested = result.requested
         if requested.fetch_offset < partition.log.local_log_start_offset:
@@ -261,7 +261,7 @@ class FetchProcessor:
             )
         result.is_throttled = self._is_throttled(partition)
 
-    def _is_throttled(self, partition: HostedPartition) -> bool:
+    def _is_throttled(self, partition: LeaderPartition) -> bool:
         """Whether the leader holds this follower back to a rate (KIP-73); in sync it never does."""
         leader = partition.leader
         if self._replica_id in leader.isr:
@@ -277,7 +277,7 @@ class FetchProcessor:
         """Whether a follower can move its high watermark now: it says where it is (v18, KIP-1166)."""
         return requested.high_watermark < min(partition.high_watermark, requested.fetch_offset)
 
-    def _choose_replica(self, partition: HostedPartition, result: LogReadResult) -> None:
+    def _choose_replica(self, partition: LeaderPartition, result: LogReadResult) -> None:
         """Send a consumer to a replica that is nearer (KIP-392)."""
         assert self._select_replica is not None
         chosen = self._select_replica(
@@ -319,7 +319,7 @@ class FetchProcessor:
             data.aborted_transactions = []
         if offset < bound:
             self._look_up_in_log(partition, result, bound, max_bytes)
-        elif self._may_be_idle and not result.is_urgent and isinstance(partition, HostedPartition):
+        elif self._may_be_idle and not result.is_urgent and isinstance(partition, LeaderPartition):
             result.changes = partition.changes
 
     def _look_up_in_log(
@@ -545,7 +545,7 @@ class FetchProcessor:
         size_bytes = (
             sum(map(len, records)) if isinstance(records, list | tuple) else len(records or b"")
         )
-        if isinstance(result.partition, HostedPartition):
+        if isinstance(result.partition, LeaderPartition):
             counters = result.partition.counters
         else:
             replicas: ReplicaManager = self._node.replica_manager
@@ -594,7 +594,7 @@ class LogReadResult:
         self.is_throttled = False
         # Whether it lies in the lake, of which too much was read lately (KIP-956).
         self.is_remote_throttled = False
-        # `HostedPartition.changes` at the look, if one like it would find the same until something happens there.
+        # `LeaderPartition.changes` at the look, if one like it would find the same until something happens there.
         self.changes: int | None = None
 
     @property
@@ -609,10 +609,10 @@ class LogReadResult:
         )
 
     @property
-    def idle(self) -> HostedPartition | None:
+    def idle(self) -> LeaderPartition | None:
         """The partition, if there is nothing, and nothing has happened since the look."""
         partition = self.partition
-        if self.changes is None or not isinstance(partition, HostedPartition):
+        if self.changes is None or not isinstance(partition, LeaderPartition):
             return None
         return partition if partition.changes == self.changes else None
 
@@ -676,7 +676,7 @@ class FetchResults:
                 if result.partition in advanced or not result.is_empty:
                     results[index] = look_up(topic, result.requested)
 
-    def join(self, cached: CachedPartition, partition: HostedPartition) -> None:
+    def join(self, cached: CachedPartition, partition: LeaderPartition) -> None:
         """This one was idle until now."""
         data = no_records(cached.requested.partition)
         data.high_watermark = cached.high_watermark
@@ -717,7 +717,7 @@ class FetchResults:
             return (joined[1],)
         return [result for result in self if result.partition is partition]
 
-    def idle(self, broker_epoch: int) -> list[tuple[CachedPartition, HostedPartition]]:
+    def idle(self, broker_epoch: int) -> list[tuple[CachedPartition, LeaderPartition]]:
         """Those of a session that have nothing to tell until something happens to them.
 
         `broker_epoch` is the one in which a follower asks.
@@ -806,12 +806,12 @@ class DelayedFetch:
 
     def _watch(self, partition: Replica) -> None:
         self._watched[partition] = None
-        if self._processor.is_follower and isinstance(partition, HostedPartition):
+        if self._processor.is_follower and isinstance(partition, LeaderPartition):
             partition.watch(self, to_log_end=True)
         else:
             partition.watch(self)
 
-    def joined(self, cached: CachedPartition, partition: HostedPartition) -> None:
+    def joined(self, cached: CachedPartition, partition: LeaderPartition) -> None:
         """Something is about to happen to one that was idle until now."""
         if partition not in self._watched:
             self._processor.join(cached, partition)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from broker.log.log import Log
 from broker.log.values import TimestampOffset
 from broker.registry import RequestContext, serves
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from kafka_ds.protocol.messages.data import CONSUMER
@@ -126,13 +126,13 @@ class Lookup:
         if timestamp < 0 and self._version < FIRST_VERSION_WITH.get(timestamp, self._version + 1):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
 
-    def _bound(self, partition: HostedPartition) -> int:
+    def _bound(self, partition: LeaderPartition) -> int:
         """The first offset that the asker may not have."""
         if self._request.replica_id == CONSUMER:
             return partition.fetchable_end(self._request.isolation_level)
         return partition.log.log_end_offset
 
-    def _check_is_known(self, partition: HostedPartition) -> None:
+    def _check_is_known(self, partition: LeaderPartition) -> None:
         """Refuse to say what lies at the high watermark while a new leader has yet to learn where that is."""
         if self._request.replica_id == CONSUMER and partition.leader.is_high_watermark_behind:
             knows = self._version >= FIRST_VERSION_WITH_NOT_AVAILABLE
@@ -140,7 +140,7 @@ class Lookup:
                 ErrorCode.OFFSET_NOT_AVAILABLE if knows else ErrorCode.LEADER_NOT_AVAILABLE
             )
 
-    def _find(self, partition: HostedPartition, timestamp: int) -> Found:
+    def _find(self, partition: LeaderPartition, timestamp: int) -> Found:
         log = partition.log
         match timestamp:
             case -1:
@@ -158,7 +158,7 @@ class Lookup:
             case _:
                 return self._find_time(partition, timestamp)
 
-    def _find_seam(self, partition: HostedPartition, timestamp: int) -> Found:
+    def _find_seam(self, partition: LeaderPartition, timestamp: int) -> Found:
         tier = self._tier
         if tier is None or not partition.log.config.remote_storage_enable:
             return NOT_FOUND
@@ -172,21 +172,21 @@ class Lookup:
         return _seam(partition, end, timestamp)
 
     async def _ask_seam(
-        self, tier: TierManager, partition: HostedPartition, timestamp: int
+        self, tier: TierManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         end = await self._in_time(
             tier, tier.known_tiered_end(partition.topic, partition.topic_id, partition.partition)
         )
         return _seam(partition, end, timestamp)
 
-    def _find_time(self, partition: HostedPartition, timestamp: int) -> Found:
+    def _find_time(self, partition: LeaderPartition, timestamp: int) -> Found:
         log = partition.log
         tier = self._tier
         if tier is not None and log.local_log_start_offset > log.log_start_offset:
             return self._ask_time(tier, partition, timestamp)
         return self._look_for_time(tier, partition, timestamp)
 
-    async def _look_for_latest(self, partition: HostedPartition) -> TimestampOffset:
+    async def _look_for_latest(self, partition: LeaderPartition) -> TimestampOffset:
         """The record of the greatest timestamp of both tiers; of several the first."""
         log, tier = partition.log, self._tier
         while True:
@@ -211,7 +211,7 @@ class Lookup:
                 return cold if cold.timestamp_ms >= local.timestamp_ms else local
 
     async def _look_for_time(
-        self, tier: TierManager | None, partition: HostedPartition, timestamp: int
+        self, tier: TierManager | None, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         """Look where all was on disk; what left it meanwhile may have held the answer."""
         log = partition.log
@@ -221,7 +221,7 @@ class Lookup:
         return found
 
     async def _ask_time(
-        self, tier: TierManager, partition: HostedPartition, timestamp: int
+        self, tier: TierManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         log = partition.log
         while True:
@@ -258,7 +258,7 @@ class Lookup:
         self,
         answer: ListOffsetsPartitionResponse,
         found: Coroutine[Any, Any, TimestampOffset],
-        partition: HostedPartition,
+        partition: LeaderPartition,
         *,
         is_record: bool,
     ) -> None:
@@ -274,7 +274,7 @@ class Lookup:
         self,
         answer: ListOffsetsPartitionResponse,
         found: TimestampOffset,
-        partition: HostedPartition,
+        partition: LeaderPartition,
     ) -> None:
         if found.timestamp_ms != NO_TIMESTAMP and found.offset >= self._bound(partition):
             found = NOT_FOUND
@@ -293,11 +293,11 @@ async def _beside_the_loop(
     return found or NOT_FOUND
 
 
-def _at(partition: HostedPartition, offset: int) -> TimestampOffset:
+def _at(partition: LeaderPartition, offset: int) -> TimestampOffset:
     return TimestampOffset(NO_TIMESTAMP, offset, partition.epoch_of(offset))
 
 
-def _seam(partition: HostedPartition, tiered_end: int, timestamp: int) -> TimestampOffset:
+def _seam(partition: LeaderPartition, tiered_end: int, timestamp: int) -> TimestampOffset:
     """The last offset of the lake, or the first that is not there."""
     if timestamp == LATEST_TIERED:
         return _at(partition, tiered_end) if tiered_end >= 0 else NOT_FOUND

@@ -46,7 +46,7 @@ from broker.log.values import AppendInfo
 from broker.metadata.topic_names import INTERNAL_TOPICS
 from broker.registry import RequestContext, serves
 from broker.replica.leader.batch_preparer import BatchPreparer
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.protocol.errors import ErrorCode, KafkaError, RecordsRefused
 from kafka_ds.protocol.messages import ProduceRequest, ProduceResponse
@@ -148,7 +148,7 @@ class Appender:
 
     def __call__(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
         """Append one batch, or say why not."""
-        partition: HostedPartition | None = None
+        partition: LeaderPartition | None = None
         try:
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -186,7 +186,7 @@ class Appender:
 
     def _append_later(
         self,
-        partition: HostedPartition,
+        partition: LeaderPartition,
         index: int,
         records: memoryview,
         asking: PendingVerification | None = None,
@@ -202,14 +202,14 @@ class Appender:
             self.prepare(partition, records, later)
         return later.response
 
-    def prepare(self, partition: HostedPartition, records: memoryview, later: _Later) -> None:
+    def prepare(self, partition: LeaderPartition, records: memoryview, later: _Later) -> None:
         """Prepare one batch in a thread, and go on with it then."""
         self._preparer.submit(
             partition, records, self._now_ms, append=later.prepared, refuse=later.refuse
         )
 
     def append_late(
-        self, partition: HostedPartition, records: memoryview, *, is_prepared: bool
+        self, partition: LeaderPartition, records: memoryview, *, is_prepared: bool
     ) -> AppendInfo:
         """Append a batch that had to wait; raises KafkaError, or TakesLong."""
         if self._replicas.get(partition.topic, partition.partition) is not partition:
@@ -219,7 +219,7 @@ class Appender:
         return self.append_now(partition, records, is_prepared=is_prepared)
 
     def append_now(
-        self, partition: HostedPartition, records: memoryview, *, is_prepared: bool = False
+        self, partition: LeaderPartition, records: memoryview, *, is_prepared: bool = False
     ) -> AppendInfo:
         """Append a batch that waits for nothing; raises KafkaError, or TakesLong."""
         if records[_KIND_POSITION] & TRANSACTIONAL_FLAG:
@@ -239,7 +239,7 @@ class Appender:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
 
     def join_transaction(
-        self, partition: HostedPartition, records: Any
+        self, partition: LeaderPartition, records: Any
     ) -> PendingVerification | None:
         """Refuse a write outside of its producer's open transaction; since version 12 it joins by writing (KIP-890).
 
@@ -268,7 +268,7 @@ class Appender:
         )
 
     def _append_in_transaction(
-        self, partition: HostedPartition, records: memoryview, *, is_prepared: bool = False
+        self, partition: LeaderPartition, records: memoryview, *, is_prepared: bool = False
     ) -> AppendInfo:
         """Append a transactional batch, unless it would overtake its producer's first one in this partition (KIP-890).
 
@@ -291,7 +291,7 @@ class _Later:
     __slots__ = ("_appender", "_index", "_partition", "_size", "done", "response")
 
     def __init__(
-        self, appender: Appender, partition: HostedPartition, index: int, size: int
+        self, appender: Appender, partition: LeaderPartition, index: int, size: int
     ) -> None:
         self._appender = appender
         self._partition = partition
@@ -343,7 +343,7 @@ class _Later:
             self.done.set_result(None)
 
 
-def _count_refused(partition: HostedPartition, size: int, code: ErrorCode) -> None:
+def _count_refused(partition: LeaderPartition, size: int, code: ErrorCode) -> None:
     partition.counters.refused(
         size,
         is_too_large=code == ErrorCode.MESSAGE_TOO_LARGE,
@@ -384,7 +384,7 @@ def _untraced(error: KafkaError) -> KafkaError:
 
 
 def _refused(
-    index: int, error: KafkaError, partition: HostedPartition | None = None
+    index: int, error: KafkaError, partition: LeaderPartition | None = None
 ) -> PartitionProduceResponse:
     start = -1
     if partition is not None and error.code not in _WITHOUT_LOG_START:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.registry import RequestContext, serves
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka_ds.protocol.messages.topics import (
@@ -33,7 +33,7 @@ from kafka_ds.protocol.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from broker.parts import Parts
+    from broker.kafka_broker import KafkaBroker
 
 TO_HIGH_WATERMARK = -1
 NO_OFFSET = -1
@@ -43,7 +43,7 @@ class _Moved(NamedTuple):
     """A partition whose log start on the leader is at least this offset now, and what is answered of it."""
 
     result: DeleteRecordsPartitionResult
-    partition: HostedPartition
+    partition: LeaderPartition
     offset: int
 
 
@@ -66,7 +66,7 @@ async def delete_records(
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _write_down(node: Parts, moved: Sequence[_Moved]) -> None:
+async def _write_down(node: KafkaBroker, moved: Sequence[_Moved]) -> None:
     """Make the log starts durable; a directory whose disk refuses does so for its own partitions alone."""
     by_home: dict[str, list[_Moved]] = {}
     for each in moved:
@@ -85,7 +85,7 @@ async def _write_down(node: Parts, moved: Sequence[_Moved]) -> None:
 
 
 def _of_topic(
-    topic: DeleteRecordsTopic, node: Parts, moved: list[_Moved]
+    topic: DeleteRecordsTopic, node: KafkaBroker, moved: list[_Moved]
 ) -> DeleteRecordsTopicResult:
     results = []
     for wanted in topic.partitions:
@@ -113,7 +113,9 @@ async def _when_replicated(moved: _Moved) -> None:
         result.error_code = error.code
 
 
-def _delete(topic: str, wanted: DeleteRecordsPartition, node: Parts) -> tuple[HostedPartition, int]:
+def _delete(
+    topic: str, wanted: DeleteRecordsPartition, node: KafkaBroker
+) -> tuple[LeaderPartition, int]:
     """Move the leader's log start; where it was to begin."""
     image = node.metadata.topics.get(topic)
     if image is not None and image.is_internal:
@@ -136,7 +138,7 @@ def _deleted(wanted: DeleteRecordsPartition, low_watermark: int) -> DeleteRecord
     )
 
 
-def _check_may_delete(partition: HostedPartition) -> None:
+def _check_may_delete(partition: LeaderPartition) -> None:
     if partition.leader.is_recovering:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if not partition.log.config.deletes_old:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
-from broker.handlers.answers import answered
+from broker.handlers.responses import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError

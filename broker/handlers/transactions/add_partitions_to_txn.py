@@ -19,7 +19,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
 )
-from broker.handlers.answers import answered
+from broker.handlers.responses import answered
 from broker.handlers.transactions.common import partitions_of, told
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import INTERNAL_TOPICS

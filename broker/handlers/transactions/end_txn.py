@@ -19,7 +19,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_2,
     ProducerIdAndEpoch,
 )
-from broker.handlers.answers import answered
+from broker.handlers.responses import answered
 from broker.handlers.transactions.common import told
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import EndTxnRequest, EndTxnResponse

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
-from broker.handlers.answers import answered
+from broker.handlers.responses import answered
 from broker.handlers.transactions.common import told
 from broker.membership.producer_ids import ProducerIds
 from broker.registry import RequestContext, serves

@@ -19,7 +19,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
-    from broker.replica.follower.followed import FollowedPartition
+    from broker.replica.follower.partition import FollowerPartition
 
 
 THROTTLED_REPLICAS = "follower.replication.throttled.replicas"
@@ -29,7 +29,7 @@ def _no_limit() -> int:
     return MAX_LONG
 
 
-async def _no_lake(partition: FollowedPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
+async def _no_lake(partition: FollowerPartition, _: int | None) -> tuple[int, RemoteLogAuxState]:
     raise KafkaError(
         ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
         f"{partition.topic}-{partition.partition} is tiered, and this broker has no tier",
@@ -59,9 +59,9 @@ class FetcherContext:
     """The settings that are in force."""
     write_recovery_points: Callable[[str], Awaitable[None]] = _nothing_written
     end_of_lake: Callable[
-        [FollowedPartition, int | None], Awaitable[tuple[int, RemoteLogAuxState]]
+        [FollowerPartition, int | None], Awaitable[tuple[int, RemoteLogAuxState]]
     ] = _no_lake
-    count_bytes_in: Callable[[FollowedPartition, int], None] = lambda _partition, _bytes: None
+    count_bytes_in: Callable[[FollowerPartition, int], None] = lambda _partition, _bytes: None
     throttle: ByteRate = field(default_factory=lambda: ByteRate(_no_limit))
 
     @property
@@ -69,18 +69,18 @@ class FetcherContext:
         """The settings that are in force."""
         return self.config()
 
-    def _is_throttled(self, partition: FollowedPartition) -> bool:
+    def _is_throttled(self, partition: FollowerPartition) -> bool:
         topic = self.image.topics.get(partition.topic)
         listed = None if topic is None else topic.configs.get(THROTTLED_REPLICAS)
         return listed is not None and is_listed(listed, partition.partition, self.node_id)
 
-    def must_wait(self, partition: FollowedPartition) -> bool:
+    def must_wait(self, partition: FollowerPartition) -> bool:
         """Whether the follower's throttle holds this one back (KIP-73); one that is in sync never."""
         if partition.follower.is_in_sync or not self._is_throttled(partition):
             return False
         return self.throttle.is_exceeded(self.clock.monotonic_ms())
 
-    def came_in(self, partition: FollowedPartition, size_bytes: int) -> None:
+    def came_in(self, partition: FollowerPartition, size_bytes: int) -> None:
         """So much of a partition was appended."""
         self.count_bytes_in(partition, size_bytes)
         if self._is_throttled(partition):

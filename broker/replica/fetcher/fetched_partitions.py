@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator
 
 from broker.replica.fetcher.context import FetcherContext
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import EpochQuestion
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import EpochQuestion
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
@@ -25,23 +25,23 @@ class FetchedPartitions:
         """`failed` is the broker's: partitions that cannot be followed until metadata change."""
         self._around = around
         self._failed = failed
-        self._partitions: dict[tuple[str, int], FollowedPartition] = {}
+        self._partitions: dict[tuple[str, int], FollowerPartition] = {}
         # Added since the last round.
-        self.unchecked: dict[FollowedPartition, None] = {}
+        self.unchecked: dict[FollowerPartition, None] = {}
         self.changed = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def __iter__(self) -> Iterator[FollowedPartition]:
+    def __iter__(self) -> Iterator[FollowerPartition]:
         return iter(self._partitions.values())
 
-    def add(self, partition: FollowedPartition) -> None:
+    def add(self, partition: FollowerPartition) -> None:
         """Fetch this one, too."""
         self._partitions[partition.key] = partition
         self.unchecked[partition] = None
 
-    def remove(self, partition: FollowedPartition) -> None:
+    def remove(self, partition: FollowerPartition) -> None:
         """Stop fetching this one."""
         self.unchecked.pop(partition, None)
         if self._has(partition):
@@ -51,14 +51,14 @@ class FetchedPartitions:
         """Stop fetching all."""
         self._partitions.clear()
 
-    def put_last(self, partition: FollowedPartition) -> None:
+    def put_last(self, partition: FollowerPartition) -> None:
         """Ask first for those that got nothing for longer."""
         self._partitions[partition.key] = self._partitions.pop(partition.key)
 
-    def _has(self, partition: FollowedPartition) -> bool:
+    def _has(self, partition: FollowerPartition) -> bool:
         return self._partitions.get(partition.key) is partition
 
-    def is_current(self, partition: FollowedPartition, asked: EpochQuestion) -> bool:
+    def is_current(self, partition: FollowerPartition, asked: EpochQuestion) -> bool:
         """Whether an answer to this question still has a meaning."""
         is_followed = self._has(partition) and not partition.is_lost
         return is_followed and partition.follower.is_current(asked)
@@ -66,7 +66,7 @@ class FetchedPartitions:
     # -- what may go wrong --------------------------------------------------------------------
 
     def hold_back(
-        self, partition: FollowedPartition, error_code: int = ErrorCode.UNKNOWN_SERVER_ERROR
+        self, partition: FollowerPartition, error_code: int = ErrorCode.UNKNOWN_SERVER_ERROR
     ) -> None:
         """Hold the partition back for a while after this answer, unless another fetcher has it by now."""
         if not self._has(partition):
@@ -77,16 +77,16 @@ class FetchedPartitions:
         # It may be sooner than what is waited for.
         self.changed.set()
 
-    def go_on(self, partition: FollowedPartition) -> None:
+    def go_on(self, partition: FollowerPartition) -> None:
         """Fetch it again at once."""
         partition.follower.retry()
         self.changed.set()
 
-    def guard(self, partition: FollowedPartition) -> _Guard:
+    def guard(self, partition: FollowerPartition) -> _Guard:
         """Around what may go wrong with one partition."""
         return _Guard(self, partition)
 
-    def failed(self, partition: FollowedPartition, error: Exception) -> bool:
+    def failed(self, partition: FollowerPartition, error: Exception) -> bool:
         """Hold a partition back for its error, or give it up; False where it is the connection's."""
         if isinstance(error, PeerUnreachable):
             return False
@@ -102,13 +102,13 @@ class FetchedPartitions:
             self.hold_back(partition)
         return True
 
-    def log_trouble(self, partition: FollowedPartition, level: int, what: str) -> None:
+    def log_trouble(self, partition: FollowerPartition, level: int, what: str) -> None:
         """What holds a partition back; once, however often it is tried."""
         if partition.trouble != (level, what):
             partition.trouble = level, what
             _LOGGER.log(level, "%s-%d: %s", *partition.key, what)
 
-    def log_recovery(self, partition: FollowedPartition) -> None:
+    def log_recovery(self, partition: FollowerPartition) -> None:
         """What held the partition back is over."""
         if partition.trouble is not None:
             level, what = partition.trouble
@@ -116,7 +116,7 @@ class FetchedPartitions:
             if level >= logging.ERROR:
                 _LOGGER.info("%s-%d goes on after: %s", *partition.key, what)
 
-    def give_up(self, partition: FollowedPartition, why: str) -> None:
+    def give_up(self, partition: FollowerPartition, why: str) -> None:
         """Do not follow the partition until metadata change."""
         if not self._has(partition):
             return
@@ -131,7 +131,7 @@ class _Guard:
 
     __slots__ = ("_partition", "_partitions")
 
-    def __init__(self, partitions: FetchedPartitions, partition: FollowedPartition) -> None:
+    def __init__(self, partitions: FetchedPartitions, partition: FollowerPartition) -> None:
         self._partitions = partitions
         self._partition = partition
 

@@ -22,8 +22,8 @@ from broker.replica.fetcher.rate import FetchRate
 from broker.replica.fetcher.requests import fetch_request
 from broker.replica.fetcher.session import FetchSessionClient, Key
 from broker.replica.fetcher.tier_state_machine import TierStateMachine
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import EpochQuestion, State, Verdict
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import EpochQuestion, State, Verdict
 from broker.replica.follower.truncation import EpochEnd
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -43,7 +43,7 @@ APPENDED_AT_ONCE_BYTES = 1 << 20
 FIRST_VERSION_THAT_COMPARES = 12
 _LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
-Asked = dict[Key, tuple[FollowedPartition, EpochQuestion]]
+Asked = dict[Key, tuple[FollowerPartition, EpochQuestion]]
 
 
 class Fetcher:
@@ -98,7 +98,7 @@ class Fetcher:
             self._task.cancel()
         self._leader.close()
 
-    def add(self, partitions: Iterable[FollowedPartition]) -> None:
+    def add(self, partitions: Iterable[FollowerPartition]) -> None:
         """Fetch these, too; they have been told whom they follow."""
         for partition in partitions:
             self._partitions.add(partition)
@@ -106,7 +106,7 @@ class Fetcher:
         if self._is_waiting and self._hurrying is None:
             self._hurrying = asyncio.get_running_loop().create_task(self._hurry())
 
-    def remove(self, partition: FollowedPartition) -> None:
+    def remove(self, partition: FollowerPartition) -> None:
         """Stop fetching this partition: an answer in flight is ignored for it."""
         self._partitions.remove(partition)
 
@@ -120,7 +120,7 @@ class Fetcher:
     def __len__(self) -> int:
         return len(self._partitions)
 
-    def __iter__(self) -> Iterator[FollowedPartition]:
+    def __iter__(self) -> Iterator[FollowerPartition]:
         return iter(self._partitions)
 
     @property
@@ -149,7 +149,7 @@ class Fetcher:
                 _LOGGER.exception("%s has failed", self.name)
                 self._source_lost(due, repr(error))
 
-    def _due(self) -> list[FollowedPartition]:
+    def _due(self) -> list[FollowerPartition]:
         now_ms = self._around.clock.monotonic_ms()
         return [p for p in self._partitions if not p.is_lost and p.follower.is_due(now_ms)]
 
@@ -169,7 +169,7 @@ class Fetcher:
         except TimeoutError:
             pass
 
-    async def _round(self, due: list[FollowedPartition]) -> None:
+    async def _round(self, due: list[FollowerPartition]) -> None:
         """Flush what must be flushed, cut what must be cut, then fetch once."""
         connection = await self._connected()
         unchecked = self._partitions.unchecked
@@ -199,7 +199,7 @@ class Fetcher:
             self._is_away = False
         return connection
 
-    def _source_lost(self, due: list[FollowedPartition], why: str) -> None:
+    def _source_lost(self, due: list[FollowerPartition], why: str) -> None:
         """Nothing came of the round: hold back all that took part."""
         self._session.failed()
         if not self._is_away:
@@ -298,7 +298,7 @@ class Fetcher:
         await self._flush_all(taken)
         await self._write_cuts(taken)
 
-    async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
+    async def _write_cuts(self, partitions: list[FollowerPartition]) -> None:
         """Make truncations of these partitions durable, if there are any."""
         unwritten = [partition for partition in partitions if partition.is_cut_unwritten]
         if not unwritten:
@@ -312,7 +312,7 @@ class Fetcher:
 
     async def _take_one(
         self,
-        partition: FollowedPartition,
+        partition: FollowerPartition,
         asked: EpochQuestion,
         data: FetchPartitionData,
     ) -> int:
@@ -345,7 +345,7 @@ class Fetcher:
         return 0
 
     def _append(
-        self, partition: FollowedPartition, asked: EpochQuestion, data: FetchPartitionData
+        self, partition: FollowerPartition, asked: EpochQuestion, data: FetchPartitionData
     ) -> int:
         now_ms = self._around.clock.now_ms()
         try:
@@ -365,7 +365,7 @@ class Fetcher:
             self._around.came_in(partition, appended)
         return appended
 
-    async def _flush_all(self, partitions: list[FollowedPartition]) -> None:
+    async def _flush_all(self, partitions: list[FollowerPartition]) -> None:
         """Flush those of these partitions whose next fetch would tell the leader of what flush.messages wants flushed.
 
         That is what was appended now; or what was left when the disk was full, the connection was lost, or another
@@ -375,7 +375,7 @@ class Fetcher:
         if unflushed:
             await asyncio.gather(*(self._flush(partition) for partition in unflushed))
 
-    async def _flush(self, partition: FollowedPartition) -> None:
+    async def _flush(self, partition: FollowerPartition) -> None:
         done: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
 
         def flushed(error: BaseException | None) -> None:

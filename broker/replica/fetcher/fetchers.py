@@ -16,7 +16,7 @@ from broker.java_hash import java_hash
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetcher import Fetcher
 from broker.replica.fetcher.tiered_ends import TieredEnds
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 
 _WORD = 1 << 32
 _SIGN = 1 << 31
@@ -35,21 +35,21 @@ class Fetchers:
     def __init__(self, around: FetcherContext) -> None:
         self.around = around
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
-        self._homes: dict[FollowedPartition, Fetcher] = {}
+        self._homes: dict[FollowerPartition, Fetcher] = {}
         self._failed: set[tuple[str, int]] = set()
         self._is_stopped = False
         self._spread = around.settings.num_replica_fetchers
         self._tiered_ends = TieredEnds(around, lambda: tuple(self._homes))
 
     def update(
-        self, *, remove: Iterable[FollowedPartition] = (), add: Iterable[FollowedPartition] = ()
+        self, *, remove: Iterable[FollowerPartition] = (), add: Iterable[FollowerPartition] = ()
     ) -> None:
         """Stop following some partitions and start following others, each from the leader that its follower names."""
         for partition in remove:
             self._remove(partition)
         if self._is_stopped:
             return
-        new: dict[tuple[int, int], list[FollowedPartition]] = {}
+        new: dict[tuple[int, int], list[FollowerPartition]] = {}
         for partition in add:
             self._remove(partition)
             if partition.is_lost:
@@ -73,12 +73,12 @@ class Fetchers:
             self._spread = self.around.settings.num_replica_fetchers
             self.update(add=tuple(self._homes))
 
-    def configured(self, partition: FollowedPartition) -> None:
+    def configured(self, partition: FollowerPartition) -> None:
         """What its topic is set to may have changed."""
         if partition.log.config.remote_storage_enable:
             self._tiered_ends.start()
 
-    def _remove(self, partition: FollowedPartition) -> None:
+    def _remove(self, partition: FollowerPartition) -> None:
         self._failed.discard(partition.key)
         fetcher = self._homes.pop(partition, None)
         if fetcher is not None:
@@ -109,7 +109,7 @@ class Fetchers:
     def __iter__(self) -> Iterator[Fetcher]:
         return iter(self._fetchers.values())
 
-    def names(self) -> dict[FollowedPartition, str]:
+    def names(self) -> dict[FollowerPartition, str]:
         """The fetcher of each partition, by name."""
         return {partition: fetcher.name for partition, fetcher in self._homes.items()}
 

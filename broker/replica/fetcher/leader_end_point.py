@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.requests import offset_request
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
@@ -53,7 +53,7 @@ class LeaderEndPoint:
         timeout_ms = self._around.settings.replica_socket_timeout_ms
         return await connection.ask(request, timeout_ms=timeout_ms)
 
-    async def fetch_offset(self, partition: FollowedPartition, timestamp: int) -> tuple[int, int]:
+    async def fetch_offset(self, partition: FollowerPartition, timestamp: int) -> tuple[int, int]:
         """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
         response = await self.ask(offset_request(partition, timestamp, self._around.node_id))
         found = response.topics[0].partitions[0]

@@ -18,8 +18,8 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetched_partitions import FetchedPartitions
 from broker.replica.fetcher.leader_end_point import LeaderEndPoint, check
 from broker.replica.fetcher.requests import epoch_request
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import EpochQuestion
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import EpochQuestion
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd, Recovery, recovery_for
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 
@@ -36,13 +36,13 @@ class LogTruncation:
         self._partitions = partitions
         self._around = around
 
-    async def cut(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
+    async def cut(self, partition: FollowerPartition, cut: Callable[[], None]) -> None:
         """Truncate a log; its recovery point on disk is corrected before anything is appended. Raises OSError."""
         self.cut_now(partition, cut)
         if partition.is_cut_unwritten:
             await self.write_cuts([partition])
 
-    def cut_now(self, partition: FollowedPartition, cut: Callable[[], None]) -> None:
+    def cut_now(self, partition: FollowerPartition, cut: Callable[[], None]) -> None:
         """Truncate a log; if its recovery point or its start has to change on disk, `write_cuts` must follow."""
         log = partition.log
         before, committed = log.log_end_offset, partition.high_watermark
@@ -64,12 +64,12 @@ class LogTruncation:
                 before, log.log_start_offset, self._leader.broker_id, partition.follower.leader_epoch,
             )  # fmt: skip
 
-    async def write_cuts(self, partitions: list[FollowedPartition]) -> None:
+    async def write_cuts(self, partitions: list[FollowerPartition]) -> None:
         """Let the disk know where logs were cut. Raises OSError; until it has worked the partitions are not free.
 
         A directory whose disk refuses keeps none of another waiting.
         """
-        by_directory: dict[str, list[FollowedPartition]] = {}
+        by_directory: dict[str, list[FollowerPartition]] = {}
         for partition in partitions:
             home = partition.log.directory.rpartition("/")[0]
             by_directory.setdefault(home, []).append(partition)
@@ -78,17 +78,17 @@ class LogTruncation:
             if outcome is not None:
                 raise outcome
 
-    async def _write_cuts(self, partitions: list[FollowedPartition]) -> None:
+    async def _write_cuts(self, partitions: list[FollowerPartition]) -> None:
         """The same for logs of one directory."""
         cuts = [(partition, partition.cuts) for partition in partitions]
         await self._around.write_recovery_points(partitions[0].log.directory)
         for partition, known in cuts:
             partition.cuts_written(known)
 
-    async def cut_first(self, partitions: list[FollowedPartition]) -> None:
+    async def cut_first(self, partitions: list[FollowerPartition]) -> None:
         """Ask where epochs end, and truncate there; a log without epochs is truncated to its high watermark."""
         fetched = self._partitions
-        asked: dict[tuple[str, int], tuple[FollowedPartition, EpochQuestion]] = {}
+        asked: dict[tuple[str, int], tuple[FollowerPartition, EpochQuestion]] = {}
         for partition in partitions:
             if not fetched.is_current(partition, partition.follower.question):
                 continue
@@ -112,7 +112,7 @@ class LogTruncation:
                     leader = EpochEnd(epoch=end.leader_epoch, end_offset=end.end_offset)
                     await self.cut(found[0], partial(found[0].truncate, leader))
 
-    async def find(self, partition: FollowedPartition, asked: EpochQuestion) -> None:
+    async def find(self, partition: FollowerPartition, asked: EpochQuestion) -> None:
         """The leader does not have the offset: cut to its end, or begin at its start."""
         end, _ = await self._leader.fetch_offset(partition, LATEST)
         start, epoch = end, NO_EPOCH

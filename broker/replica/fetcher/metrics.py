@@ -13,7 +13,7 @@ from broker.metrics.names import Sample, gauge, meter
 
 if TYPE_CHECKING:
     from broker.replica.fetcher.fetchers import Fetchers
-    from broker.replica.follower.followed import FollowedPartition
+    from broker.replica.follower.partition import FollowerPartition
     from broker.replica.moves import LogMoves
 
 _MANAGER = "kafka.server:type=ReplicaFetcherManager,name="
@@ -66,7 +66,7 @@ def move_samples(moves: LogMoves) -> Iterator[Sample]:
 
 
 def fetcher_samples(
-    fetchers: Fetchers, followed: Iterable[FollowedPartition], now_ms: int
+    fetchers: Fetchers, followed: Iterable[FollowerPartition], now_ms: int
 ) -> Iterator[Sample]:
     """Everything about fetchers; `now_ms` is a monotonic clock's."""
     lags = []

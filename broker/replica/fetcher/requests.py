@@ -31,7 +31,7 @@ from kafka_ds.protocol.messages.offsets import (
 
 if TYPE_CHECKING:
     from broker.config.broker import BrokerConfig
-    from broker.replica.follower.followed import FollowedPartition
+    from broker.replica.follower.partition import FollowerPartition
 
 
 def fetch_request(
@@ -70,7 +70,7 @@ def fetch_request(
 
 
 def epoch_request(
-    partitions: Iterable[FollowedPartition], replica_id: int
+    partitions: Iterable[FollowerPartition], replica_id: int
 ) -> OffsetForLeaderEpochRequest:
     """Where does the last epoch of each of these logs end at the leader?"""
     topics: dict[str, list[OffsetForLeaderPartition]] = {}
@@ -92,14 +92,14 @@ def epoch_request(
 
 
 def offset_request(
-    partition: FollowedPartition, timestamp: int, replica_id: int
+    partition: FollowerPartition, timestamp: int, replica_id: int
 ) -> ListOffsetsRequest:
     """Where does the leader's log end (LATEST), or begin (EARLIEST), here or in the lake?"""
     return offsets_request([partition], timestamp, replica_id)
 
 
 def offsets_request(
-    partitions: Iterable[FollowedPartition], timestamp: int, replica_id: int
+    partitions: Iterable[FollowerPartition], timestamp: int, replica_id: int
 ) -> ListOffsetsRequest:
     """The same of several partitions of one leader."""
     topics: dict[str, list[ListOffsetsPartition]] = {}

@@ -17,8 +17,8 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetched_partitions import FetchedPartitions
 from broker.replica.fetcher.leader_end_point import LeaderEndPoint
 from broker.replica.fetcher.log_truncation import LogTruncation
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import EpochQuestion
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import EpochQuestion
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages.offsets import EARLIEST, EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD
 
@@ -42,9 +42,9 @@ class TierStateMachine:
         self._partitions = partitions
         self._truncation = truncation
         self._around = around
-        self._tasks: dict[FollowedPartition, asyncio.Task[None]] = {}
+        self._tasks: dict[FollowerPartition, asyncio.Task[None]] = {}
 
-    def begin_first(self, partition: FollowedPartition) -> None:
+    def begin_first(self, partition: FollowerPartition) -> None:
         """An empty log is followed from now on; depending on the setting it skips what is in the lake."""
         if (
             self._skips_the_lake(partition)
@@ -53,7 +53,7 @@ class TierStateMachine:
         ):
             self._begin(partition, partition.follower.question, is_first=True)
 
-    def begin(self, partition: FollowedPartition, asked: EpochQuestion) -> None:
+    def begin(self, partition: FollowerPartition, asked: EpochQuestion) -> None:
         """The leader has the offset only in the lake."""
         self._begin(partition, asked, is_first=False)
 
@@ -62,7 +62,7 @@ class TierStateMachine:
         for task in self._tasks.values():
             task.cancel()
 
-    def _begin(self, partition: FollowedPartition, asked: EpochQuestion, *, is_first: bool) -> None:
+    def _begin(self, partition: FollowerPartition, asked: EpochQuestion, *, is_first: bool) -> None:
         if partition in self._tasks:
             self._partitions.hold_back(partition)
             return
@@ -74,7 +74,7 @@ class TierStateMachine:
         task.add_done_callback(lambda _: self._tasks.pop(partition, None))
 
     async def _rebuild(
-        self, partition: FollowedPartition, asked: EpochQuestion, *, is_first: bool
+        self, partition: FollowerPartition, asked: EpochQuestion, *, is_first: bool
     ) -> None:
         fetched = self._partitions
         try:
@@ -99,20 +99,20 @@ class TierStateMachine:
                 partition.follower.retry()
                 fetched.failed(partition, error)
 
-    def _skips_the_lake(self, partition: FollowedPartition) -> bool:
+    def _skips_the_lake(self, partition: FollowerPartition) -> bool:
         """Whether as little as possible is local (KIP-1023); of a compacted log all is that its leader has."""
         is_set = self._around.settings.follower_fetch_last_tiered_offset_enable
         return is_set and not partition.log.config.is_compacted
 
-    def _hold_back(self, partition: FollowedPartition) -> None:
+    def _hold_back(self, partition: FollowerPartition) -> None:
         partition.follower.retry()
         self._partitions.hold_back(partition)
 
-    async def _has_lake(self, partition: FollowedPartition) -> bool:
+    async def _has_lake(self, partition: FollowerPartition) -> bool:
         pending, _ = await self._leader.fetch_offset(partition, EARLIEST_PENDING_UPLOAD)
         return pending > 0
 
-    async def _place(self, partition: FollowedPartition) -> Place:
+    async def _place(self, partition: FollowerPartition) -> Place:
         """The offset to continue at, the state before it, and the leader's log start."""
         ask, around = self._leader.fetch_offset, self._around
         last_below = None

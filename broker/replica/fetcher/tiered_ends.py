@@ -18,7 +18,7 @@ from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import let_go
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.requests import offsets_request
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from broker.transport.peer import PeerUnreachable
 from broker.transport.peers import Peers
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -36,12 +36,12 @@ class TieredEnds:
     def __init__(
         self,
         around: FetcherContext,
-        followed: Callable[[], Iterable[FollowedPartition]],
+        followed: Callable[[], Iterable[FollowerPartition]],
     ) -> None:
         self._around = around
         self._followed = followed
         self.peers = Peers(around.network, client_id=f"broker-{around.node_id}-tiered-ends")
-        self.known: dict[FollowedPartition, CopyState] = {}
+        self.known: dict[FollowerPartition, CopyState] = {}
         self._away: set[int] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -67,7 +67,7 @@ class TieredEnds:
 
     async def look(self) -> None:
         """Ask all leaders, then let go what may go."""
-        by_leader: dict[int, list[FollowedPartition]] = {}
+        by_leader: dict[int, list[FollowerPartition]] = {}
         tiered = [each for each in self._followed() if each.log.config.remote_storage_enable]
         for partition in tiered:
             leader = partition.follower.leader
@@ -78,14 +78,14 @@ class TieredEnds:
         for partition in tiered:
             self._let_go(partition)
 
-    def _may_have_news(self, partition: FollowedPartition) -> bool:
+    def _may_have_news(self, partition: FollowerPartition) -> bool:
         known = self.known.get(partition)
         if known is None or known.copied_offset < partition.log.log_end_offset - 1:
             return True
         # What the lake loses later, this log keeps: as long as it has what retention may take.
         return len(partition.log.segments.all) > 1
 
-    async def _ask(self, leader: int, partitions: Sequence[FollowedPartition]) -> None:
+    async def _ask(self, leader: int, partitions: Sequence[FollowerPartition]) -> None:
         address = self._around.address_of(leader)
         if address is None:
             return
@@ -104,7 +104,7 @@ class TieredEnds:
             self._away.discard(leader)
             self._take(dict(zip(asked, epochs, strict=True)), answer)
 
-    def _take(self, asked: dict[FollowedPartition, int], answer: ListOffsetsResponse) -> None:
+    def _take(self, asked: dict[FollowerPartition, int], answer: ListOffsetsResponse) -> None:
         by_key = {each.key: (each, epoch) for each, epoch in asked.items()}
         now_ms = self._around.clock.monotonic_ms()
         for topic in answer.topics:
@@ -117,7 +117,7 @@ class TieredEnds:
                         state.lost(found.offset)
                     state.finished(found.offset, now_ms)
 
-    def _let_go(self, partition: FollowedPartition) -> None:
+    def _let_go(self, partition: FollowerPartition) -> None:
         state = self.known.get(partition)
         if state is None or partition.is_lost:
             return

@@ -1,218 +1,264 @@
-"""Pure: one partition as its follower sees it: where it reads on, under which leader, and what each answer means.
+"""Shell: one partition that this broker follows: its log, the follower's view of it, and who reads from it.
 
-A follower reads at its log's end and nowhere else: its log is a prefix of what its leader has had. An answer counts
-only for the fetch offset and leader epoch that were asked for. The high watermark is the least of the leader's and the
-own log end. FENCED_LEADER_EPOCH for the newest epoch known here ends asking until the metadata change;
-UNKNOWN_LEADER_EPOCH is asked again soon, and then twice as late each time, up to replica.fetch.backoff.ms.
+It performs what `FollowerState` says and decides nothing; only the event loop's thread is here. Consumers can read
+up to its own high watermark, which is one fetch behind the leader's (KIP-392). The log derives everything else from the
+appended batches, as on the leader. An error of its log concerns this partition only, until the metadata change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import Enum
-from typing import NamedTuple
-
-from broker.replica.follower.truncation import NO_EPOCH
-from kafka_ds.protocol.errors import ErrorCode
-
-
-class State(Enum):
-    """What a follower does."""
-
-    TRUNCATING = "truncating"
-    """It has to learn where its log parts from the leader's."""
-    FETCHING = "fetching"
-    FAILED = "failed"
-    """It waits for new metadata."""
-
-
-class Verdict(Enum):
-    """What an answer of the leader asks for."""
-
-    APPEND = "append"
-    TRUNCATE = "truncate"
-    OUT_OF_RANGE = "out of range"
-    TIERED = "tiered"
-    """The leader has the offset in the lake alone."""
-    FAIL = "fail"
-    RETRY = "retry"
-
-
-class EpochQuestion(NamedTuple):
-    """What a follower asked for; an answer to anything else is no answer."""
-
-    fetch_offset: int
-    leader_epoch: int
-    last_fetched_epoch: int
-
-
-# The answer of a broker that does not know yet that it leads, and how soon it is first asked again.
-_NOT_LEADING_YET = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    }
-)
-FIRST_RETRY_MS = 10
-
-_VERDICTS: Mapping[int, Verdict] = {
-    ErrorCode.OFFSET_OUT_OF_RANGE: Verdict.OUT_OF_RANGE,
-    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Verdict.TIERED,
-    ErrorCode.FENCED_LEADER_EPOCH: Verdict.FAIL,
-}
+from broker.log.log import NOTHING_REMOTE, Log
+from broker.log.values import READ_COMMITTED, RemoteLogAuxState
+from broker.replica.follower.state import EpochQuestion, FollowerState
+from broker.replica.follower.truncation import EpochEnd, truncation_for
+from broker.replica.watcher import Watcher
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.messages.data import FetchPartition, FetchPartitionData
+from kafka_ds.segments.index import AbortedTxn
 
 
 class FollowerPartition:
-    """A partition that is followed, from one leader epoch to the next."""
+    """A partition of this broker that another one leads."""
 
     __slots__ = (
-        "_premature",
-        "_question",
-        "due_ms",
-        "fetch_offset",
-        "high_watermark",
-        "lag",
-        "last_fetched_epoch",
-        "leader",
-        "leader_epoch",
-        "partition_epoch",
-        "state",
+        "_asked",
+        "_cuts",
+        "_cuts_written",
+        "_is_lost",
+        "_wanted",
+        "_watchers",
+        "follower",
+        "has_lost",
+        "partition",
+        "is_unflushed",
+        "log",
+        "topic",
+        "topic_id",
+        "trouble",
     )
 
-    def __init__(self, *, high_watermark: int) -> None:
-        """It begins with no leader; `high_watermark` is what the checkpoint said, within the log."""
-        self.state = State.FAILED
-        self.leader = -1
-        self.leader_epoch = self.partition_epoch = -1
-        self.fetch_offset = 0
-        self.last_fetched_epoch = NO_EPOCH
-        self._question = EpochQuestion(0, -1, NO_EPOCH)
-        self.high_watermark = high_watermark
-        self.lag: int | None = None
-        self.due_ms = 0
-        # How often in a row the leader has not known that it leads.
-        self._premature = 0
-
-    def follow(
-        self,
-        leader: int,
-        leader_epoch: int,
-        *,
-        log_end_offset: int,
-        last_epoch: int,
-    ) -> None:
-        """Follow this leader from now on, or try the same one again after new metadata.
-
-        With an epoch to compare the first fetch finds out whether the log diverges (KIP-595). Without one the log is
-        cut first, to what is known to be committed.
-        """
-        assert leader_epoch >= self.leader_epoch, "leader epochs only grow"
-        self.leader, self.leader_epoch = leader, leader_epoch
-        self.fetch_offset, self.last_fetched_epoch = log_end_offset, last_epoch
-        self.state = State.TRUNCATING if last_epoch == NO_EPOCH else State.FETCHING
-        self.lag = None
-        self.due_ms = 0
-        self._premature = 0
-
-    def must_begin(self, leader: int, leader_epoch: int) -> bool:
-        """Whether metadata with this leader are a reason to begin anew: they tell of another, or it had failed."""
-        is_same = (leader, leader_epoch) == (self.leader, self.leader_epoch)
-        return self.state is State.FAILED or not is_same
-
-    def orphaned(self, leader_epoch: int) -> None:
-        """Nobody leads the partition."""
-        self.leader, self.leader_epoch = -1, leader_epoch
-        self.state = State.FAILED
-
-    def compare_first(self) -> None:
-        """The leader ignores epochs in a fetch: compare epochs, and truncate the log, before the first fetch."""
-        if self.state is State.FETCHING:
-            self.state = State.TRUNCATING
-
-    # -- asking -------------------------------------------------------------------------------
-
-    def is_due(self, now_ms: int) -> bool:
-        """Whether something may be asked for it: it has not failed and its back-off is over."""
-        return self.state is not State.FAILED and self.due_ms <= now_ms
-
-    def is_ready(self, now_ms: int) -> bool:
-        """Whether it may be fetched."""
-        return self.state is State.FETCHING and self.due_ms <= now_ms
+    def __init__(self, log: Log, follower: FollowerState, *, has_lost: bool = False) -> None:
+        """`has_lost`: the log holds less than it is known to have held, and has not been filled up since."""
+        self.topic = log.topic
+        self.partition = log.partition
+        self.topic_id = log.topic_id
+        self.log = log
+        self.follower = follower
+        self.has_lost = has_lost
+        # What its fetcher has logged of it as the reason to try again, and at which level.
+        self.trouble: tuple[int, str] | None = None
+        self._cuts = self._cuts_written = 0
+        self._watchers: dict[Watcher[FollowerPartition], None] = {}
+        self._is_lost = False
+        self._asked: EpochQuestion | None = None
+        self._wanted: FetchPartition | None = None
+        # Whether flush.messages demands a flush before a fetch tells the leader what is here.
+        self.is_unflushed = self._must_flush()
+        log.update_high_watermark(follower.high_watermark)
 
     @property
-    def question(self) -> EpochQuestion:
-        """The current question; the same object until the state changes."""
-        known = self._question
-        if (
-            known.fetch_offset != self.fetch_offset
-            or known.leader_epoch != self.leader_epoch
-            or known.last_fetched_epoch != self.last_fetched_epoch
-        ):
-            self._question = known = EpochQuestion(
-                self.fetch_offset, self.leader_epoch, self.last_fetched_epoch
-            )
-        return known
+    def key(self) -> tuple[str, int]:
+        """Topic and number: its key in fetchers."""
+        return self.topic, self.partition
 
-    def is_current(self, asked: EpochQuestion) -> bool:
-        """Whether an answer to this question still has a meaning."""
-        return (
-            self.state is not State.FAILED
-            and asked.fetch_offset == self.fetch_offset
-            and asked.leader_epoch == self.leader_epoch
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is known here to be committed."""
+        return self.follower.high_watermark
+
+    def last_stable_offset(self) -> int:
+        """Everything below is committed and belongs to no open transaction."""
+        return self.log.last_stable_offset(self.follower.high_watermark)
+
+    def fetchable_end(self, isolation_level: int) -> int:
+        """How far a consumer may read."""
+        if isolation_level == READ_COMMITTED:
+            return self.last_stable_offset()
+        return self.follower.high_watermark
+
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
+        """The aborted transactions that a read_committed consumer must skip in [start, end)."""
+        return self.log.aborted_transactions(start, end) if end > start else []
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one and where it ends; -1 and -1 where none is known."""
+        return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset belongs to, or -1."""
+        return self.log.leader_epochs.epoch_for_offset(offset)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Refuse a reader that speaks of another leader epoch than this one (KIP-320)."""
+        if current_leader_epoch in (-1, self.follower.leader_epoch):
+            return
+        if current_leader_epoch < self.follower.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    def watch(self, watcher: Watcher[FollowerPartition]) -> None:
+        """Tell this reader of everything that happens to the partition."""
+        assert not self._is_lost, "nothing more happens to a lost partition"
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Watcher[FollowerPartition]) -> None:
+        """Stop telling this reader."""
+        self._watchers.pop(watcher, None)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is no longer followed here."""
+        return self._is_lost
+
+    @property
+    def is_free(self) -> bool:
+        """Whether anything may be fetched for it: what is here is here for good, as far as was demanded."""
+        return not (self._is_lost or self._cuts_written < self._cuts or self.is_unflushed)
+
+    def lose(self) -> None:
+        """It is no longer followed here."""
+        self._is_lost = True
+        watchers = tuple(self._watchers)
+        self._watchers.clear()
+        for watcher in watchers:
+            watcher.lost(self)
+
+    # -- following ----------------------------------------------------------------------------
+
+    def follow(self, leader: int, leader_epoch: int) -> None:
+        """Follow this leader from where the log ends."""
+        log = self.log
+        self.follower.follow(
+            leader,
+            leader_epoch,
+            log_end_offset=log.log_end_offset,
+            last_epoch=log.leader_epochs.latest_epoch,
         )
 
-    # -- what came of it ----------------------------------------------------------------------
+    def wanted(self, max_bytes: int) -> FetchPartition:
+        """The partition in a fetch request; the same object as long as nothing has happened."""
+        asked, log = self.follower.question, self.log
+        wanted = self._wanted
+        if (
+            wanted is None
+            or asked is not self._asked
+            or wanted.log_start_offset != log.log_start_offset
+            or wanted.high_watermark != self.follower.high_watermark
+        ):
+            self._asked = asked
+            self._wanted = wanted = FetchPartition(
+                partition=self.partition,
+                current_leader_epoch=asked.leader_epoch,
+                fetch_offset=asked.fetch_offset,
+                last_fetched_epoch=asked.last_fetched_epoch,
+                log_start_offset=log.log_start_offset,
+                partition_max_bytes=max_bytes,
+                high_watermark=self.follower.high_watermark,
+            )
+        return wanted
 
-    def judge(self, error_code: int, *, is_diverging: bool) -> Verdict:
-        """What an answer to the current question asks for."""
-        if error_code == ErrorCode.NONE:
-            return Verdict.TRUNCATE if is_diverging else Verdict.APPEND
-        return _VERDICTS.get(error_code, Verdict.RETRY)
+    def append(self, data: FetchPartitionData, leader_epoch: int, now_ms: int) -> int:
+        """Take the records of an answer, high watermark and log start; how many bytes of records that were.
 
-    def appended(self, log_end_offset: int, last_epoch: int, leader_high_watermark: int) -> bool:
-        """An answer has been appended, up to this end; whether the high watermark has moved."""
-        assert log_end_offset >= self.fetch_offset, "a follower's log is cut by `truncated` alone"
-        self._premature = 0
-        self.fetch_offset = log_end_offset
-        self.last_fetched_epoch = last_epoch
-        self.lag = max(0, leader_high_watermark - log_end_offset)
-        committed = min(leader_high_watermark, log_end_offset)
-        if committed <= self.high_watermark:
-            return False
-        self.high_watermark = committed
-        return True
+        Raises:
+            KafkaError: CORRUPT_MESSAGE, the records are damaged; KAFKA_STORAGE_ERROR, the disk did not take them.
+        """
+        follower, log = self.follower, self.log
+        assert follower.fetch_offset == log.log_end_offset, "a follower reads at its log's end"
+        appended, before = 0, log.log_end_offset
+        try:
+            if data.records:
+                appended = log.append_as_follower(
+                    memoryview(data.records), leader_epoch=leader_epoch, now_ms=now_ms
+                )
+        finally:
+            if log.log_end_offset < before:  # It begins with a batch that began earlier.
+                follower.truncated(log.log_end_offset, log.leader_epochs.latest_epoch)
+            self.is_unflushed = self._must_flush()
+            self._take_ends(data)
+        return appended
 
-    def truncated(self, log_end_offset: int, last_epoch: int, *, is_complete: bool = True) -> None:
-        """The log was cut or begun anew, and ends here now; unless complete, the leader is asked again."""
-        self.fetch_offset = log_end_offset
-        self.last_fetched_epoch = last_epoch
-        self.high_watermark = min(self.high_watermark, log_end_offset)
-        self.state = State.FETCHING if is_complete else State.TRUNCATING
+    def _take_ends(self, data: FetchPartitionData) -> None:
+        follower, log = self.follower, self.log
+        moved = follower.appended(
+            log.log_end_offset, log.leader_epochs.latest_epoch, data.high_watermark
+        )
+        log.update_high_watermark(follower.high_watermark)
+        if follower.is_in_sync:
+            self.has_lost = False
+        if log.log_start_offset < data.log_start_offset <= follower.high_watermark:
+            log.advance_log_start_offset(data.log_start_offset)
+        if moved:
+            for watcher in tuple(self._watchers):
+                watcher.advanced(self)
 
-    def delay(self, until_ms: int) -> None:
-        """Ask nothing before this time."""
-        self.due_ms = max(self.due_ms, until_ms)
+    def flushed(self) -> None:
+        """A flush has ended well."""
+        self.is_unflushed = self._must_flush()
 
-    def backoff_ms(self, error_code: int, longest_ms: int) -> int:
-        """How long to wait after an answer of this code, which asks for another try."""
-        if error_code not in _NOT_LEADING_YET:
-            return longest_ms
-        wait_ms = min(FIRST_RETRY_MS << self._premature, longest_ms)
-        if wait_ms < longest_ms:
-            self._premature += 1
-        return wait_ms
-
-    def retry(self) -> None:
-        """End the back-off: the reason for it is gone."""
-        self.due_ms = 0
-
-    def fail(self) -> None:
-        """Ask nothing more under this leader epoch."""
-        self.state = State.FAILED
+    def _must_flush(self) -> bool:
+        return self.log.unflushed_count >= self.log.config.flush_messages
 
     @property
-    def is_in_sync(self) -> bool:
-        """Whether it is known to hold everything that is committed."""
-        return self.lag == 0
+    def is_cut_unwritten(self) -> bool:
+        """Whether appends must wait, because the recovery point on disk is still above the truncated end."""
+        return self._cuts_written < self._cuts
+
+    @property
+    def cuts(self) -> int:
+        """The number of truncations that must be recorded on disk."""
+        return self._cuts
+
+    def cut_begun(self) -> None:
+        """A truncation must be recorded on disk first."""
+        self._cuts += 1
+
+    def cuts_written(self, cuts: int) -> None:
+        """This many truncations are recorded on disk."""
+        self._cuts_written = max(self._cuts_written, cuts)
+
+    # -- cutting: if that lowers the recovery point, it has to be written down first -----------
+
+    def truncate(self, leader: EpochEnd) -> None:
+        """Cut off what the leader does not have, as far as its answer tells."""
+        log = self.log
+        cut = truncation_for(
+            leader,
+            log.leader_epochs,
+            log_end_offset=log.log_end_offset,
+            high_watermark=self.follower.high_watermark,
+        )
+        self.truncate_to(cut.offset, is_complete=cut.is_complete)
+
+    def truncate_to(self, offset: int, *, is_complete: bool = True) -> None:
+        """Cut the log to an offset. If it raises OSError, the leader is to be asked again from where the log ends."""
+        try:
+            self.log.truncate_to(offset)
+        except OSError:
+            self._cut(is_complete=False)
+            raise
+        self._cut(is_complete=is_complete)
+
+    def restart_at(
+        self, offset: int, ended: RemoteLogAuxState = NOTHING_REMOTE, *, log_start_offset: int = 0
+    ) -> None:
+        """Drop the log and start over at an offset, with this state of what came before; OSError as `truncate_to`."""
+        try:
+            self.log.start_anew_at(offset, ended)
+        except OSError:
+            self._cut(is_complete=False)
+            raise
+        # All below is committed: the leader has deleted it, or it is in the lake.
+        self.follower.high_watermark = max(self.follower.high_watermark, offset)
+        self._cut(is_complete=True)
+        if self.log.log_start_offset < log_start_offset <= offset:
+            self.log.advance_log_start_offset(log_start_offset)
+
+    def _cut(self, *, is_complete: bool) -> None:
+        log, follower = self.log, self.follower
+        follower.truncated(
+            log.log_end_offset, log.leader_epochs.latest_epoch, is_complete=is_complete
+        )
+        log.update_high_watermark(follower.high_watermark)

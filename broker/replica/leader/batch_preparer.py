@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from broker.log.config import UNLIMITED
 from broker.log.validation import at_once_bytes_max, prepare_in_thread
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records import machine_code
 from kafka_ds.records.batch import ATTRIBUTES_POSITION, CODEC_MASK, Codec
@@ -56,11 +56,11 @@ class BatchPreparer:
     def __init__(self, threads: Executor) -> None:
         machine_code.load()
         self.threads = threads
-        self.queues: dict[HostedPartition, deque[_Waiting]] = {}
+        self.queues: dict[LeaderPartition, deque[_Waiting]] = {}
         self.waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def takes(self, partition: HostedPartition, records: memoryview) -> bool:
+    def takes(self, partition: LeaderPartition, records: memoryview) -> bool:
         """Whether a batch has to wait for its turn; if not, the log itself prepares what needs it."""
         if self.queues and partition in self.queues:
             return True
@@ -70,7 +70,7 @@ class BatchPreparer:
 
     def submit(
         self,
-        partition: HostedPartition,
+        partition: LeaderPartition,
         records: memoryview,
         now_ms: int,
         *,
@@ -96,7 +96,7 @@ class BatchPreparer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _work_through(self, partition: HostedPartition) -> None:
+    async def _work_through(self, partition: LeaderPartition) -> None:
         queue = self.queues[partition]
         try:
             while queue:

@@ -1,486 +1,522 @@
-"""Pure: the leader's view of one partition: what each replica has, what is committed, and who is in sync (KIP-497).
+"""Shell: one partition that this broker leads: its log, the leader's view of it, and who waits for it.
 
-Each method returns effects in the order in which they must be done; `now_ms` is of a monotonic clock. The high
-watermark is the lowest log end of the maximal ISR (`isr.py`) and of caught-up replicas that could join it. It never
-moves back, and stands while the committed ISR is below min.insync.replicas. A follower joins the ISR when it has all
-that is committed and all that was there when this leader epoch began; it leaves when it has not been caught up for
-replica.lag.time.max.ms. A leader whose log has lost records is recovering: it serves neither writes nor reads, and no
-follower counts as late.
+It performs what `LeaderState` says and decides nothing; only the event loop's thread is here. What flush.messages
+sends to the disk counts once the disk has it, and later appends with it. Who waits is woken, never polled: a `Watcher`
+is told that more may be read, or that this broker does not answer for the partition any more. Before anything changes
+that a lookup may show, `_changing` tells the sessions in which the partition is idle; that the log's start has moved,
+or the metadata, they see themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import logging
+from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol, assert_never
 
-from broker.metadata.events import RECOVERED, RECOVERING, PartitionRegistration
-from broker.metadata.image import BrokerRegistration
-from broker.replica.leader.effects import (
-    NOTHING,
-    AdvanceHighWatermark,
-    Effects,
-    NoteIsr,
-    ProposeIsr,
-)
-from broker.replica.leader.isr import (
-    AWAIT_METADATA,
-    NO_BROKERS,
-    NOT_APPLIED,
-    AlterPartitionAnswer,
-    CommittedIsr,
-    PartitionState,
-    PendingExpand,
-    PendingShrink,
-    Proposal,
-    may_join,
-)
-from broker.replica.leader.replica_state import LastFetch, ReplicaState
+from broker.log.log import Log
+from broker.log.values import READ_COMMITTED, AppendInfo
+from broker.metadata.events import PartitionRegistration
+from broker.replica.leader.alter_partition import AlterPartitionManager
+from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
+from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
+from broker.replica.leader.replica_state import LastFetch
+from broker.replica.leader.state import LeaderState
+from broker.replica.topic_metrics import TopicCounters
+from broker.replica.watcher import Watcher
+from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
+from kafka_ds.segments.index import AbortedTxn
+from kafka_ds.segments.producers import AppendOrigin
 
-NO_EPOCH = -1
-# How long a proposal that met a passing trouble waits before it is sent again, as Kafka does.
-RETRY_MS = 50
-REPLICA_LAG_TIME_MAX_MS = 30_000
+if TYPE_CHECKING:
+    from broker.remote.manager import TierManager
+
+_LOGGER = logging.getLogger(__name__)
+
+# How long a flush that a full disk refused waits for the next try.
+FLUSH_RETRY_SECONDS = 1.0
+
+
+class FollowerSession(Protocol):
+    """The idle partitions of a fetch session (`IdlePartitions`)."""
+
+    @property
+    def replica_id(self) -> int:
+        """The follower whose session it is; negative for a consumer's."""
+
+    @property
+    def last_fetch(self) -> LastFetch:
+        """When the follower has fetched last in it."""
+
+    @property
+    def parked(self) -> Iterable[object]:
+        """Its fetches that wait."""
+
+    def partition_changed(self, partition: LeaderPartition) -> None:
+        """Something is about to happen to the partition, which is idle no more."""
 
 
 class LeaderPartition:
-    """One partition as its leader sees it, from one leader epoch to the next."""
+    """A partition of this broker."""
 
     __slots__ = (
-        "_adding",
-        "_brokers",
-        "_followers",
-        "_has_lost",
-        "_recovering",
+        "_acknowledgements",
+        "_clock",
+        "_deletions",
+        "_flush_again",
+        "_following",
+        "_is_lost",
+        "alter_partition",
         "_idle",
-        "_state",
-        "_was_unclean",
-        "epoch_start_offset",
-        "high_watermark",
-        "lag_ms_max",
-        "leader_epoch",
-        "log_end_offset",
-        "min_insync_replicas",
-        "node_id",
-        "partition_epoch",
-        "replicas",
+        "_tier",
+        "_unflushed_since",
+        "watchers",
+        "changes",
+        "counters",
+        "partition",
+        "leader",
+        "log",
+        "topic",
+        "topic_id",
     )
 
     def __init__(
         self,
-        registration: PartitionRegistration,
+        log: Log,
+        leader: LeaderState,
+        counters: TopicCounters | None = None,
         *,
-        node_id: int,
-        log_end_offset: int,
-        high_watermark: int,
-        min_insync_replicas: int,
-        brokers: Mapping[int, BrokerRegistration] = NO_BROKERS,
-        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
-        has_lost: bool = False,
+        clock: Clock,
+        alter_partition: AlterPartitionManager | None = None,
+        tier: TierManager | None = None,
     ) -> None:
-        """`brokers` is read whenever somebody may join the ISR; `lag_ms_max` is replica.lag.time.max.ms."""
-        assert registration.leader == node_id, "only the leader has this view"
-        assert 0 <= high_watermark <= log_end_offset
-        self.node_id = node_id
-        self.log_end_offset = log_end_offset
-        self.epoch_start_offset = log_end_offset
-        self.high_watermark = high_watermark
-        self.min_insync_replicas = min_insync_replicas
-        self.lag_ms_max = lag_ms_max
-        self._brokers = brokers
-        self._followers: dict[int, ReplicaState] = {}
-        self._idle: dict[int, LastFetch] = {}
-        self._state: PartitionState = CommittedIsr(frozenset())
-        self._has_lost = has_lost
-        self._take(registration)
+        """`counters` are those of the partition's topic; without `alter_partition` there must be no followers.
 
-    def _take(self, registration: PartitionRegistration) -> None:
-        self.leader_epoch = registration.leader_epoch
-        self.partition_epoch = registration.partition_epoch
-        self._assign(registration)
-        self._state = CommittedIsr(frozenset(registration.isr))
-        self._was_unclean = registration.leader_recovery_state == RECOVERING
-        self._recovering = self._was_unclean or self._has_lost
-
-    def _assign(self, registration: PartitionRegistration) -> None:
-        self.replicas = registration.replicas
-        self._adding = frozenset(registration.adding_replicas)
-        unknown = ReplicaState()
-        self._followers = {
-            replica: self._followers.get(replica, unknown)
-            for replica in registration.replicas
-            if replica != self.node_id
-        }
-
-    # -- its epochs ---------------------------------------------------------------------------
-
-    def elected(self, log_end_offset: int, now_ms: int) -> Effects:
-        """This leader begins its epoch at the end of its log. Without other replicas all of it is committed at once."""
-        assert log_end_offset >= self.log_end_offset
-        self.epoch_start_offset = log_end_offset
-        self._followers = {
-            replica: ReplicaState.at_election(in_isr=replica in self.isr, now_ms=now_ms)
-            for replica in self._followers
-        }
-        return self._advance(now_ms)
-
-    def lake_reaches(self, next_offset: int) -> Effects:
-        """The lake has all records below it: they were committed once, whatever the followers have told so far."""
-        committed = min(next_offset, self.log_end_offset)
-        if committed <= self.high_watermark or self._recovering:
-            return NOTHING
-        self.high_watermark = committed
-        return (AdvanceHighWatermark(committed),)
-
-    def restarted(self, log_end_offset: int) -> None:
-        """Recovery has shown that the lake extends beyond the log or diverges: the log now begins at its end."""
-        assert self._recovering, "only a recovering leader moves its end"
-        self.log_end_offset = self.high_watermark = log_end_offset
-
-    def found_what_was_lost(self) -> bool:
-        """A log that had lost something knows the lake's end now; whether this ends the recovery."""
-        if not self._has_lost:
-            return False
-        self._has_lost, self._recovering = False, self._was_unclean
-        return not self._recovering
-
-    def changed(self, registration: PartitionRegistration, now_ms: int) -> Effects:
-        """The metadata describe the partition, which this broker still leads; the partition epoch tells what is newer.
-
-        With a new leader epoch `elected` must follow: what followers said was said to an earlier leader (KIP-101).
+        `tier` copies what is in rolled segments.
         """
-        if registration.partition_epoch < self.partition_epoch:
-            return NOTHING
-        assert registration.leader == self.node_id
-        if registration.partition_epoch == self.partition_epoch:
-            # Known from the controller's answer, which does not tell of the assignment. The ISR stays as it is here:
-            # the next proposal may be under way, and what it adds must not be forgotten meanwhile.
-            self._assign(registration)
-            return self._advance(now_ms)
-        notes: Effects = NOTHING
-        if registration.leader_epoch != self.leader_epoch:
-            self._followers.clear()
-        elif not isinstance(self._state, CommittedIsr):
-            members = self._state.proposal.members
-            # What was proposed came with the metadata before it came with the answer.
-            notes = self._note(members) if members == frozenset(registration.isr) else NOTHING
-        self._take(registration)
-        return notes + self._advance(now_ms)
+        self.counters = counters if counters is not None else TopicCounters()
+        self.topic = log.topic
+        self.partition = log.partition
+        self.topic_id = log.topic_id
+        self.log = log
+        self.leader = leader
+        self._clock = clock
+        self.alter_partition = alter_partition
+        self._tier = tier
+        self.watchers: dict[Watcher[LeaderPartition], None] = {}
+        # Those of the watchers that read up to the log's end.
+        self._following: dict[Watcher[LeaderPartition], None] = {}
+        self._idle: dict[FollowerSession, None] = {}
+        # How often anything has happened that a lookup may show.
+        self.changes = 0
+        self._acknowledgements: dict[Acknowledgement, None] = {}
+        self._deletions: dict[asyncio.Future[int], int] = {}
+        self._unflushed_since: int | None = None
+        self._flush_again: asyncio.TimerHandle | None = None
+        self._is_lost = False
+        log.update_high_watermark(leader.high_watermark)
 
-    def configured(self, min_insync_replicas: int, now_ms: int) -> Effects:
-        """The topic's min.insync.replicas is now this."""
-        self.min_insync_replicas = min_insync_replicas
-        return self._advance(now_ms)
-
-    # -- its log and its followers ------------------------------------------------------------
-
-    def appended(self, log_end_offset: int, now_ms: int) -> Effects:
-        """The log is durable here up to this end."""
-        assert log_end_offset >= self.log_end_offset, "a leader's log only grows"
-        self.log_end_offset = log_end_offset
-        return self._advance(now_ms)
-
-    def fetched(
-        self,
-        replica_id: int,
-        *,
-        fetch_offset: int,
-        log_start_offset: int,
-        leader_log_end_offset: int,
-        now_ms: int,
-        broker_epoch: int = NO_BROKER_EPOCH,
-    ) -> Effects:
-        """A follower fetches at this offset: it has everything below.
-
-        `leader_log_end_offset` is where the log ends at this moment, durable or not. Raises UNKNOWN_LEADER_EPOCH
-        for a broker that is no replica, which may know more of the assignment than this one, and
-        NOT_LEADER_OR_FOLLOWER for one that has been started anew since (KIP-903).
-        """
-        before = self._follower(replica_id, broker_epoch)
-        assert fetch_offset <= leader_log_end_offset, "a follower that is ahead diverges"
-        after = before.fetched(
-            fetch_offset=fetch_offset,
-            log_start_offset=log_start_offset,
-            leader_log_end_offset=leader_log_end_offset,
-            now_ms=now_ms,
-            broker_epoch=broker_epoch,
-        )
-        self._followers[replica_id] = after
-        effects = self._expand(replica_id, after)
-        if after.log_end_offset != before.log_end_offset:
-            effects += self._advance(now_ms)
-        return effects
-
-    def may_be_idle(
-        self,
-        replica_id: int,
-        *,
-        fetch_offset: int,
-        log_start_offset: int,
-        broker_epoch: int,
-        heard_ms: int,
-    ) -> bool:
-        """Whether a fetch like this, which came at `heard_ms` at the log's end, was the follower's last one here, and
-        another would change only times."""
-        follower = self._followers.get(replica_id)
-        return (
-            follower is not None
-            and replica_id in self.isr
-            and replica_id not in self._idle  # in another session
-            and follower.log_end_offset == fetch_offset
-            and follower.log_start_offset == log_start_offset
-            and follower.broker_epoch == broker_epoch
-            and follower.last_fetch_ms <= heard_ms
-        )
-
-    def follower_idle(self, replica_id: int, last_fetch: LastFetch) -> None:
-        """This follower in sync has the whole log; until `follower_active` its fetches say only when they came."""
-        self._idle[replica_id] = last_fetch
-
-    def follower_active(self, replica_id: int) -> None:
-        """The follower's next fetch is reported like any other."""
-        self._followers[replica_id] = self._since(replica_id, self._followers[replica_id])
-        self._idle.pop(replica_id, None)
-
-    def _since(self, replica_id: int, follower: ReplicaState) -> ReplicaState:
-        """What is known of a follower, with what it has said while it was idle."""
-        last_fetch = self._idle.get(replica_id)
-        return follower if last_fetch is None else follower.fetched_again(last_fetch.ms)
-
-    def check_follower(self, replica_id: int, broker_epoch: int) -> None:
-        """Refuse a fetch that `fetched` would refuse."""
-        self._follower(replica_id, broker_epoch)
-
-    def _follower(self, replica_id: int, broker_epoch: int) -> ReplicaState:
-        follower = self._followers.get(replica_id)
-        if follower is None:
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{replica_id} is no replica here")
-        registered = self._brokers.get(replica_id)
-        if registered is not None and NO_BROKER_EPOCH < broker_epoch < registered.broker_epoch:
-            newer = registered.broker_epoch
-            message = f"{replica_id} fetches in broker epoch {broker_epoch}, but is in {newer}"
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
-        return follower
-
-    def tick(self, now_ms: int) -> Effects:
-        """Remove followers that lag from the ISR. To be called every half replica.lag.time.max.ms."""
-        if self._recovering or not self._followers:
-            return NOTHING
-        return self._shrink(now_ms) + self._advance(now_ms)
-
-    # -- who is in sync -----------------------------------------------------------------------
-
-    def _expand(self, replica: int, follower: ReplicaState) -> Effects:
-        if self._recovering or not isinstance(self._state, CommittedIsr) or replica in self.isr:
-            return NOTHING
-        if follower.log_end_offset < max(self.high_watermark, self.epoch_start_offset):
-            return NOTHING
-        if not may_join(self._brokers, replica, follower.broker_epoch):
-            return NOTHING
-        isr = self.isr | {replica}
-        proposal = self._proposal(isr)
-        self._state = PendingExpand(self.isr, isr, proposal)
-        return (ProposeIsr(proposal),)
-
-    def _shrink(self, now_ms: int) -> Effects:
-        if not isinstance(self._state, CommittedIsr):
-            return NOTHING
-        late = frozenset(
-            replica
-            for replica, follower in self._followers.items()
-            if replica in self.isr
-            and not follower.is_caught_up(self.log_end_offset, now_ms, self.lag_ms_max)
-        )
-        if not late:
-            return NOTHING
-        proposal = self._proposal(self.isr - late)
-        self._state = PendingShrink(self.isr, proposal)
-        return (ProposeIsr(proposal),)
-
-    def _proposal(self, isr: frozenset[int]) -> Proposal:
-        # In the order of the assignment.
-        members = tuple(
-            (replica, self._epoch_of(replica)) for replica in self.replicas if replica in isr
-        )
-        return Proposal(
-            isr=members,
-            leader_epoch=self.leader_epoch,
-            partition_epoch=self.partition_epoch,
-            leader_recovery_state=RECOVERED,
-        )
-
-    def _epoch_of(self, replica: int) -> int:
-        follower = self._followers.get(replica)
-        if follower is None or follower.broker_epoch is None:
-            return NO_BROKER_EPOCH
-        return follower.broker_epoch
-
-    def awaits(self, proposal: Proposal) -> bool:
-        """Whether the controller's answer to this proposal is still relevant."""
-        return not isinstance(self._state, CommittedIsr) and self._state.proposal == proposal
-
-    def alter_partition_answered(
-        self, proposal: Proposal, answer: AlterPartitionAnswer, now_ms: int
-    ) -> Effects:
-        """The controller has answered; the answer to a proposal that the metadata have overtaken says nothing."""
-        state = self._state
-        if isinstance(state, CommittedIsr) or state.proposal != proposal:
-            return NOTHING
-        if answer.error is ErrorCode.NONE:
-            return self._confirmed(answer, now_ms)
-        failed: Effects = (NoteIsr(),)
-        if answer.error in AWAIT_METADATA:
-            return failed
-        if answer.error in NOT_APPLIED:
-            self._state = CommittedIsr(state.isr)
-            return failed + self._advance(now_ms)
-        return (*failed, ProposeIsr(proposal, RETRY_MS))
-
-    def _confirmed(self, answer: AlterPartitionAnswer, now_ms: int) -> Effects:
-        if (
-            answer.leader_epoch != self.leader_epoch
-            or answer.partition_epoch < self.partition_epoch
-        ):
-            return (NoteIsr(),)
-        # The same epoch says that the controller had nothing to change: what it has is what was proposed.
-        notes = self._note(frozenset(answer.isr))
-        self.partition_epoch = answer.partition_epoch
-        self._state = CommittedIsr(frozenset(answer.isr))
-        return notes + self._advance(now_ms)
-
-    def _note(self, isr: frozenset[int]) -> Effects:
-        expanded, shrunk = bool(isr - self.isr), bool(self.isr - isr)
-        return (NoteIsr(expanded, shrunk),) if expanded or shrunk else NOTHING
-
-    # -- what is committed --------------------------------------------------------------------
-
-    def _advance(self, now_ms: int) -> Effects:
-        committed = self.log_end_offset
-        if committed <= self.high_watermark or self._recovering or self.is_under_min_isr:
-            return NOTHING
-        if self._followers:
-            committed = self._least_end(committed, now_ms)
-            if committed <= self.high_watermark:
-                return NOTHING
-        self.high_watermark = committed
-        return (AdvanceHighWatermark(committed),)
-
-    def _least_end(self, log_end_offset: int, now_ms: int) -> int:
-        """The least end of those that must have a record before it counts."""
-        maximal, least = self._state.maximal_isr, log_end_offset
-        for replica, follower in self._followers.items():
-            if follower.log_end_offset >= least:
-                continue
-            if replica in maximal or (
-                follower.is_caught_up(log_end_offset, now_ms, self.lag_ms_max)
-                and may_join(self._brokers, replica, follower.broker_epoch)
-            ):
-                least = follower.log_end_offset
-        return least
-
-    def low_watermark(self, log_start_offset: int) -> int:
-        """The lowest log start of the replicas on live brokers, for which DeleteRecords waits; -1 if unknown."""
-        low = log_start_offset
-        for replica, follower in self._followers.items():
-            registered = self._brokers.get(replica)
-            if registered is not None and not registered.fenced:
-                low = min(low, follower.log_start_offset)
-        return low
-
-    # -- what it is ---------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------
 
     @property
-    def isr(self) -> frozenset[int]:
-        """The replicas in sync as the controller has them."""
-        return self._state.isr
+    def high_watermark(self) -> int:
+        """Everything below is committed."""
+        return self.leader.high_watermark
 
-    @property
-    def state(self) -> PartitionState:
-        """The ISR and what the controller is asked about it."""
-        return self._state
+    def last_stable_offset(self) -> int:
+        """Everything below is committed and belongs to no open transaction."""
+        return self.log.last_stable_offset(self.leader.high_watermark)
 
-    def follower(self, replica_id: int) -> ReplicaState | None:
-        """What is known of a follower."""
-        follower = self._followers.get(replica_id)
-        return None if follower is None else self._since(replica_id, follower)
+    def fetchable_end(self, isolation_level: int) -> int:
+        """How far a consumer may read."""
+        if isolation_level == READ_COMMITTED:
+            return self.log.last_stable_offset(self.leader.high_watermark)
+        return self.leader.high_watermark
 
-    def in_sync_followers(self, offset: int) -> Iterator[tuple[int, ReplicaState]]:
-        """Followers in the ISR that have this offset: where a consumer may be sent for it (KIP-392)."""
-        for replica, follower in self._followers.items():
-            if (
-                replica in self.isr
-                and follower.log_start_offset <= offset <= follower.log_end_offset
-            ):
-                yield replica, self._since(replica, follower)
+    def aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
+        """The aborted transactions that a read_committed consumer must skip in [start, end)."""
+        return self.log.aborted_transactions(start, end) if end > start else []
 
-    @property
-    def has_followers(self) -> bool:
-        """Whether anybody else has this partition."""
-        return bool(self._followers)
-
-    @property
-    def is_recovering(self) -> bool:
-        """Whether this leader does not know yet where the lake ends."""
-        return self._recovering
-
-    @property
-    def has_lost(self) -> bool:
-        """Whether the log holds less than it did, and the lake was not asked yet."""
-        return self._has_lost
-
-    @property
-    def is_high_watermark_behind(self) -> bool:
-        """Whether followers have yet to say what an earlier leader had committed: the latest offset is not known."""
-        return self.high_watermark < self.epoch_start_offset
-
-    @property
-    def effective_min_isr(self) -> int:
-        """How many replicas must be in sync for acks=all."""
-        return min(self.min_insync_replicas, len(self.replicas))
-
-    @property
-    def is_under_min_isr(self) -> bool:
-        """Whether too few replicas are in sync for acks=all."""
-        return len(self._state.isr) < min(self.min_insync_replicas, len(self.replicas))
-
-    @property
-    def is_at_min_isr(self) -> bool:
-        """Whether one replica less would be too few for acks=all."""
-        return len(self._state.isr) == self.effective_min_isr
-
-    @property
-    def is_under_replicated(self) -> bool:
-        """Whether fewer replicas are in sync than there are, those not counted that are being added."""
-        return len(self.isr) < len(self.replicas) - len(self._adding.intersection(self.replicas))
-
-    # -- what may be done ---------------------------------------------------------------------
-
-    def check_acknowledgement(self) -> None:
-        """Refuse an acknowledgement with acks=all when too few are in sync by now, maximal ISR counted."""
-        if len(self._state.maximal_isr) < self.effective_min_isr:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, _TOO_FEW_SINCE)
-
-    def check_append(self, acks: int) -> None:
-        """Refuse an append that this leader must not take."""
-        if self._recovering:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _STILL_RECOVERING)
-        if acks == -1 and self.is_under_min_isr:
-            message = (
-                f"The size of the current ISR {len(self.isr)} is insufficient to satisfy "
-                f"the min.isr requirement of {self.min_insync_replicas}"
-            )
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch not above this one and where it ends; -1 and -1 where none is known."""
+        return self.log.leader_epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Refuse a reader that names another leader epoch than this one (KIP-320)."""
-        if self._recovering:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _STILL_RECOVERING)
-        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
+        """Refuse a reader that speaks of another leader epoch than this one (KIP-320)."""
+        self.leader.check_epoch(current_leader_epoch)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset belongs to, or -1."""
+        return self.log.leader_epochs.epoch_for_offset(offset)
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: memoryview,
+        *,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        is_prepared: bool = False,
+    ) -> AppendInfo:
+        """Append as the leader; raises KafkaError, or TakesLong, after which nothing has changed.
+
+        `is_prepared`: a producer's batch has been through `prepare_in_thread`, as it must where it takes long.
+        """
+        leader, log = self.leader, self.log
+        leader.check_append(acks)
+        self._changing()
+        active = log.active
+        try:
+            info = log.append(
+                records,
+                leader_epoch=leader.leader_epoch,
+                now_ms=now_ms,
+                origin=origin,
+                is_prepared=is_prepared,
+                at_once=True,
+            )
+        finally:
+            if log.active is not active and self._tier is not None:
+                self._tier.segment_rolled(log)
+        self.counters.appended(info.last_offset - info.first_offset + 1, len(records))
+        if not info.duplicate:
+            if self._unflushed_since is None and not self._must_flush():
+                self._perform(leader.appended(log.log_end_offset, self._clock.monotonic_ms()))
+            elif self._unflushed_since is None:
+                self._unflushed_since = info.first_offset
+                log.flush(then=self._flushed)
+            if self._following:
+                self._wake(self._following)
+        return info
+
+    def _must_flush(self) -> bool:
+        """Whether flush.messages demands a flush before what was appended counts."""
+        log = self.log
+        return log.log_end_offset - log.recovery_point >= log.config.flush_messages
+
+    def _flushed(self, error: BaseException | None) -> None:
+        """A flush has ended: what is durable counts; what was appended meanwhile is flushed next."""
+        log = self.log
+        if self._unflushed_since is None or self._is_lost:
             return
-        if current_leader_epoch < self.leader_epoch:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
-        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        if error is not None:
+            self._unflushed_since = None
+            self._fail(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            if log.storage_error is None and self._flush_again is None:
+                loop = asyncio.get_running_loop()
+                self._flush_again = loop.call_later(FLUSH_RETRY_SECONDS, self._flush_left)
+            return
+        durable = log.recovery_point
+        if durable > self._unflushed_since:
+            self._unflushed_since = None if durable >= log.log_end_offset else durable
+            end_offset = max(durable, self.leader.log_end_offset)
+            self._changing()
+            self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
+            self._settle_all()
+        if self._unflushed_since is not None:
+            log.flush(then=self._flushed)
+
+    def _flush_left(self) -> None:
+        """Flush what does not count yet, unless a flush is in progress."""
+        self._flush_again = None
+        if self._is_lost or self._unflushed_since is not None:
+            return
+        if self.leader.log_end_offset < self.log.log_end_offset:
+            self._unflushed_since = self.leader.log_end_offset
+            self.log.flush(then=self._flushed)
+
+    def is_acknowledged(self, last_offset: int, acks: int) -> bool:
+        """Whether an append up to this offset may be answered now."""
+        leader = self.leader
+        return last_offset < (leader.high_watermark if acks == -1 else leader.log_end_offset)
+
+    def acknowledgement(self, last_offset: int, acks: int) -> asyncio.Future[None]:
+        """Done once an append up to this offset may be answered, or failed with a KafkaError."""
+        waiting = Acknowledgement(last_offset, acks, asyncio.get_running_loop().create_future())
+        if self._is_lost:
+            waiting.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        # It may have come to pass before anybody asked.
+        elif not self._settle(waiting):
+            self._acknowledgements[waiting] = None
+        waiting.future.add_done_callback(lambda _: self._forget(waiting))
+        return waiting.future
+
+    def _forget(self, waiting: Acknowledgement) -> None:
+        if not waiting.future.cancelled():
+            waiting.future.exception()  # Its producer may be gone: then nobody looks at it.
+        self._acknowledgements.pop(waiting, None)
+
+    def _settle(self, waiting: Acknowledgement) -> bool:
+        """Tell a producer what came of its append, if that is known."""
+        if not self.is_acknowledged(waiting.last_offset, waiting.acks):
+            return False
+        try:
+            if waiting.acks == -1:
+                self.leader.check_acknowledgement()
+        except KafkaError as error:
+            waiting.fail(error)
+        else:
+            if not waiting.future.done():
+                waiting.future.set_result(None)
+        return True
+
+    def _settle_all(self) -> None:
+        for waiting in tuple(self._acknowledgements):
+            if self._settle(waiting):
+                del self._acknowledgements[waiting]
+
+    # -- what happens to it -------------------------------------------------------------------
+
+    def elected(self) -> None:
+        """Begin the leader's epoch at the end of the log; what the disk does not have yet counts when it does."""
+        self._changing()
+        if self._flush_again is None:
+            self._flush_left()
+        self._perform(self.leader.elected(self.log.log_end_offset, self._clock.monotonic_ms()))
+
+    def lake_reaches(self, next_offset: int) -> None:
+        """The high watermark is never below the lake's end, from where segments may have been let go."""
+        self._perform(self.leader.lake_reaches(next_offset))
+
+    def changed(self, registration: PartitionRegistration) -> None:
+        """The metadata tell of the partition; with a new leader epoch `elected` must follow."""
+        self._changing()
+        self._perform(self.leader.changed(registration, self._clock.monotonic_ms()))
+
+    def configured(self, min_insync_replicas: int) -> None:
+        """The topic's min.insync.replicas is now this."""
+        self._changing()
+        self._perform(self.leader.configured(min_insync_replicas, self._clock.monotonic_ms()))
+
+    def followed(
+        self, replica_id: int, *, fetch_offset: int, log_start_offset: int, broker_epoch: int
+    ) -> None:
+        """A follower fetches from this offset, which is within the log; raises as `LeaderState.fetched` does."""
+        for session in tuple(self._idle):
+            if session.replica_id == replica_id:  # The follower has begun another one, or has none.
+                self.remove_idle(session)
+        effects = self.leader.fetched(
+            replica_id,
+            fetch_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            leader_log_end_offset=self.log.log_end_offset,
+            now_ms=self._clock.monotonic_ms(),
+            broker_epoch=broker_epoch,
+        )
+        if effects:
+            self._perform(effects)
+        if self._deletions:
+            self._settle_deletions()
+
+    def tick(self) -> None:
+        """Look for followers that lag; to be called every half replica.lag.time.max.ms."""
+        self._perform(self.leader.tick(self._clock.monotonic_ms()))
+        if self._deletions:
+            self._settle_deletions()
+
+    def _perform(self, effects: Effects) -> None:
+        if effects:
+            self._changing()
+        for effect in effects:
+            match effect:
+                case AdvanceHighWatermark(offset):
+                    self.log.update_high_watermark(offset)
+                    if self.watchers:
+                        self._wake(self.watchers)
+                    if self._acknowledgements:
+                        self._settle_all()
+                case ProposeIsr():
+                    self._propose_isr(effect)
+                case NoteIsr():
+                    self._note_isr(effect)
+                case _:
+                    assert_never(effect)
+
+    # -- the ISR --------------------------------------------------------------------------------
+
+    def _propose_isr(self, effect: ProposeIsr) -> None:
+        leader, isr = self.leader, effect.proposal.members
+        _LOGGER.info(
+            "%s-%d: %s ISR from %s to %s. Leader: (highWatermark: %d, endOffset: %d)",
+            self.topic,
+            self.partition,
+            "Shrinking" if isr < set(leader.isr) else "Expanding",
+            _listed(leader.isr),
+            _listed(isr),
+            self.high_watermark,
+            self.log.log_end_offset,
+        )
+        if effect.after_ms:
+            loop = asyncio.get_running_loop()
+            loop.call_later(effect.after_ms / 1000, self._submit, effect.proposal)
+        else:
+            self._submit(effect.proposal)
+
+    def _submit(self, proposal: Proposal) -> None:
+        if self._is_lost or not self.leader.awaits(proposal):
+            return  # It has been overtaken by metadata.
+        assert self.alter_partition is not None, "nobody asks the controller"
+        answer = self.alter_partition.submit(self.topic_id, self.partition, proposal)
+        answer.add_done_callback(partial(self._alter_partition_completed, proposal))
+
+    def _alter_partition_completed(
+        self, proposal: Proposal, future: asyncio.Future[AlterPartitionAnswer]
+    ) -> None:
+        if not (self._is_lost or future.cancelled()):
+            self.answered(proposal, future.result())
+
+    def answered(self, proposal: Proposal, answer: AlterPartitionAnswer) -> None:
+        """The controller has answered a proposal."""
+        if answer.error is not ErrorCode.NONE:
+            _LOGGER.info(
+                "%s-%d: Failed to alter partition: %s",
+                self.topic, self.partition, answer.error.name,
+            )  # fmt: skip
+        now_ms = self._clock.monotonic_ms()
+        self._changing()
+        self._perform(self.leader.alter_partition_answered(proposal, answer, now_ms))
+
+    def _note_isr(self, effect: NoteIsr) -> None:
+        assert self.alter_partition is not None
+        self.alter_partition.count(effect)
+        if effect.expanded or effect.shrunk:
+            leader = self.leader
+            _LOGGER.info(
+                "%s-%d: ISR updated to %s and version updated to %d",
+                self.topic, self.partition, _listed(leader.isr), leader.partition_epoch,
+            )  # fmt: skip
+
+    # -- who waits for more ---------------------------------------------------------------------
+
+    def _wake(self, watchers: dict[Watcher[LeaderPartition], None]) -> None:
+        for watcher in tuple(watchers):
+            watcher.advanced(self)
+
+    # -- deleting records -----------------------------------------------------------------------
+
+    def low_watermark(self) -> int:
+        """Where all living replicas begin, this one included; -1 while one has not said."""
+        return self.leader.low_watermark(self.log.log_start_offset)
+
+    def deletion(self, offset: int) -> asyncio.Future[int]:
+        """Done with the low watermark once no living replica has anything below this offset, or failed."""
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if self._is_lost:
+            done.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return done
+        self._deletions[done] = offset
+        done.add_done_callback(lambda _: self._deletions.pop(done, None))
+        self._settle_deletions()
+        return done
+
+    def _settle_deletions(self) -> None:
+        low = self.low_watermark()
+        for done, offset in tuple(self._deletions.items()):
+            if low >= offset and not done.done():
+                done.set_result(low)
+
+    # -- who has everything ---------------------------------------------------------------------
+
+    def add_idle(self, session: FollowerSession) -> None:
+        """Tell this session nothing until something happens; a follower's only where the leader says `may_be_idle`."""
+        self._idle[session] = None
+        if session.replica_id >= 0:
+            self.leader.follower_idle(session.replica_id, session.last_fetch)
+
+    def remove_idle(self, session: FollowerSession) -> None:
+        """Tell this session again of what there is."""
+        del self._idle[session]
+        self._activated(session)
+
+    def _changing(self) -> None:
+        """Something is about to happen that a lookup may show."""
+        self.changes += 1
+        if self._idle:
+            idle, self._idle = self._idle, {}
+            for session in idle:
+                self._activated(session)
+
+    def _activated(self, session: FollowerSession) -> None:
+        if session.replica_id >= 0:
+            self.leader.follower_active(session.replica_id)
+        session.partition_changed(self)
+
+    # -- who waits ------------------------------------------------------------------------------
+
+    def watch(self, watcher: Watcher[LeaderPartition], *, to_log_end: bool = False) -> None:
+        """Tell this watcher of everything that happens to the partition; of appends if it reads to the log's end."""
+        assert not self._is_lost, "nothing more happens to a lost partition"
+        self.watchers[watcher] = None
+        if to_log_end:
+            self._following[watcher] = None
+
+    def unwatch(self, watcher: Watcher[LeaderPartition]) -> None:
+        """Stop telling this watcher."""
+        self.watchers.pop(watcher, None)
+        if self._following:
+            self._following.pop(watcher, None)
+
+    def lose(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        """This broker no longer answers for the partition; requests that wait for an append get this code."""
+        if self._is_lost:
+            return
+        self._changing()
+        self._is_lost = True
+        if self._flush_again is not None:
+            self._flush_again.cancel()
+            self._flush_again = None
+        self._fail(code, None)
+        watchers = tuple(self.watchers)
+        self.watchers.clear()
+        self._following.clear()
+        for watcher in watchers:
+            watcher.lost(self)
+
+    @property
+    def watcher_count(self) -> int:
+        """How many fetches wait for more."""
+        # One that watched before another fetch of its session made the partition idle is not two.
+        return len({*self.watchers, *chain.from_iterable(each.parked for each in self._idle)})
+
+    @property
+    def acknowledgement_count(self) -> int:
+        """How many appends wait to count."""
+        return len(self._acknowledgements)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this broker has nothing more to say about the partition."""
+        return self._is_lost
+
+    def _fail(self, code: ErrorCode, message: str | None) -> None:
+        failed, self._acknowledgements = self._acknowledgements, {}
+        for waiting in failed:
+            waiting.fail(KafkaError(code, message))
+        for done in tuple(self._deletions):
+            if not done.done():
+                done.set_exception(KafkaError(code, message))
 
 
-_STILL_RECOVERING = "the leader is comparing its log with the lake"
-_TOO_FEW_SINCE = "Messages are written to the log, but to fewer in-sync replicas than required."
+class Acknowledgement:
+    """A producer that waits for an offset to count."""
+
+    __slots__ = ("acks", "future", "last_offset")
+
+    def __init__(self, last_offset: int, acks: int, future: asyncio.Future[None]) -> None:
+        self.last_offset = last_offset
+        self.acks = acks
+        self.future = future
+
+    def fail(self, error: KafkaError) -> None:
+        """The offset will not count as this producer wanted."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+def _listed(members: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(members)))

@@ -3,7 +3,7 @@
 A fetch from an offset says that the follower holds all below it. It counts as caught up at the last moment at which it
 had all that the leader had *then*: now if it fetches from the end, at its previous fetch if from where the end was
 then. On a busy leader no follower reaches the very end; it is enough that the gap closes. Times are of a monotonic
-clock. For partitions in which nothing happens one `LastFetch` holds the time for all (`LeaderPartition.follower_idle`).
+clock. For partitions in which nothing happens one `LastFetch` holds the time for all (`LeaderState.follower_idle`).
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from kafka_ds.protocol.messages.data import (
 )
 
 if TYPE_CHECKING:
-    from broker.replica.leader.hosted import HostedPartition
+    from broker.replica.leader.partition import LeaderPartition
 
 SHARDS = 8
 SHARD_IDS = EPOCH_MAX // SHARDS
@@ -67,7 +67,7 @@ class CachedPartition:
         self.requested = requested
         self.place = place
         # Led here, while it is idle.
-        self.partition: HostedPartition | None = None
+        self.partition: LeaderPartition | None = None
         self.high_watermark = UNKNOWN_OFFSET if told is None else told.high_watermark
         self.log_start_offset = UNKNOWN_OFFSET if told is None else told.log_start_offset
 
@@ -94,7 +94,7 @@ class CachedPartition:
 class WaitingFetch(Protocol):
     """A fetch of the session that waits; it is joined by partitions that are idle no more."""
 
-    def joined(self, cached: CachedPartition, partition: HostedPartition) -> None:
+    def joined(self, cached: CachedPartition, partition: LeaderPartition) -> None:
         """This one was idle when the fetch came, and is no more."""
 
 
@@ -108,7 +108,7 @@ class IdlePartitions:
     - A partition becomes idle with a response, if its lookup found nothing to read, nothing to tell and nothing
       wrong, and nothing has happened to it since. A follower must be in the ISR and have the whole log: else
       each of its fetches says something that counts.
-    - It is active again before anything happens to it (`HostedPartition._changing`), when a request comes after its
+    - It is active again before anything happens to it (`LeaderPartition._changing`), when a request comes after its
       log's start has moved, when a request names or forgets it, when its response was not delivered, and when the
       session is closed.
     - All are active again when a lookup may find something else for any of them: the `basis` (who asks, how,
@@ -133,7 +133,7 @@ class IdlePartitions:
         self.last_fetch = LastFetch()
         self._basis: Basis = None
         self._activated = activated
-        self._partitions: dict[HostedPartition, CachedPartition] = {}
+        self._partitions: dict[LeaderPartition, CachedPartition] = {}
         self._counts: dict[TopicCounters, int] = {}
         self._parked: dict[WaitingFetch, None] = {}
 
@@ -164,7 +164,7 @@ class IdlePartitions:
 
     # -- becoming idle and active -------------------------------------------------------------
 
-    def add(self, cached: CachedPartition, partition: HostedPartition) -> None:
+    def add(self, cached: CachedPartition, partition: LeaderPartition) -> None:
         """This one is idle from now on."""
         assert cached.partition is None, "it was looked up"
         assert partition not in self._partitions, "a partition is once in a session"
@@ -183,7 +183,7 @@ class IdlePartitions:
         for partition in tuple(self._partitions):
             partition.remove_idle(self)
 
-    def partition_changed(self, partition: HostedPartition) -> None:
+    def partition_changed(self, partition: LeaderPartition) -> None:
         """Something is about to happen to the partition, which is idle no more."""
         cached = self._partitions.pop(partition)
         cached.partition = None
@@ -327,7 +327,7 @@ class FetchSession:
                 cached.place = self._next_place()
                 self._groups = None
 
-    def add_idle(self, partitions: Iterable[tuple[CachedPartition, HostedPartition]]) -> None:
+    def add_idle(self, partitions: Iterable[tuple[CachedPartition, LeaderPartition]]) -> None:
         """Do not look these up until something happens to them."""
         if self.is_closed:
             return
@@ -539,7 +539,7 @@ class FetchContext(NamedTuple):
         self,
         response: FetchResponse,
         now_ms: int,
-        idle: Iterable[tuple[CachedPartition, HostedPartition]] = (),
+        idle: Iterable[tuple[CachedPartition, LeaderPartition]] = (),
     ) -> FetchResponse:
         """The answer as its reader gets it; `response` tells of all `topics`, in their order.
 

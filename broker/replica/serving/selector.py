@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 
 from broker.config.broker import LEADER_SELECTOR, RACK_AWARE_SELECTOR
 from broker.metadata.image import BrokerRegistration
-from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 
 # (the leader's view, the brokers by number, the consumer's rack, its offset, its listener) -> a follower, or None.
-Selector = Callable[[LeaderPartition, Mapping[int, BrokerRegistration], str, int, str], int | None]
+Selector = Callable[[LeaderState, Mapping[int, BrokerRegistration], str, int, str], int | None]
 
 
 def select_in_rack(
-    leader: LeaderPartition,
+    leader: LeaderState,
     brokers: Mapping[int, BrokerRegistration],
     rack: str,
     offset: int,

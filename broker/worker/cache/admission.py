@@ -1,9 +1,9 @@
-"""Pure: which pieces are worth their room in the cache on disk: TinyLFU, as in Kafka's RemoteIndexCache.
+"""Pure: which chunks are worth their room in the cache on disk: TinyLFU, as in Kafka's RemoteIndexCache.
 
 (G. Einziger, R. Friedman, B. Manes: TinyLFU, 2017.) A count-min sketch of four rows, with counts up to 15, estimates
 how often something was asked for lately; all counts are halved after ten requests for each thing kept. What is asked
 for only once is not kept, so that reading a topic once from end to end writes nothing. Without room, the least recently
-used pieces go, unless one is asked for as often as the new piece; pieces unused for the time to live go as well.
+used chunks go, unless one is asked for as often as the new chunk; chunks unused for the time to live go as well.
 Where 1.2 times the cache is read in turn it hits 78 %, an LRU cache nothing.
 """
 

@@ -2,7 +2,7 @@
 
 - From the third reading on it saves half of the CPU (1.5 instead of 2.8 s a GB); the second one writes (4.4 s).
 - The cache is optional: an error is a miss, and a directory that fails is disabled until the worker's next start.
-- A piece belongs to the table's files that it was made of: once others have rewritten these, it is not found.
+- A chunk belongs to the table's files that it was made of: once others have rewritten these, it is not found.
 - A file is written under another name and renamed; its checksum is verified at every read. What is evicted is renamed
   to `.deleted` first, and deleted when its readers are done.
 - One thread writes, marks and deletes; any thread reads. The cache survives restarts.
@@ -21,29 +21,29 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from broker.worker.cache.admission import Admission
-from broker.worker.cache.piece_files import (
+from broker.worker.cache.chunk_files import (
     DELETED,
     TEMPORARY,
-    BadPieceFile,
-    PieceKey,
-    decode_piece,
-    encode_piece,
+    ChunkKey,
+    CorruptChunkFile,
+    decode_chunk,
+    encode_chunk,
     file_name,
     parse_file_name,
 )
-from broker.worker.cache.pieces import Piece
+from broker.worker.cache.chunks import BatchChunk
 from broker.worker.rpc import CacheCounts
 from kafka_ds.process.seams import Clock, Disk
 
 log = logging.getLogger(__name__)
 
 FOLDER = "remote-log-index-cache"
-# Pieces that wait to be written are in memory; beyond so many a piece is not kept.
+# Chunks that wait to be written are in memory; beyond so many a chunk is not kept.
 WRITES_MAX = 8
 # What one file takes besides its batches, about.
 OVERHEAD_BYTES = 4096
-# Pieces of a MiB or two: so many fit about.
-PIECE_BYTES = 1024 * 1024
+# Chunks of a MiB or two: so many fit about.
+CHUNK_BYTES = 1024 * 1024
 EXPIRE_EVERY_SECONDS = 30.0
 # What a disk says that has no room left, or none for us.
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -51,7 +51,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    key: PieceKey
+    key: ChunkKey
     first_offset: int
     next_offset: int
     readers: int = 0
@@ -68,14 +68,14 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Shelf:
-    """The pieces of one place, by first offset."""
+    """The chunks of one place, by first offset."""
 
     starts: list[int] = field(default_factory=list)
     entries: dict[int, _Entry] = field(default_factory=dict)
 
 
 class DiskCache:
-    """Pieces in files of one folder, up to a number of bytes."""
+    """Chunks in files of one folder, up to a number of bytes."""
 
     def __init__(
         self, disk: Disk, clock: Clock, folder: str, *, bytes_max: int, ttl_ms: int
@@ -84,7 +84,7 @@ class DiskCache:
         self._clock = clock
         self._folder = folder
         self._lock = threading.Lock()
-        self._admission = Admission(bytes_max, ttl_ms=ttl_ms, things=bytes_max // PIECE_BYTES)
+        self._admission = Admission(bytes_max, ttl_ms=ttl_ms, things=bytes_max // CHUNK_BYTES)
         self._shelves: dict[tuple[bytes, int, bool], _Shelf] = {}
         self._entries: dict[str, _Entry] = {}
         self._work: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -103,8 +103,8 @@ class DiskCache:
 
     # -- readers ----------------------------------------------------------------------------
 
-    def find(self, key: PieceKey, offset: int) -> tuple[Piece, int] | None:
-        """The piece that holds an offset, and the index of the batch with that offset."""
+    def find(self, key: ChunkKey, offset: int) -> tuple[BatchChunk, int] | None:
+        """The chunk that holds an offset, and the index of the batch with that offset."""
         with self._lock:
             if self.counts.is_off:
                 return None
@@ -113,13 +113,13 @@ class DiskCache:
             self._admission.asked(name, self._clock.monotonic_ms())
             if entry is not None:
                 entry.readers += 1
-        piece = None if entry is None else self._read(entry)
+        chunk = None if entry is None else self._read(entry)
         with self._lock:
             if entry is not None:
                 self._end(entry)
-            self.counts.hits += piece is not None
-            self.counts.misses += piece is None
-        return None if piece is None else (piece, bisect_right(piece.next_offsets, offset))
+            self.counts.hits += chunk is not None
+            self.counts.misses += chunk is None
+        return None if chunk is None else (chunk, bisect_right(chunk.next_offsets, offset))
 
     def _end(self, entry: _Entry) -> None:
         """A reader is done; after the last one a marked file can be deleted."""
@@ -127,27 +127,27 @@ class DiskCache:
         if entry.is_marked and not entry.readers:
             self._work.put(partial(self._delete, entry))
 
-    def offer(self, key: PieceKey, piece: Piece) -> None:
-        """Keep a piece if it is worth it; it is written later."""
+    def offer(self, key: ChunkKey, chunk: BatchChunk) -> None:
+        """Keep a chunk if it is worth it; it is written later."""
         with self._lock:
             if self.counts.is_off or self._writes >= WRITES_MAX:
                 return
-            name, size_bytes = key.name(piece.first_offset), piece.size_bytes + OVERHEAD_BYTES
+            name, size_bytes = key.name(chunk.first_offset), chunk.size_bytes + OVERHEAD_BYTES
             victims = self._admission.admit(name, size_bytes, self._clock.monotonic_ms())
             if victims is None:
                 return
             self._writes += 1
             self._mark(victims)
-        entry = _Entry(key, piece.first_offset, piece.next_offset)
-        self._work.put(partial(self._write, entry, piece))
+        entry = _Entry(key, chunk.first_offset, chunk.next_offset)
+        self._work.put(partial(self._write, entry, chunk))
 
     def forget(self, topic_id: bytes) -> None:
-        """The topic is gone: drop all of its pieces."""
+        """The topic is gone: drop all of its chunks."""
         with self._lock:
             entries = self._entries.items()
             self._drop([name for name, entry in entries if entry.key.topic_id == topic_id])
 
-    def _locate(self, key: PieceKey, offset: int) -> _Entry | None:
+    def _locate(self, key: ChunkKey, offset: int) -> _Entry | None:
         """The entry that holds an offset; entries of another layout are dropped."""
         shelf = self._shelves.get(key.place)
         if shelf is None:
@@ -161,14 +161,14 @@ class DiskCache:
             return None
         return entry
 
-    def _read(self, entry: _Entry) -> Piece | None:
+    def _read(self, entry: _Entry) -> BatchChunk | None:
         path = self._path(entry.file)
         try:
-            return decode_piece(entry.name, self._disk.read_file(path))
+            return decode_chunk(entry.name, self._disk.read_file(path))
         except FileNotFoundError:
             # Marked meanwhile, or taken away by somebody else.
             pass
-        except BadPieceFile as error:
+        except CorruptChunkFile as error:
             log.warning("deleting the corrupt file %s: %s", path, error)
         except OSError as error:
             self._switch_off(error)
@@ -241,7 +241,7 @@ class DiskCache:
                     used_ms = self._clock.monotonic_ms() - age_ms
                     self._drop(self._admission.found(entry.name, size_bytes, used_ms))
 
-    def _write(self, entry: _Entry, piece: Piece) -> None:
+    def _write(self, entry: _Entry, chunk: BatchChunk) -> None:
         with self._lock:
             self._writes -= 1
             if entry.name not in self._admission:
@@ -251,7 +251,7 @@ class DiskCache:
         try:
             file.truncate(0)
             position = 0
-            for buffer in encode_piece(entry.key, piece):
+            for buffer in encode_chunk(entry.key, chunk):
                 left = memoryview(buffer)
                 while left:
                     taken = file.write(left, position)

@@ -28,7 +28,7 @@ from kafka_ds.topic.index import FileEntry
 log = logging.getLogger(__name__)
 
 # Framing that is read at once.
-PIECE_BYTES = 16 * 1024 * 1024
+CHUNK_BYTES = 16 * 1024 * 1024
 
 
 class AuxStateReader:
@@ -124,7 +124,7 @@ class AuxStateReader:
                 yield batch
 
     def _of_residue(self, where: TopicIdPartition, start: int, end: int) -> Iterator[OwnBatch]:
-        pieces = self._residue.between(
+        chunks = self._residue.between(
             where.topic,
             where.topic_id,
             where.partition,
@@ -134,11 +134,11 @@ class AuxStateReader:
             # A file that is lost must not keep replicas from being made.
             log_start_offset=end + 1,
         )
-        for piece in pieces:
-            header = read_header(piece.data)
+        for chunk in chunks:
+            header = read_header(chunk.data)
             try:
                 marker = (
-                    read_marker(memoryview(piece.data), header)
+                    read_marker(memoryview(chunk.data), header)
                     if header.is_control and header.record_count
                     else None
                 )
@@ -156,7 +156,7 @@ class AuxStateReader:
 
     def _framing(self, files: list[FileEntry], start: int, end: int) -> tuple[pa.Table, int]:
         left = [each for each in files if each.max_offset >= start]
-        return self._read(left, start, end, ("offset", "batch"), max_bytes=PIECE_BYTES)
+        return self._read(left, start, end, ("offset", "batch"), max_bytes=CHUNK_BYTES)
 
     def _read(
         self,

@@ -4,7 +4,7 @@
 - Some batch covers every offset up to the tiered end, except what a RESTORE removed: a read there fails.
 - read_committed needs the rows alone, and batches that cannot be decoded, as they were produced; read_uncommitted gets
   all of the residue in its place.
-- Once a consumer reads on, the next piece is prepared ahead. Pieces are cached under the files that they were made of.
+- Once a consumer reads on, the next chunk is prepared ahead. Chunks are cached under the files that they were made of.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from broker.worker.cache.chunk_files import ChunkKey
+from broker.worker.cache.chunks import BatchChunk, ChunkCache, ChunkSlice
 from broker.worker.cache.disk_cache import DiskCache
-from broker.worker.cache.piece_files import PieceKey
-from broker.worker.cache.pieces import Piece, PieceCache, PieceRun
 from broker.worker.cache.readers import Readers
-from broker.worker.delta.pieces import PieceMaker
-from broker.worker.delta.residue import ResidueFiles, ResiduePiece
+from broker.worker.delta.chunk_builder import ChunkBuilder
+from broker.worker.delta.residue import ResidueBatch, ResidueFiles
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.delta.times import TimesReader
 from broker.worker.errors import OffsetOutOfRange, StorageError
@@ -48,14 +48,14 @@ log = logging.getLogger(__name__)
 # What is prepared for a consumer that reads on, and for one that begins: it waits for that, a row group as a rule.
 AHEAD_BYTES = 2 * 1024 * 1024
 BEGIN_BYTES = 128 * 1024
-# Of so many pieces it is known that who asks for what follows them reads on.
+# Of so many chunks it is known that who asks for what follows them reads on.
 ENDS_MAX = 4096
 PLACES_MAX = 256
 # Four of them are the MiB that consumers ask for by default (max.partition.fetch.bytes).
 BATCH_BYTES_MAX = 256 * 1024
 BATCH_BYTES_MIN = 16 * 1024
 PREFETCHES_MAX = 8
-# Decompressing and encoding need no Python: of two pieces at the same time, one consumer's included.
+# Decompressing and encoding need no Python: of two chunks at the same time, one consumer's included.
 PREFETCHERS = 2
 TRIES_MAX = 3
 
@@ -82,9 +82,9 @@ class _Place:
     partition: int
     committed_only: bool
 
-    def key(self, layout: str) -> PieceKey:
-        """The key under which its pieces are found."""
-        return PieceKey(
+    def key(self, layout: str) -> ChunkKey:
+        """The key under which its chunks are found."""
+        return ChunkKey(
             topic_id=self.topic_id,
             partition=self.partition,
             committed_only=self.committed_only,
@@ -121,7 +121,7 @@ class _Known:
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A piece that is being prepared."""
+    """A chunk that is being prepared."""
 
     done: threading.Event = field(default_factory=lambda: threading.Event())
     following: int | None = None
@@ -140,20 +140,20 @@ class ColdReader:
         disk: DiskCache | None = None,
         memory: WorkerMemory | None = None,
     ) -> None:
-        """Pieces are kept in the memory that is shared with the broker, if there is any."""
+        """Chunks are kept in the memory that is shared with the broker, if there is any."""
         cache_bytes = settings.lake_reader_cache_bytes
         self._disk = disk
         self._tables = tables
         self._reader = reader
         self.times = TimesReader(tables, reader)
         self._residue = ResidueFiles(store)
-        self._cache = PieceCache(cache_bytes)
-        self._maker = PieceMaker(memory, self._let_go)
+        self._cache = ChunkCache(cache_bytes)
+        self._maker = ChunkBuilder(memory, self._let_go)
         # What is prepared ahead must not drive out what was, for others as well, before it is read.
         self._readers = Readers(cache_bytes)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Place, _Known] = OrderedDict()
-        self._preparing: dict[tuple[PieceKey, int], _Work] = {}
+        self._preparing: dict[tuple[ChunkKey, int], _Work] = {}
         self._ends: OrderedDict[tuple[_Place, int], None] = OrderedDict()
         self._ahead: queue.Queue[tuple[_Place, int]] = queue.Queue(PREFETCHES_MAX)
         self._prefetchers: list[threading.Thread] = []
@@ -174,9 +174,9 @@ class ColdReader:
         with self._lock:
             reads_on = offset <= found.log_start or (place, offset) in self._ends
         size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
-        piece, index = self._piece(place, found.layout, offset, size_bytes, max_bytes)
-        runs, following, next_offset = self._take(place.key(found.layout), piece, index, max_bytes)
-        # Who is in the middle of a piece, or begins with one, has more of it to come as long as it is not its last.
+        chunk, index = self._chunk(place, found.layout, offset, size_bytes, max_bytes)
+        runs, following, next_offset = self._take(place.key(found.layout), chunk, index, max_bytes)
+        # Who is in the middle of a chunk, or begins with one, has more of it to come as long as it is not its last.
         if (reads_on or index) and following <= found.tiered_end:
             with self._lock:
                 self._readers.read(place, offset, next_offset, time.monotonic())
@@ -190,15 +190,15 @@ class ColdReader:
         )
 
     def _take(
-        self, key: PieceKey, piece: Piece, index: int, max_bytes: int
-    ) -> tuple[list[PieceRun], int, int]:
-        """Batches of a piece and of the prepared ones after it; the offsets after the last piece and the last batch."""
-        runs, end = [], max(index + 1, piece.end_of(index, max_bytes))
+        self, key: ChunkKey, chunk: BatchChunk, index: int, max_bytes: int
+    ) -> tuple[list[ChunkSlice], int, int]:
+        """Batches of a chunk and of the prepared ones after it; the offsets after the last chunk and the last batch."""
+        runs, end = [], max(index + 1, chunk.end_of(index, max_bytes))
         while True:
-            runs.append(piece.take(index, end))
+            runs.append(chunk.take(index, end))
             max_bytes -= runs[-1].size_bytes
-            next_offset = piece.next_offsets[end - 1]
-            if end < len(piece.batches):
+            next_offset = chunk.next_offsets[end - 1]
+            if end < len(chunk.batches):
                 break
             with self._lock:
                 known = self._cache.find(key, next_offset)
@@ -207,14 +207,14 @@ class ColdReader:
                 index, end = known[1], known[0].end_of(known[1], max_bytes)
             if known is None or end == index:
                 break
-            piece = known[0]
-        return runs, piece.next_offset, next_offset
+            chunk = known[0]
+        return runs, chunk.next_offset, next_offset
 
     def forget(self, topic: str, topic_id: bytes) -> None:
-        """The topic is gone: drop all of its pieces."""
+        """The topic is gone: drop all of its chunks."""
         with self._lock:
             for key in self._cache.owners():
-                if isinstance(key, PieceKey) and key.topic_id == topic_id:
+                if isinstance(key, ChunkKey) and key.topic_id == topic_id:
                     self._cache.forget(key)
         if self._disk is not None:
             self._disk.forget(topic_id)
@@ -224,12 +224,12 @@ class ColdReader:
         with self._lock:
             return self._cache.drop_oldest(self._maker.makes_room)
 
-    # -- pieces -----------------------------------------------------------------------------
+    # -- chunks -----------------------------------------------------------------------------
 
-    def _piece(
+    def _chunk(
         self, place: _Place, layout: str, offset: int, size_bytes: int, max_bytes: int
-    ) -> tuple[Piece, int]:
-        """The piece with a batch that holds `offset`, prepared if it is not there."""
+    ) -> tuple[BatchChunk, int]:
+        """The chunk with a batch that holds `offset`, prepared if it is not there."""
         key = place.key(layout)
         known, work, is_mine = self._claim(key, offset)
         if known is None and not is_mine:
@@ -240,8 +240,10 @@ class ColdReader:
         # If it failed for another request, and a third one tries again: no request waits twice.
         return self._prepare(place, layout, offset, size_bytes, max_bytes, work)
 
-    def _claim(self, key: PieceKey, offset: int) -> tuple[tuple[Piece, int] | None, _Work, bool]:
-        """The piece if it is there; otherwise the work that prepares it, and whether the caller must do that."""
+    def _claim(
+        self, key: ChunkKey, offset: int
+    ) -> tuple[tuple[BatchChunk, int] | None, _Work, bool]:
+        """The chunk if it is there; otherwise the work that prepares it, and whether the caller must do that."""
         with self._lock:
             known, work = self._cache.find(key, offset), self._preparing.get((key, offset))
             is_mine = known is None and work is None
@@ -259,8 +261,8 @@ class ColdReader:
         size_bytes: int,
         max_bytes: int,
         work: _Work,
-    ) -> tuple[Piece, int]:
-        """Get a piece from the disk, or make it; and the index of the batch that holds the offset."""
+    ) -> tuple[BatchChunk, int]:
+        """Get a chunk from the disk, or make it; and the index of the batch that holds the offset."""
         asked = (place.key(layout), offset)
         try:
             key = asked[0]
@@ -269,10 +271,10 @@ class ColdReader:
                 known = (self._maker.placed(known[0]), known[1])
             else:
                 work.following = self._following(place, offset, size_bytes)
-                piece, layout = self._build(place, offset, size_bytes, max_bytes)
-                key, known = place.key(layout), (piece, 0)
+                chunk, layout = self._build(place, offset, size_bytes, max_bytes)
+                key, known = place.key(layout), (chunk, 0)
                 if self._disk is not None:
-                    self._disk.offer(key, piece)
+                    self._disk.offer(key, chunk)
             with self._lock:
                 self._cache.put(key, known[0])
                 self._ends[place, known[0].next_offset] = None
@@ -306,7 +308,7 @@ class ColdReader:
                 )
 
     def _read_ahead(self, place: _Place, offset: int) -> None:
-        """Prepare the next few pieces, so that a reader need not pause between two of them."""
+        """Prepare the next few chunks, so that a reader need not pause between two of them."""
         prepared = 0
         while prepared < (share := self._share_bytes()):
             size_bytes = min(AHEAD_BYTES, max(BEGIN_BYTES, share))
@@ -333,7 +335,7 @@ class ColdReader:
             return self._readers.share_bytes(time.monotonic())
 
     def _following(self, place: _Place, offset: int, size_bytes: int) -> int | None:
-        """The first offset after the piece that begins at an offset, if its file's footer tells."""
+        """The first offset after the chunk that begins at an offset, if its file's footer tells."""
         found = self._files(place, offset)
         if len(found.files) == 1:
             with suppress(FileNotFoundError, UnreadableFile):  # Reads of it report this.
@@ -344,10 +346,10 @@ class ColdReader:
 
     def _build(
         self, place: _Place, offset: int, size_bytes: int, max_bytes: int
-    ) -> tuple[Piece, str]:
+    ) -> tuple[BatchChunk, str]:
         """Read the rows from an offset on and encode them again; also returns the layout that they were read from."""
         rows, last, found = self._read_rows(place, offset, size_bytes)
-        residue: Iterable[ResiduePiece] = ()
+        residue: Iterable[ResidueBatch] = ()
         if not place.committed_only or offset <= found.undecodable_to:
             residue = self._residue.between(
                 place.topic,
@@ -363,8 +365,8 @@ class ColdReader:
             # A leader whose log was given up may have left residue for offsets that another one's rows have now.
             residue = [each for each in residue if not _has_rows(rows, each)]
         batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
-        piece = self._maker.make(rows, offset, last, residue, batch_bytes)
-        return piece, found.layout
+        chunk = self._maker.make(rows, offset, last, residue, batch_bytes)
+        return chunk, found.layout
 
     def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
         """Rows from an offset on, the offset up to which they are complete, and the files that hold them."""
@@ -427,7 +429,7 @@ class ColdReader:
                 self._known.popitem(last=False)
 
 
-def _has_rows(rows: Rows, batch: ResiduePiece) -> bool:
+def _has_rows(rows: Rows, batch: ResidueBatch) -> bool:
     """Whether any of the rows has an offset of the batch."""
     from kafka_ds.topic.batches.records import offsets_of
 

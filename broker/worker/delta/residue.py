@@ -31,7 +31,7 @@ WALK_BACK_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ResiduePiece:
+class ResidueBatch:
     """One batch of the residue, as a client gets it."""
 
     base_offset: int
@@ -70,7 +70,7 @@ class ResidueFiles:
         tiered_end: int,
         log_start_offset: int,
         undecodable_only: bool = False,
-    ) -> list[ResiduePiece]:
+    ) -> list[ResidueBatch]:
         """The batches that hold offsets of [start_offset, last_offset], by offset; all, or what cannot be decoded.
 
         Raises StorageError if no file covers an offset at or above the log start: what is missing might
@@ -84,7 +84,7 @@ class ResidueFiles:
                 missing = _first_uncovered(covering, first, last_offset)
                 try:
                     name = f"{topic}-{partition}"
-                    found = _pieces(name, covering, start_offset, last_offset, undecodable_only)
+                    found = _chunks(name, covering, start_offset, last_offset, undecodable_only)
                     if missing is None:
                         break
                 except FileNotFoundError:
@@ -267,15 +267,15 @@ def _first_uncovered(covering: Iterable[Residue], start: int, end: int) -> int |
     return start if start <= end else None
 
 
-def _pieces(
+def _chunks(
     name: str,
     covering: Iterable[Residue],
     start_offset: int,
     last_offset: int,
     undecodable_only: bool,
-) -> dict[int, ResiduePiece]:
+) -> dict[int, ResidueBatch]:
     """The batches that hold offsets of [start_offset, last_offset], by base offset."""
-    found: dict[int, ResiduePiece] = {}
+    found: dict[int, ResidueBatch] = {}
     for residue in covering:
         for place in residue.header.find(start_offset, last_offset):
             if undecodable_only and place.kind != "undecodable":
@@ -289,7 +289,7 @@ def _pieces(
                     name, place.base_offset, place.last_offset,
                 )  # fmt: skip
                 continue
-            found[place.base_offset] = ResiduePiece(place.base_offset, place.last_offset, data)
+            found[place.base_offset] = ResidueBatch(place.base_offset, place.last_offset, data)
     return found
 
 

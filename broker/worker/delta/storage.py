@@ -12,10 +12,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from broker.worker.cache.disk_cache import DiskCache
+from broker.worker.copy_semaphore import CopySemaphore
 from broker.worker.delta.aux_state import AuxStateReader
 from broker.worker.delta.check import StoreCheck
-from broker.worker.delta.decided import Decided
-from broker.worker.delta.front import Front, drop_residue, front_of, removals, residue_of
+from broker.worker.delta.committed_attempts import CommittedAttempts
 from broker.worker.delta.optimizer import TableOptimizer
 from broker.worker.delta.reader import ColdReader
 from broker.worker.delta.residue import ResidueFiles
@@ -28,10 +28,16 @@ from broker.worker.delta.segments import (
     named_after,
 )
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
+from broker.worker.delta.tiered_extent import (
+    TieredExtent,
+    drop_residue,
+    removals,
+    residue_of,
+    tiered_extent_of,
+)
 from broker.worker.errors import CommitLost, FileMissing, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.rpc import CopyRange, TieredState, TierSettings
-from broker.worker.turns import Turns
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock, SystemLogClock
@@ -108,9 +114,9 @@ class RemoteStorageManager:
             level=settings.lake_compression_level,
             threads=threads,
         )
-        self._decided = Decided()
-        self._turns = Turns(settings.lake_copy_threads)
-        self._large = Turns(settings.lake_copy_threads)
+        self._decided = CommittedAttempts()
+        self._semaphore = CopySemaphore(settings.lake_copy_threads)
+        self._large = CopySemaphore(settings.lake_copy_threads)
         self._lost: set[bytes] = set()
         """Attempts whose range is seen to be another's: their files may go."""
 
@@ -166,7 +172,7 @@ class RemoteStorageManager:
                 file_bytes=self._settings.lake_file_bytes,
                 level=self._settings.lake_compression_level,
                 begun_ms=self._clock.boot_ms(),
-                turns=self._turns,
+                semaphore=self._semaphore,
                 crash_points=self._crash_points,
             )
 
@@ -242,18 +248,18 @@ class RemoteStorageManager:
             if out:
                 raise StorageError("; ".join(map(str, out.values())))
 
-    def front(self, topic: str, topic_id: bytes, partition: int) -> Front:
+    def extent(self, topic: str, topic_id: bytes, partition: int) -> TieredExtent:
         """Where the partition begins, as of now."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
-            return front_of(snapshot, topic_id, partition)
+            return tiered_extent_of(snapshot, topic_id, partition)
 
     def remove_below(
         self, topic: str, topic_id: bytes, partition: int, *, leader_epoch: int, offset: int
     ) -> int:
         """Remove all files that hold nothing at or above an offset, in one step; returns how many.
 
-        `offset` is at most `Front.horizon`: the log start was moved before. Removed files stay in the store until
-        VACUUM, for readers of older versions. Raises StorageError (also for an earlier leader epoch than one that
+        `offset` is at most `TieredExtent.horizon`: the log start was moved before. Removed files stay in the store
+        until VACUUM, for readers of older versions. Raises StorageError (also for an earlier leader epoch than one that
         wrote), CommitError, ForeignTable.
         """
         shared = self._tables.get(topic)

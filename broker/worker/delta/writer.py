@@ -14,13 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from broker.worker.copy_semaphore import CopySemaphore
 from broker.worker.copy_shares import cut
 from broker.worker.delta.residue import is_batch
 from broker.worker.delta.segments import WrittenFiles
 from broker.worker.errors import StorageError
 from broker.worker.rpc import ZSTD, CopyRange
 from broker.worker.segment_source import RangeSource
-from broker.worker.turns import Turns
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.types import uuid_text
@@ -54,14 +54,14 @@ def write_ranges(
     file_bytes: int,
     level: int,
     begun_ms: int,
-    turns: Turns,
+    semaphore: CopySemaphore,
     crash_points: CrashPoints,
 ) -> WrittenFiles:
     """Write the rows and the residue of a partition's ranges."""
     origins = [_Found() for _ in sources]
     readers = [
         [(origins[part.index], RangeSource(part.source, segments[0].topic_id)) for part in share]
-        for share in cut(sources, turns.count)
+        for share in cut(sources, semaphore.count)
     ]
 
     def write(share: Sequence[tuple[_Found, RangeSource]]) -> list[WrittenFile]:
@@ -72,7 +72,7 @@ def write_ranges(
             [each for _, each in share],
             file_bytes,
             level if sources[0].compression == ZSTD else None,
-            turns,
+            semaphore,
         )
 
     try:
@@ -129,7 +129,7 @@ def _write_rows(
     origins: Sequence[RangeSource],
     file_bytes: int,
     level: int | None,
-    turns: Turns,
+    semaphore: CopySemaphore,
 ) -> list[WrittenFile]:
     """Files of about `file_bytes` each, none if the ranges have no row. `level` is zstd's; None: the fastest."""
     attempt = uuid_text(first.segment_id)
@@ -147,7 +147,7 @@ def _write_rows(
 
     files: list[WrittenFile] = []
     while True:
-        with ExitStack() as making, turns:
+        with ExitStack() as making, semaphore:
             written = convert(making)
             if written is None:
                 return files

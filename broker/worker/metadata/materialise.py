@@ -23,7 +23,7 @@ from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
-from kafka_ds.delta.commit import Conflict, PlainChange
+from kafka_ds.delta.commit import APPEND_MODE, Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
@@ -42,7 +42,7 @@ from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA
 
 log = logging.getLogger(__name__)
 
-OPERATION = "MATERIALISE"
+OPERATION = "WRITE"
 APP_ID = "materialised-to"
 # Of a deletion that failed; before its topic's id and name. 1: it is left to be done; 0: it is done.
 LEFT = "kafkaDs-undeleted-"
@@ -231,7 +231,9 @@ class Materialiser:
             actions_out.insert(0, self._write(rows, last, now_ms))
         actions_out += self._forbid_cleanup()
         self._crash_points.at("before_materialise")
-        change = PlainChange(OPERATION, actions=actions_out, check=_end_at_others)
+        change = PlainChange(
+            OPERATION, actions=actions_out, check=_end_at_others, parameters=APPEND_MODE
+        )
         # Of a conflict: another worker made these rows; what it did is read before the next try.
         with suppress(Conflict):
             self._table.commit(self._table.begin(change), read_version=self._snapshot.version)

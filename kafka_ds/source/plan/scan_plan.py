@@ -110,7 +110,7 @@ class TableFileSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColdPiece:
+class ColdRange:
     """Rows that the pinned version of the table holds, in these files."""
 
     version: int
@@ -120,7 +120,7 @@ class ColdPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HotPiece:
+class HotRange:
     """Rows of [start, end) that the leader is asked for, whose epoch was ``leader_epoch`` when the plan was made."""
 
     start: int
@@ -137,7 +137,7 @@ class Task:
     topic: str
     partition: int
     topic_id: bytes
-    pieces: tuple[ColdPiece | HotPiece, ...]
+    ranges: tuple[ColdRange | HotRange, ...]
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -321,18 +321,18 @@ def _rounded(count: int, parts: int, total: int) -> int:
 
 
 def _task(share: _Share, offsets: Intervals) -> Task:
-    pieces: list[ColdPiece | HotPiece] = []
+    pieces: list[ColdRange | HotRange] = []
     cold = offsets.intersect(share.cold)
     if cold:
         assert share.view.lake is not None
-        piece = ColdPiece(
+        piece = ColdRange(
             version=share.view.lake.version,
             files=_slices(share.files, cold),
             epoch_max=share.view.epoch_max,
         )
         pieces.append(piece)
     pieces += [
-        HotPiece(
+        HotRange(
             start=start,
             end=end,
             leader_epoch=share.view.leader_epoch,
@@ -346,7 +346,7 @@ def _task(share: _Share, offsets: Intervals) -> Task:
         topic=share.view.topic,
         partition=share.view.partition,
         topic_id=share.view.topic_id,
-        pieces=tuple(pieces),
+        ranges=tuple(pieces),
     )
 
 
@@ -360,5 +360,5 @@ def _slices(files: Iterable[LakeFile], wanted: Intervals) -> tuple[TableFileSlic
     )
 
 
-def _first_offset(piece: ColdPiece | HotPiece) -> int:
-    return piece.files[0].offsets.start if isinstance(piece, ColdPiece) else piece.start
+def _first_offset(piece: ColdRange | HotRange) -> int:
+    return piece.files[0].offsets.start if isinstance(piece, ColdRange) else piece.start

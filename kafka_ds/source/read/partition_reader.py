@@ -22,7 +22,7 @@ from kafka_ds.errors import CorruptBatch, DataLoss, OffsetsGone, PlanDiverged, P
 from kafka_ds.source.filters.intervals import HIGHEST, Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.filters.pushdown import microseconds
-from kafka_ds.source.plan.scan_plan import ColdPiece, HotPiece, LostRange, TableFileSlice, Task
+from kafka_ds.source.plan.scan_plan import ColdRange, HotRange, LostRange, TableFileSlice, Task
 from kafka_ds.source.read.missing import lost_below, refuse_compacted
 from kafka_ds.source.read.scan_metrics import ScanMetrics
 from kafka_ds.source.schema import Projection, lake_columns, timestamps
@@ -99,7 +99,7 @@ def read_task(task: Task, config: ReadConfig) -> Iterator[pa.RecordBatch]:
     names = lake_columns(config.schema.names)
     wanted = frozenset((*names, *_filter_columns(config.predicate)))
     touched = ScanMetrics()
-    for piece in task.pieces:
+    for piece in task.ranges:
         for batch in _read_piece(task, piece, config, wanted, touched):
             kept = batch if keep is None else keep(batch)
             touched.rows += kept.num_rows
@@ -119,12 +119,12 @@ def _log_touched(task: Task, touched: ScanMetrics) -> None:
 
 def _read_piece(
     task: Task,
-    piece: ColdPiece | HotPiece,
+    piece: ColdRange | HotRange,
     config: ReadConfig,
     wanted: frozenset[str],
     touched: ScanMetrics,
 ) -> Iterator[pa.RecordBatch]:
-    if isinstance(piece, ColdPiece):
+    if isinstance(piece, ColdRange):
         if piece.epoch_max is None:
             return _read_cold(task, piece, config, wanted, touched)
         rows = _read_cold(task, piece, config, wanted | {"leader_epoch"}, touched)
@@ -194,7 +194,7 @@ def _kept(rows: pa.RecordBatch, column: pa.Array, wanted: Intervals) -> pa.Recor
 
 
 def _read_hot(
-    task: Task, piece: HotPiece, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
+    task: Task, piece: HotRange, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Iterator[pa.RecordBatch]:
     """Fetched and decoded; what the leader does not have any more is an error or left out, as configured."""
     start, end = piece.start, piece.end
@@ -293,7 +293,7 @@ def _refuse_broken(span: Range, residue: Iterable[UndecodedBatch]) -> None:
 
 
 def _read_cold(
-    task: Task, piece: ColdPiece, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
+    task: Task, piece: ColdRange, config: ReadConfig, wanted: frozenset[str], touched: ScanMetrics
 ) -> Iterator[pa.RecordBatch]:
     from kafka_ds.topic.files.parquet import deleted_at, open_at
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 
 from kafka_ds.source.plan.input_partitions import Pack
-from kafka_ds.source.plan.scan_plan import HotPiece
+from kafka_ds.source.plan.scan_plan import HotRange
 from kafka_ds.source.read.partition_reader import ReadConfig, read_tasks
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class TooManyBytes(Exception):
 
 def hot_offsets(pack: Pack) -> int | None:
     """How many offsets tasks read from the leaders; None if they read files, too."""
-    pieces = [piece for task in pack for piece in task.pieces]
-    hot = [piece for piece in pieces if isinstance(piece, HotPiece)]
+    pieces = [piece for task in pack for piece in task.ranges]
+    hot = [piece for piece in pieces if isinstance(piece, HotRange)]
     if len(hot) < len(pieces):
         return None
     return sum(piece.end - piece.start for piece in hot)

@@ -11,8 +11,8 @@ from broker.coordinator.runtime import CoordinatorContext, CoordinatorShard
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.metadata.events import PartitionRegistration
-from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 from kafka_ds.process.system import SystemDisk
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
@@ -36,14 +36,14 @@ class PartitionBench:
         )
         replicas = tuple(range(1, 2 + followers))
         registration = PartitionRegistration(replicas=replicas, isr=replicas, leader=1)
-        leader = LeaderPartition(
+        leader = LeaderState(
             registration,
             node_id=1,
             log_end_offset=self.log.log_end_offset,
             high_watermark=0,
             min_insync_replicas=1,
         )
-        self.partition = HostedPartition(self.log, leader, clock=self.clock)
+        self.partition = LeaderPartition(self.log, leader, clock=self.clock)
         self.partition.elected()
         self.loads = Loads()
 

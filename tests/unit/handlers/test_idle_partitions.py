@@ -22,9 +22,9 @@ from broker.log.log import Log
 from broker.metadata.events import PartitionRegistration
 from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
 from broker.registry import RequestContext
-from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr
 from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 from broker.replica.serving.fetch_manager import LEADER_THROTTLED_REPLICAS, FetchManager
 from broker.replica.serving.fetch_sessions import FetchSession, FetchSessionCache
 from broker.replica.topic_metrics import TopicCounters
@@ -74,7 +74,7 @@ class Side:
         self.disk = MemoryDisk()
         self.image = MetadataImage()
         self.proposals = Proposals()
-        self.led: dict[Key, HostedPartition] = {}
+        self.led: dict[Key, LeaderPartition] = {}
         self.logs: dict[Key, Log] = {}
         self.counters = {topic: TopicCounters() for topic in TOPICS}
         self.deletions: list[Any] = []
@@ -114,7 +114,7 @@ class Side:
 
     # -- what a handler asks ------------------------------------------------------------------
 
-    def find(self, topic: str, index: int) -> HostedPartition | None:
+    def find(self, topic: str, index: int) -> LeaderPartition | None:
         return self.led.get((topic, index))
 
     replica = find
@@ -153,7 +153,7 @@ class Side:
             log = Log.open(*where, topic=topic, partition=index, topic_id=TOPICS[topic])
             self.logs[key] = log
         registration = self.image.topics[topic].partitions[index]
-        leader = LeaderPartition(
+        leader = LeaderState(
             registration,
             node_id=1,
             log_end_offset=log.log_end_offset,
@@ -162,7 +162,7 @@ class Side:
             brokers=self.image.brokers,
             lag_ms_max=LAG_MS,
         )
-        partition = HostedPartition(
+        partition = LeaderPartition(
             log, leader, self.counters[topic], clock=self.clock, alter_partition=self.proposals
         )
         self.led[key] = partition

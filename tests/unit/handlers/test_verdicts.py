@@ -10,7 +10,7 @@ import pytest
 
 from broker.handlers.configs import verdicts as judging
 from broker.handlers.configs.verdicts import verdicts
-from broker.parts import Parts
+from broker.kafka_broker import KafkaBroker
 from broker.transport.peer import PeerUnreachable
 from kafka_ds.protocol.messages import JudgeSettingsResponse
 from tests.loops import in_loop
@@ -38,14 +38,14 @@ class Peers:
         return JudgeSettingsResponse()
 
 
-def asker() -> Parts:
+def asker() -> KafkaBroker:
     brokers = {number: SimpleNamespace(fenced=number == 6) for number in range(2, 7)}
     parts = SimpleNamespace(
         config=SimpleNamespace(node_id=1),
         metadata=SimpleNamespace(brokers=brokers),
         member=Peers(),
     )
-    return cast(Parts, parts)
+    return cast(KafkaBroker, parts)
 
 
 @in_loop

@@ -15,8 +15,8 @@ from broker.metadata.events import Endpoint
 from broker.metadata.image import BrokerRegistration, MetadataImage
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
-from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import FollowerState
 from kafka_ds.process.seams import Background
 from kafka_ds.process.system import SystemClock, SystemNetwork
 from kafka_ds.protocol.codec import decode
@@ -256,7 +256,7 @@ class Follower:
             write_recovery_points=self._write,
         )
         self.fetchers = Fetchers(self.around)
-        self.partitions: list[FollowedPartition] = []
+        self.partitions: list[FollowerPartition] = []
 
     async def _write(self, _folder: str) -> None:
         self.written += 1
@@ -267,13 +267,13 @@ class Follower:
             broker_id=LEADER, broker_epoch=1, incarnation_id=b"i" * 16, endpoints=(endpoint,)
         )
 
-    def follow(self, log: Log, epoch: int, *, watermark: int = 0) -> FollowedPartition:
-        partition = FollowedPartition(log, FollowerPartition(high_watermark=watermark))
+    def follow(self, log: Log, epoch: int, *, watermark: int = 0) -> FollowerPartition:
+        partition = FollowerPartition(log, FollowerState(high_watermark=watermark))
         self.partitions.append(partition)
         self.again(partition, epoch)
         return partition
 
-    def again(self, partition: FollowedPartition, epoch: int) -> None:
+    def again(self, partition: FollowerPartition, epoch: int) -> None:
         partition.follow(LEADER, epoch)
         self.fetchers.update(add=[partition])
 
@@ -321,5 +321,5 @@ def log_of(
     return log
 
 
-def has_all(partition: FollowedPartition, leader: Log) -> bool:
+def has_all(partition: FollowerPartition, leader: Log) -> bool:
     return partition.log.log_end_offset == leader.log_end_offset

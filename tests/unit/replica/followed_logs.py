@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.follower.partition import FollowerPartition, State, Verdict
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import FollowerState, State, Verdict
 from broker.replica.follower.truncation import NO_EPOCH, EpochEnd
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.data import FetchEpochEndOffset, FetchPartition, FetchPartitionData
@@ -43,9 +43,9 @@ def content(log: Log, end: int | None = None) -> bytes:
     return bytes(data)
 
 
-def followed(log: Log, *, watermark: int = 0) -> FollowedPartition:
+def followed(log: Log, *, watermark: int = 0) -> FollowerPartition:
     """This log as a follower's."""
-    return FollowedPartition(log, FollowerPartition(high_watermark=watermark))
+    return FollowerPartition(log, FollowerState(high_watermark=watermark))
 
 
 def answer(log: Log, wanted: FetchPartition, *, watermark: int = 0) -> FetchPartitionData:
@@ -77,7 +77,7 @@ def answer(log: Log, wanted: FetchPartition, *, watermark: int = 0) -> FetchPart
     return data
 
 
-def step(partition: FollowedPartition, leader: Log, *, watermark: int = 0) -> bool:
+def step(partition: FollowerPartition, leader: Log, *, watermark: int = 0) -> bool:
     """One fetch, or one question for an epoch's end; False once there is nothing more to do."""
     follower = partition.follower
     if follower.state is State.TRUNCATING:

@@ -9,8 +9,8 @@ from typing import Any
 from broker.metadata.events import Endpoint, PartitionChanged
 from broker.metadata.image import BrokerRegistration
 from broker.replica.leader.effects import NoteIsr
-from broker.replica.leader.hosted import HostedPartition
 from broker.replica.leader.isr import AlterPartitionAnswer, Proposal
+from broker.replica.leader.partition import LeaderPartition
 from broker.server.dispatch import Waiting
 from kafka_ds.protocol.messages import FetchRequest
 from kafka_ds.protocol.messages.data import FetchPartitionData, FetchReplicaState
@@ -45,7 +45,7 @@ class Desk:
         self.proposals = Proposals()
 
     @property
-    def partition(self) -> HostedPartition:
+    def partition(self) -> LeaderPartition:
         return self.broker.node.replica_manager.get("t", 0)
 
     def register(self, broker_id: int, **fields: Any) -> None:

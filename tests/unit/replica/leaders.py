@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import Effects, ProposeIsr
 from broker.replica.leader.isr import Proposal
-from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 
 ALONE = PartitionRegistration(replicas=(1,), isr=(1,), leader=1, leader_epoch=4, partition_epoch=9)
 THREE = PartitionRegistration(
@@ -39,9 +39,9 @@ def leader(
     high: int = 5,
     min_isr: int = 1,
     known: Mapping[int, Broker] | None = None,
-) -> LeaderPartition:
+) -> LeaderState:
     """A leader that has yet to be elected."""
-    return LeaderPartition(
+    return LeaderState(
         registration,
         node_id=1,
         log_end_offset=end,
@@ -59,7 +59,7 @@ def elected(
     high: int = 5,
     min_isr: int = 1,
     known: Mapping[int, Broker] | None = None,
-) -> LeaderPartition:
+) -> LeaderState:
     """A leader whose epoch begins at the end of its log."""
     partition = leader(registration, end=end, high=high, min_isr=min_isr, known=known)
     partition.elected(end, T0)
@@ -67,7 +67,7 @@ def elected(
 
 
 def fetch(
-    partition: LeaderPartition,
+    partition: LeaderState,
     replica: int,
     offset: int,
     *,

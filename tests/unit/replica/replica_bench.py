@@ -17,8 +17,8 @@ from broker.metadata.events import (
 from broker.metadata.image import MetadataImage
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
-from broker.replica.follower.followed import FollowedPartition
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.follower.partition import FollowerPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.replica.manager import ReplicaManager
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.topic.metadata_table import MetadataPosition
@@ -40,13 +40,13 @@ class Recorder:
     """In the place of the fetchers: what they were told, call by call."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[list[FollowedPartition], list[FollowedPartition]]] = []
+        self.calls: list[tuple[list[FollowerPartition], list[FollowerPartition]]] = []
         self.woken: list[int] = []
-        self.set_anew: list[FollowedPartition] = []
+        self.set_anew: list[FollowerPartition] = []
         self.is_stopped = False
 
     def update(
-        self, *, remove: Iterable[FollowedPartition] = (), add: Iterable[FollowedPartition] = ()
+        self, *, remove: Iterable[FollowerPartition] = (), add: Iterable[FollowerPartition] = ()
     ) -> None:
         call = list(remove), list(add)
         if call != ([], []):
@@ -57,7 +57,7 @@ class Recorder:
 
     def configure(self) -> None: ...
 
-    def configured(self, partition: FollowedPartition) -> None:
+    def configured(self, partition: FollowerPartition) -> None:
         self.set_anew.append(partition)
 
     def stop(self) -> None:
@@ -146,14 +146,14 @@ class Bench:
         partitions = [changed(r, index) for index, r in enumerate(registrations)]
         await self.commit(TopicCreated(topic="t", topic_id=ID), *partitions)
 
-    def led(self, index: int = 0) -> HostedPartition:
+    def led(self, index: int = 0) -> LeaderPartition:
         partition = self.manager.find("t", index)
         assert partition is not None
         return partition
 
-    def followed(self, index: int = 0) -> FollowedPartition:
+    def followed(self, index: int = 0) -> FollowerPartition:
         partition = self.manager.replica("t", index)
-        assert isinstance(partition, FollowedPartition)
+        assert isinstance(partition, FollowerPartition)
         return partition
 
     def folders(self) -> list[str]:
@@ -181,7 +181,7 @@ def changed(
     )
 
 
-def give(partition: FollowedPartition, count: int, *, watermark: int) -> None:
+def give(partition: FollowerPartition, count: int, *, watermark: int) -> None:
     """Let a followed log have records of its leader."""
     leader = open_log(MemoryDisk())
     for _ in range(partition.log.log_end_offset + count):
@@ -195,7 +195,7 @@ def give(partition: FollowedPartition, count: int, *, watermark: int) -> None:
     partition.append(data, partition.follower.leader_epoch, NOW_MS)
 
 
-def produce(partition: HostedPartition, acks: int = -1) -> None:
+def produce(partition: LeaderPartition, acks: int = -1) -> None:
     batch = client_batch(1, timestamp_ms=NOW_MS)
     partition.append(memoryview(batch), acks=acks, now_ms=NOW_MS)
 

@@ -13,7 +13,7 @@ from broker.coordinator.transaction.add_partitions_to_txn_manager import Transac
 from broker.log.recompression import RECOMPRESSED_AT_ONCE_BYTES_MAX
 from broker.log.validation import UNPACKED_AT_ONCE_BYTES_MAX, VALIDATED_AT_ONCE_BYTES_MAX
 from broker.replica.leader import batch_preparer as preparing
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from broker.server.dispatch import Unanswerable, Waiting
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
@@ -167,7 +167,7 @@ def answer_slowly(broker: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     joins = broker.node.transactions.joins
     ask = joins.ask
 
-    async def answer(partition: HostedPartition, writer: TransactionalWriter) -> object:
+    async def answer(partition: LeaderPartition, writer: TransactionalWriter) -> object:
         await asyncio.sleep(0)
         given = ask(partition, writer)
         return None if given is None else await given

@@ -13,7 +13,7 @@ import pytest
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
-from broker.replica.follower.followed import FollowedPartition
+from broker.replica.follower.partition import FollowerPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
@@ -438,10 +438,10 @@ async def test_what_is_in_the_lake_alone_is_not_fetched_but_gone_on_behind() -> 
     for number in range(60):
         append(log, f"{number}" * 10, 1)
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE]
-    asked: list[FollowedPartition] = []
+    asked: list[FollowerPartition] = []
 
     async def end_of_lake(
-        partition: FollowedPartition, _: int | None
+        partition: FollowerPartition, _: int | None
     ) -> tuple[int, RemoteLogAuxState]:
         asked.append(partition)
         return 30, RemoteLogAuxState(leader_epochs=((1, 0),))
@@ -464,10 +464,10 @@ async def test_a_lake_that_does_not_answer_is_asked_again_though_nothing_else_is
     for number in range(60):
         append(log, f"{number}" * 10, 1)
     leader.errors[KEY] = [ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE] * 2
-    asked: list[FollowedPartition] = []
+    asked: list[FollowerPartition] = []
 
     async def end_of_lake(
-        partition: FollowedPartition, _: int | None
+        partition: FollowerPartition, _: int | None
     ) -> tuple[int, RemoteLogAuxState]:
         asked.append(partition)
         if len(asked) == 1:

@@ -15,8 +15,8 @@ from broker.metadata.image import TopicImage
 from broker.replica.fetcher.context import THROTTLED_REPLICAS
 from broker.replica.fetcher.metrics import fetcher_samples
 from broker.replica.fetcher.rate import FetchRate
-from broker.replica.follower.followed import FollowedPartition
 from broker.replica.follower.partition import FollowerPartition
+from broker.replica.follower.state import FollowerState
 from kafka_ds.protocol.errors import ErrorCode
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
@@ -101,7 +101,7 @@ async def test_what_was_not_flushed_when_the_connection_was_lost_is_not_told_to_
     async with following(leader) as broker:
         mine = log_of("t", 0, replace(SMALL, flush_messages=1), background)
         partitions = [
-            FollowedPartition(log, FollowerPartition(high_watermark=0))
+            FollowerPartition(log, FollowerState(high_watermark=0))
             for log in (mine, log_of("u", 0))
         ]
         for partition in partitions:

@@ -7,7 +7,7 @@ import pytest
 from broker.log.epochs import LeaderEpochs
 from broker.replica.fetcher.fetchers import fetcher_id_of
 from broker.replica.fetcher.session import FetchSessionClient
-from broker.replica.follower.partition import FollowerPartition, State, Verdict
+from broker.replica.follower.state import FollowerState, State, Verdict
 from broker.replica.follower.truncation import (
     EpochEnd,
     Recovery,
@@ -24,8 +24,8 @@ EPOCHS = ((1, 0), (3, 10), (5, 20))
 END = 30
 
 
-def following(*, end: int = END, epoch: int = 5, watermark: int = 12) -> FollowerPartition:
-    follower = FollowerPartition(high_watermark=watermark)
+def following(*, end: int = END, epoch: int = 5, watermark: int = 12) -> FollowerState:
+    follower = FollowerState(high_watermark=watermark)
     follower.follow(2, 7, log_end_offset=end, last_epoch=epoch)
     return follower
 

@@ -14,7 +14,7 @@ from broker.replica.leader.isr import (
     PendingShrink,
     Proposal,
 )
-from broker.replica.leader.partition import RETRY_MS, LeaderPartition
+from broker.replica.leader.state import RETRY_MS, LeaderState
 from kafka_ds.protocol.errors import ErrorCode
 from tests.unit.replica.leaders import (
     END,
@@ -41,14 +41,14 @@ AWAITING = (
 )
 
 
-def expanding() -> tuple[LeaderPartition, Proposal]:
+def expanding() -> tuple[LeaderState, Proposal]:
     """A leader that proposes to add 3 to 1 and 2; all are caught up."""
     partition = elected(TWO_IN_SYNC)
     fetch(partition, 2, END)
     return partition, proposal_of(fetch(partition, 3, END))
 
 
-def shrinking() -> tuple[LeaderPartition, Proposal]:
+def shrinking() -> tuple[LeaderState, Proposal]:
     """A leader that asks to be rid of 3, which never came further than 6."""
     partition = elected(THREE)
     fetch(partition, 3, 6)
@@ -299,7 +299,7 @@ def test_an_answer_to_an_earlier_proposal_says_nothing() -> None:
 # -- the table of isr.py ------------------------------------------------------------------------
 
 
-def committed() -> tuple[LeaderPartition, Proposal]:
+def committed() -> tuple[LeaderState, Proposal]:
     partition, proposal = expanding()
     partition.alter_partition_answered(proposal, answer_to(proposal), T0)
     return partition, proposal

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.log.log import Log, runs
 from broker.log.values import RemoteLogAuxState
-from broker.replica.follower.partition import State
+from broker.replica.follower.state import State
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.records.batch import BatchHeader, ControlType, iterate_headers

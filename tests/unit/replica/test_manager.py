@@ -18,7 +18,7 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from kafka_ds.topic.metadata_table import MetadataPosition
@@ -93,11 +93,11 @@ async def test_a_leader_that_follows_tells_all_who_wait() -> None:
     led = bench.led()
     produce(led)
     waiting = led.acknowledgement(0, -1)
-    lost: list[HostedPartition] = []
+    lost: list[LeaderPartition] = []
 
     class Watcher:
-        def advanced(self, partition: HostedPartition) -> None: ...
-        def lost(self, partition: HostedPartition) -> None:
+        def advanced(self, partition: LeaderPartition) -> None: ...
+        def lost(self, partition: LeaderPartition) -> None:
             lost.append(partition)
 
     led.watch(Watcher())

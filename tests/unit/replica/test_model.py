@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.effects import AdvanceHighWatermark, Effects, NoteIsr, ProposeIsr
 from broker.replica.leader.isr import AlterPartitionAnswer, CommittedIsr, Proposal
-from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import LeaderState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.model_runs import examples
 from tests.unit.replica.leaders import LAG_MS, T0, Broker
@@ -62,7 +62,7 @@ class ReplicationModel(RuleBasedStateMachine):
         self.metadata: list[PartitionRegistration] = []
         self.asked: list[Proposal] = []
         self.answers: list[tuple[Proposal, AlterPartitionAnswer]] = []
-        self.leader = LeaderPartition(
+        self.leader = LeaderState(
             self.truth,
             node_id=1,
             log_end_offset=end,

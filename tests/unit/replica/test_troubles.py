@@ -14,7 +14,7 @@ from broker.metadata.events import (
     TopicCreated,
     TopicDeleted,
 )
-from broker.replica.follower.partition import State
+from broker.replica.follower.state import State
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from tests.loops import in_loop

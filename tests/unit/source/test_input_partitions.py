@@ -21,7 +21,7 @@ from kafka_ds.source.plan.input_partitions import OPEN_BYTES, packed
 from kafka_ds.source.plan.scan_plan import (
     HOT_RECORD_BYTES,
     TASK_LAKE_BYTES,
-    HotPiece,
+    HotRange,
     LakeFile,
     LakeView,
     PartitionView,
@@ -38,9 +38,9 @@ SMALL, LARGE = 1000, TASK_LAKE_BYTES
 
 
 def plan(*weights: int) -> Plan:
-    piece = HotPiece(start=0, end=1, leader_epoch=0)
+    piece = HotRange(start=0, end=1, leader_epoch=0)
     tasks = (
-        Task(topic="t", partition=n, topic_id=TOPIC_ID, pieces=(piece,))
+        Task(topic="t", partition=n, topic_id=TOPIC_ID, ranges=(piece,))
         for n in range(len(weights))
     )
     return Plan(tasks=tuple(tasks), lost=(), weights=weights)

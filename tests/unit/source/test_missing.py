@@ -12,7 +12,7 @@ from kafka_ds.client.cluster_pool import close_pool
 from kafka_ds.errors import PlanGone
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
-from kafka_ds.source.plan.scan_plan import ColdPiece
+from kafka_ds.source.plan.scan_plan import ColdRange
 from kafka_ds.source.read.partition_reader import ReadConfig, read_task
 from tests.unit.source.log_broker import OTHER_ID, LogBroker
 from tests.unit.source.made_plans import plan, schema
@@ -40,8 +40,8 @@ def lake(tmp_path: Path) -> Lake:
 def read(lake: Lake, log: LogBroker, *removed: int, fail: bool = False) -> list[int]:
     """The offsets of a plan of [3, 30), of whose files some are not there any more when it runs."""
     (task,) = plan(lake, Predicate(), startingOffsets='{"t":{"0":3}}').tasks
-    (piece,) = task.pieces
-    assert isinstance(piece, ColdPiece)
+    (piece,) = task.ranges
+    assert isinstance(piece, ColdRange)
     for number in removed:
         Path(piece.files[number].path).unlink()
     options = log.options(**{"kafka.default.api.timeout.ms": "300", "kafka.retry.backoff.ms": "1"})

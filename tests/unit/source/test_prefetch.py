@@ -20,7 +20,7 @@ from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import BrokerTimeout, CorruptBatch
 from kafka_ds.source.datasource import KafkaDataSource
 from kafka_ds.source.plan.input_partitions import Pack
-from kafka_ds.source.plan.scan_plan import ColdPiece, HotPiece, Task
+from kafka_ds.source.plan.scan_plan import ColdRange, HotRange, Task
 from kafka_ds.source.read import prefetch as along
 from kafka_ds.source.read.partition_reader import ReadConfig
 from kafka_ds.source.read.prefetch import BYTES_MAX, OFFSETS_MAX, PrefetchesRows
@@ -31,8 +31,8 @@ SPARKS = StructType([StructField("offset", LongType())])
 SCHEMA = pa.schema([pa.field("offset", pa.int64())])
 BATCH = pa.record_batch([pa.array([3, 4, 5], pa.int64())], schema=SCHEMA)
 CONFIG = ReadConfig(client=ClientSettings(bootstrap_servers=(("nobody", 1),)), schema=SCHEMA)
-HOT = HotPiece(start=3, end=6, leader_epoch=0)
-TASK = Task(topic="t", partition=0, topic_id=TOPIC_ID, pieces=(HOT,))
+HOT = HotRange(start=3, end=6, leader_epoch=0)
+TASK = Task(topic="t", partition=0, topic_id=TOPIC_ID, ranges=(HOT,))
 
 
 class Reader(PrefetchesRows, DataSourceStreamReader):
@@ -106,7 +106,7 @@ def test_a_task_without_rows_sends_none(reads: list[Any]) -> None:
     assert planned(Reader((TASK,))) == (1, runner.EMPTY_PYARROW_RECORD_BATCHES, [])
 
 
-COLD = ColdPiece(version=1, files=())
+COLD = ColdRange(version=1, files=())
 LARGE = replace(HOT, end=HOT.start + OFFSETS_MAX + 1)
 LARGE_BESIDE = replace(HOT, end=HOT.start + OFFSETS_MAX - 2)
 OTHER = replace(TASK, partition=1)
@@ -117,10 +117,10 @@ OTHER = replace(TASK, partition=1)
     [
         (),
         ((TASK,), (OTHER,)),
-        ((replace(TASK, pieces=(COLD, HOT)),),),
-        ((TASK, replace(OTHER, pieces=(COLD,))),),
-        ((replace(TASK, pieces=(LARGE,)),),),
-        ((TASK, replace(OTHER, pieces=(LARGE_BESIDE,))),),
+        ((replace(TASK, ranges=(COLD, HOT)),),),
+        ((TASK, replace(OTHER, ranges=(COLD,))),),
+        ((replace(TASK, ranges=(LARGE,)),),),
+        ((TASK, replace(OTHER, ranges=(LARGE_BESIDE,))),),
     ],
     ids=["none", "two", "files", "files of another", "many offsets", "many offsets together"],
 )
@@ -165,7 +165,7 @@ def test_many_bytes_are_not_read_twice_again_and_again(reads: list[Any]) -> None
     reads.pop()
     # Three offsets were too many; one may be few enough.
     assert planned(reader)[1] == runner.PREFETCHED_RECORDS_NOT_FOUND
-    reader.packs = ((replace(TASK, pieces=(replace(HOT, end=4),)),),)
+    reader.packs = ((replace(TASK, ranges=(replace(HOT, end=4),)),),)
     assert planned(reader)[1] == runner.NON_EMPTY_PYARROW_RECORD_BATCHES
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kafka_ds.source.filters.intervals import Intervals
 from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.plan.scan_plan import (
-    ColdPiece,
-    HotPiece,
+    ColdRange,
+    HotRange,
     LakeView,
     PartitionView,
     Plan,
@@ -25,8 +25,8 @@ def cold_slices(plan: Plan, partition: int) -> list[TableFileSlice]:
         file_slice
         for task in plan.tasks
         if task.partition == partition
-        for piece in task.pieces
-        if isinstance(piece, ColdPiece)
+        for piece in task.ranges
+        if isinstance(piece, ColdRange)
         for file_slice in piece.files
     ]
 
@@ -36,8 +36,8 @@ def hot_offsets(plan: Plan, partition: int) -> list[int]:
         offset
         for task in plan.tasks
         if task.partition == partition
-        for piece in task.pieces
-        if isinstance(piece, HotPiece)
+        for piece in task.ranges
+        if isinstance(piece, HotRange)
         for offset in range(piece.start, piece.end)
     ]
 
@@ -66,7 +66,7 @@ def test_each_wanted_offset_is_read_in_exactly_one_place(
         max_records_per_partition=max_records,
         task_bytes=task_bytes,
     )
-    assert all(task.pieces for task in plan.tasks)
+    assert all(task.ranges for task in plan.tasks)
     for each_view in given_views:
         wanted = {n for n in range(each_view.start, each_view.end) if n in predicate.offsets()}
         in_lake = set(range(each_view.lake.start, each_view.lake.end)) if each_view.lake else set()
@@ -97,8 +97,8 @@ def test_each_wanted_offset_is_read_in_exactly_one_place(
 
 def task_pieces(plan: Plan, number: int) -> list[Intervals]:
     found = []
-    for piece in plan.tasks[number].pieces:
-        if isinstance(piece, HotPiece):
+    for piece in plan.tasks[number].ranges:
+        if isinstance(piece, HotRange):
             found.append(Intervals.of((piece.start, piece.end)))
         else:
             found += [file_slice.offsets for file_slice in piece.files]
@@ -114,20 +114,20 @@ def test_the_seam_is_the_tiered_end() -> None:
     lake = LakeView(version=9, start=0, end=600, files=(file(0, 299), file(300, 590)))
     plan = plan_scan([view(lake=lake)], Predicate())
     (task,) = plan.tasks
-    cold, hot = task.pieces
-    assert isinstance(cold, ColdPiece)
+    cold, hot = task.ranges
+    assert isinstance(cold, ColdRange)
     assert cold.version == 9
     assert [(each.path, each.offsets.spans) for each in cold.files] == [
         ("0.parquet", ((0, 300),)),
         ("300.parquet", ((300, 591),)),
     ]
-    assert hot == HotPiece(start=600, end=1000, leader_epoch=7)
+    assert hot == HotRange(start=600, end=1000, leader_epoch=7)
 
 
 def test_tiering_that_began_late_is_read_from_the_leader_first() -> None:
     lake = LakeView(version=9, start=500, end=600, files=(file(500, 599),))
     (task,) = plan_scan([view(lake=lake)], Predicate()).tasks
-    assert [type(piece) for piece in task.pieces] == [HotPiece, ColdPiece, HotPiece]
+    assert [type(piece) for piece in task.ranges] == [HotRange, ColdRange, HotRange]
 
 
 def test_files_are_left_out_by_their_timestamps() -> None:
@@ -139,14 +139,14 @@ def test_files_are_left_out_by_their_timestamps() -> None:
     lake = LakeView(version=9, start=0, end=300, files=files)
     predicate = Predicate(timestamp=Intervals.of((1500, 1600)))
     (task,) = plan_scan([view(lake=lake, end=300, log_end=300)], predicate).tasks
-    (cold,) = task.pieces
-    assert isinstance(cold, ColdPiece)
+    (cold,) = task.ranges
+    assert isinstance(cold, ColdRange)
     assert [each.path for each in cold.files] == ["100.parquet", "200.parquet"]
 
 
 def test_hot_rows_begin_where_the_leader_says_that_times_may_match() -> None:
     (task,) = plan_scan([view(floor=900)], Predicate(timestamp=Intervals.of((5, 6)))).tasks
-    assert task.pieces == (HotPiece(start=900, end=1000, leader_epoch=7),)
+    assert task.ranges == (HotRange(start=900, end=1000, leader_epoch=7),)
     assert plan_scan([view(floor=2**63)], Predicate()).tasks == ()
 
 
@@ -155,10 +155,10 @@ def test_what_the_leader_knows_of_epochs_cuts_no_cold_rows() -> None:
     lake = LakeView(version=9, start=0, end=600, files=(file(0, 599),))
     known = view(lake=lake, epochs=Intervals.of((800, 1000)))
     (task,) = plan_scan([known], Predicate(leader_epoch=Intervals.points([1, 2]))).tasks
-    cold, hot = task.pieces
-    assert isinstance(cold, ColdPiece)
+    cold, hot = task.ranges
+    assert isinstance(cold, ColdRange)
     assert [each.offsets.spans for each in cold.files] == [((0, 600),)]
-    assert hot == HotPiece(start=800, end=1000, leader_epoch=7)
+    assert hot == HotRange(start=800, end=1000, leader_epoch=7)
 
 
 def test_a_partition_is_cut_by_the_bytes_of_its_files() -> None:
@@ -221,8 +221,8 @@ def test_ranges_are_cut_as_by_sparks_own_source(
     plan = plan_scan(given, Predicate(), min_partitions=least, max_records_per_partition=most)
     found: list[list[int]] = [[] for _ in ranges]
     for task in plan.tasks:
-        (hot,) = task.pieces
-        assert isinstance(hot, HotPiece)
+        (hot,) = task.ranges
+        assert isinstance(hot, HotRange)
         before = found[task.partition]
         assert hot.start == (before[-1] if before else ranges[task.partition][0])
         before.append(hot.end)

@@ -362,7 +362,7 @@ class Stream:
         tasks = [task for each in self.reader.partitions(start, end) for task in each.value]
         found: list[tuple[int, int, int]] = []
         for task in tasks:
-            for piece in task.pieces:
+            for piece in task.ranges:
                 spans = (
                     [(each.offsets.start, each.offsets.end) for each in piece.files]
                     if hasattr(piece, "files")

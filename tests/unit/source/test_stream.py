@@ -20,7 +20,7 @@ from kafka_ds.source.filters.where import parse_where
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.input_partitions import Pack
 from kafka_ds.source.plan.offset_reader import OffsetReader
-from kafka_ds.source.plan.scan_plan import HotPiece
+from kafka_ds.source.plan.scan_plan import HotRange
 from kafka_ds.source.read import prefetch as along
 from kafka_ds.source.read.partition_reader import ReadConfig
 from kafka_ds.source.stream import KafkaStreamReader
@@ -42,7 +42,7 @@ def test_a_spark_that_does_not_say_where_a_micro_batch_begins_gets_all_there_is(
 
     def spans(reader: KafkaStreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
         tasks = [task for each in reader.partitions(start, end) for task in each.value]
-        return [(piece.start, piece.end) for task in tasks for piece in task.pieces]
+        return [(piece.start, piece.end) for task in tasks for piece in task.ranges]
 
     options = parse_options(log.options(), stream=True)
     first = KafkaStreamReader(options, pa.schema([]))
@@ -89,7 +89,7 @@ def test_a_stream_begins_once(log: LogBroker) -> None:
         ((task,),) = (each.value for each in reader.partitions(reader.initialOffset(), end))
     finally:
         reader.stop()
-    (piece,) = task.pieces
+    (piece,) = task.ranges
     assert (piece.start, piece.end) == (100, 110)
 
 
@@ -111,7 +111,7 @@ def test_a_batch_is_planned_by_what_was_seen_when_its_end_was_named(log: LogBrok
         planned = [task for each in reader.partitions(begin, end) for task in each.value]
         assert asked() == []
         assert [each.value for each in reader.partitions(begin, end)] == [tuple(planned)]
-        assert [task.pieces for task in planned] == [(HotPiece(start=0, end=100, leader_epoch=0),)]
+        assert [task.ranges for task in planned] == [(HotRange(start=0, end=100, leader_epoch=0),)]
         log.topic_id = OTHER_ID
         with pytest.raises(DataLoss, match="topic t was deleted and created again"):
             reader.partitions(at(5), at(50))
@@ -133,7 +133,7 @@ def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
     second = KafkaStreamReader(options, pa.schema([]))
     try:
         ((task,),) = (each.value for each in second.partitions(second.initialOffset(), end))
-        (piece,) = task.pieces
+        (piece,) = task.ranges
         assert (piece.start, piece.end) == (105, 110)
         # What follows begins at that end, and nothing new is no reason for a micro-batch.
         log.end = 110
@@ -143,7 +143,7 @@ def test_a_first_micro_batch_is_played_again_as_it_was(log: LogBroker) -> None:
         ((task,),) = (each.value for each in second.partitions(end, later))
     finally:
         second.stop()
-    (piece,) = task.pieces
+    (piece,) = task.ranges
     assert (piece.start, piece.end) == (110, 130)
     assert "began" not in later
 
@@ -212,7 +212,7 @@ def test_an_end_without_the_streams_topic_is_never_named(log: LogBroker) -> None
     finally:
         reader.stop()
         patient.stop()
-    (piece,) = task.pieces
+    (piece,) = task.ranges
     assert (piece.start, piece.end) == (100, 110)
 
 
@@ -269,7 +269,7 @@ def at(offset: int, epoch: int = 0, topic_id: bytes = TOPIC_ID) -> dict[str, Any
 def test_a_planned_batch_is_read_again_as_it_was(log: LogBroker) -> None:
     (task,) = log.planned(at(5), at(50))
     assert task.topic_id == TOPIC_ID
-    assert task.pieces == (HotPiece(start=5, end=50, leader_epoch=0),)
+    assert task.ranges == (HotRange(start=5, end=50, leader_epoch=0),)
 
 
 def test_a_batch_that_sparks_kafka_source_planned_is_read_as_it_was(log: LogBroker) -> None:
@@ -277,9 +277,9 @@ def test_a_batch_that_sparks_kafka_source_planned_is_read_as_it_was(log: LogBrok
     log.broker.leader_epoch = 4
     theirs = {"t": {"0": 5}}, {"t": {"0": 50}}
     (task,) = log.planned(*theirs)
-    assert (task.topic_id, task.pieces) == (TOPIC_ID, (HotPiece(start=5, end=50, leader_epoch=4),))
+    assert (task.topic_id, task.ranges) == (TOPIC_ID, (HotRange(start=5, end=50, leader_epoch=4),))
     (task,) = log.planned(theirs[1], at(100, epoch=4))
-    assert task.pieces == (HotPiece(start=50, end=100, leader_epoch=4),)
+    assert task.ranges == (HotRange(start=50, end=100, leader_epoch=4),)
 
 
 def test_a_planned_batch_reads_no_rows_of_a_topic_created_since(
@@ -293,7 +293,7 @@ def test_a_planned_batch_reads_no_rows_of_a_topic_created_since(
     assert "45 offsets are not there: t-0 [5, 50)" in caplog.text
     # They come once, with the batch that goes over to the new topic.
     (task,) = log.planned(at(50), at(100, topic_id=OTHER_ID), failOnDataLoss="false")
-    assert task.pieces == (HotPiece(start=0, end=100, leader_epoch=0),)
+    assert task.ranges == (HotRange(start=0, end=100, leader_epoch=0),)
 
 
 def test_a_planned_batch_of_a_topic_that_is_gone_is_no_empty_one(
@@ -333,7 +333,7 @@ def test_a_log_that_was_cut_and_has_grown_since_the_last_batch_is_seen(
     with caplog.at_level(logging.WARNING, "kafka_ds.source"):
         (task,) = log.planned(*batch, failOnDataLoss="false")
     assert why in caplog.text
-    assert task.pieces == (HotPiece(start=100, end=120, leader_epoch=4),)
+    assert task.ranges == (HotRange(start=100, end=120, leader_epoch=4),)
     # Both ends are of leaders that are gone: each is asked about.
     log.broker.leader_epoch = 5
     log.epoch_ends = {3: 100, 4: 110}

@@ -39,7 +39,7 @@ from kafka_ds.source.filters.predicate import Predicate
 from kafka_ds.source.options.options import parse_options
 from kafka_ds.source.plan.offset_reader import OffsetReader
 from kafka_ds.source.plan.pinned import pin
-from kafka_ds.source.plan.scan_plan import HotPiece, Task
+from kafka_ds.source.plan.scan_plan import HotRange, Task
 from kafka_ds.source.stream import KafkaStreamReader
 from tests.model_runs import examples
 from tests.requests import build
@@ -219,8 +219,8 @@ class Stream:
 
 
 def offsets(task: Task) -> Iterator[Planned]:
-    for piece in task.pieces:
-        assert isinstance(piece, HotPiece)
+    for piece in task.ranges:
+        assert isinstance(piece, HotRange)
         for offset in range(piece.start, piece.end):
             yield task.topic_id, task.partition, offset
 

@@ -1,41 +1,41 @@
-"""Pieces of cold reads and the shared memory that holds them: what is evicted to make room."""
+"""Chunks of cold reads and the shared memory that holds them: what is evicted to make room."""
 
 import os
 from typing import Any
 
 import pytest
 
-from broker.worker.cache.pieces import Piece
+from broker.worker.cache.chunks import BatchChunk
 from broker.worker.delta.reader import ColdReader
 from broker.worker.rpc import TierSettings
 from kafka_ds.ipc import shared_memory
 from kafka_ds.ipc.shared_memory import BrokerMemory, WorkerMemory
 
-PIECE_BYTES = 1024
+CHUNK_BYTES = 1024
 OWNER = "a partition"
 
 
 class Reader:
-    """A reader's cache, and memory for four pieces."""
+    """A reader's cache, and memory for four chunks."""
 
     def __init__(self) -> None:
-        broker = BrokerMemory(4 * PIECE_BYTES)
+        broker = BrokerMemory(4 * CHUNK_BYTES)
         self.memory = WorkerMemory(os.dup(broker.fd))
         broker.close_fd()
         settings = TierSettings(lake_reader_cache_bytes=1 << 20)
         nothing: Any = None
         self.cold = ColdReader(nothing, nothing, nothing, settings, memory=self.memory)
 
-    def add(self, first_offset: int, size_bytes: int = PIECE_BYTES) -> bool:
-        """Place a piece and keep it; whether it lies in the shared memory."""
-        made = Piece(first_offset, (bytes(size_bytes),), (first_offset + 10,))
-        piece = self.cold._maker.placed(made)
-        self.cold._cache.put(OWNER, piece)
-        return piece.shared_at is not None
+    def add(self, first_offset: int, size_bytes: int = CHUNK_BYTES) -> bool:
+        """Place a chunk and keep it; whether it lies in the shared memory."""
+        made = BatchChunk(first_offset, (bytes(size_bytes),), (first_offset + 10,))
+        chunk = self.cold._maker.placed(made)
+        self.cold._cache.put(OWNER, chunk)
+        return chunk.shared_at is not None
 
     def there(self) -> list[int]:
-        pieces = self.cold._cache._pieces
-        return sorted(first_offset for _, first_offset in pieces)
+        chunks = self.cold._cache._chunks
+        return sorted(first_offset for _, first_offset in chunks)
 
     def lease(self, first_offset: int) -> int:
         found = self.cold._cache.find(OWNER, first_offset)
@@ -67,15 +67,15 @@ def test_what_is_leased_and_what_lies_elsewhere_is_kept_as_it_would_make_no_room
 
 def test_what_is_larger_than_the_memory_drives_nothing_out(reader: Reader) -> None:
     assert [reader.add(first) for first in (0, 10)] == [True] * 2
-    assert not reader.add(20, 4 * PIECE_BYTES + 1)
+    assert not reader.add(20, 4 * CHUNK_BYTES + 1)
     assert reader.there() == [0, 10, 20]
-    assert reader.add(30, 3 * PIECE_BYTES)
+    assert reader.add(30, 3 * CHUNK_BYTES)
 
 
 def test_where_letting_go_frees_nothing_it_is_given_up(reader: Reader) -> None:
     assert [reader.add(first) for first in (0, 10, 20, 30)] == [True] * 4
     # As those do that are on their way to the disk: their views are no lease.
-    held = [*reader.cold._cache._pieces.values()]
+    held = [*reader.cold._cache._chunks.values()]
     assert not reader.add(40)
     assert reader.there() == [20, 30, 40]
     del held

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from broker.worker import copy_shares
+from broker.worker.copy_semaphore import CopySemaphore
 from broker.worker.copy_shares import cut
 from broker.worker.delta import writer
 from broker.worker.delta.segments import WrittenFiles
 from broker.worker.delta.writer import write_ranges
 from broker.worker.errors import SourceGone
 from broker.worker.rpc import CopyRange
-from broker.worker.turns import Turns
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.batches.residue import Residue
@@ -59,7 +59,7 @@ def written(
     ranges: list[CopyRange],
     threads: int,
     *,
-    turns: Turns | None = None,
+    semaphore: CopySemaphore | None = None,
     file_bytes: int = 1 << 30,
 ) -> WrittenFiles:
     segments = [
@@ -84,7 +84,7 @@ def written(
         file_bytes=file_bytes,
         level=1,
         begun_ms=0,
-        turns=turns or Turns(threads),
+        semaphore=semaphore or CopySemaphore(threads),
         crash_points=CrashPoints(),
     )
 
@@ -151,7 +151,7 @@ def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(ranges: list[Co
     assert not any(is_light_file(each.path) for each in plainly)
 
 
-class CountedTurns(Turns):
+class CountedSemaphore(CopySemaphore):
     """How many turns are taken."""
 
     taken = 0
@@ -182,16 +182,16 @@ def test_only_a_small_file_after_which_nothing_is_converted_waits_without_a_turn
     expected: list[bool],
 ) -> None:
     monkeypatch.setattr(writer, "SMALL_BYTES_MAX", small_bytes)
-    store, turns, has_turn = MemoryStore(), CountedTurns(1), list[bool]()
+    store, semaphore, has_turn = MemoryStore(), CountedSemaphore(1), list[bool]()
 
     @contextlib.contextmanager
     def created(call: Call) -> Iterator[IO[bytes]]:
         with call() as file:
             yield file
-        has_turn.append(turns.taken > 0)
+        has_turn.append(semaphore.taken > 0)
 
     store.script(created, "create", path="*.parquet", times=ALWAYS)
-    done = written(store, ranges, 1, turns=turns, file_bytes=file_bytes)
+    done = written(store, ranges, 1, semaphore=semaphore, file_bytes=file_bytes)
     assert has_turn == expected
     assert sum(offsets_of(store, done), []) == list(range(251))
 

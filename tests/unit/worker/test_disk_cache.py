@@ -8,16 +8,16 @@ from random import Random
 
 import pytest
 
-from broker.worker.cache.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
-from broker.worker.cache.piece_files import (
-    BadPieceFile,
-    PieceKey,
-    decode_piece,
-    encode_piece,
+from broker.worker.cache.chunk_files import (
+    ChunkKey,
+    CorruptChunkFile,
+    decode_chunk,
+    encode_chunk,
     file_name,
 )
-from broker.worker.cache.piece_files import parse_file_name as parse
-from broker.worker.cache.pieces import Piece
+from broker.worker.cache.chunk_files import parse_file_name as parse
+from broker.worker.cache.chunks import BatchChunk
+from broker.worker.cache.disk_cache import OVERHEAD_BYTES, WRITES_MAX, DiskCache
 from kafka_ds.process.system import SystemClock, SystemDisk
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
@@ -28,14 +28,14 @@ KIB = 1024
 
 def key(
     partition: int = 0, layout: str = "00000000000000aa", *, committed: bool = True
-) -> PieceKey:
-    return PieceKey(
+) -> ChunkKey:
+    return ChunkKey(
         topic_id=b"t" * 16, partition=partition, committed_only=committed, layout=layout
     )
 
 
-def piece(first: int, *, batches: int = 3, size: int = 100, span: int = 10) -> Piece:
-    return Piece(
+def chunk(first: int, *, batches: int = 3, size: int = 100, span: int = 10) -> BatchChunk:
+    return BatchChunk(
         first,
         tuple(bytes([at]) * size for at in range(batches)),
         tuple(first + span * (at + 1) for at in range(batches)),
@@ -56,7 +56,7 @@ class Desk:
         self.cache.load()
         self.cache.work()
 
-    def keep(self, of: PieceKey, made: Piece) -> None:
+    def keep(self, of: ChunkKey, made: BatchChunk) -> None:
         """As a read does that had to make it twice."""
         for _ in range(2):
             if self.cache.find(of, made.first_offset) is None:
@@ -71,15 +71,15 @@ class Desk:
 def test_the_second_time_it_is_read_it_is_there() -> None:
     desk = Desk()
     assert desk.cache.find(key(), 0) is None
-    desk.cache.offer(key(), piece(0))
+    desk.cache.offer(key(), chunk(0))
     desk.cache.work()
     assert desk.files() == []
     assert desk.cache.find(key(), 0) is None
-    desk.cache.offer(key(), piece(0))
+    desk.cache.offer(key(), chunk(0))
     desk.cache.work()
-    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    assert desk.cache.find(key(), 0) == (chunk(0), 0)
     # From the middle of a batch its reader gets the whole of it.
-    assert desk.cache.find(key(), 19) == (piece(0), 1)
+    assert desk.cache.find(key(), 19) == (chunk(0), 1)
     assert desk.cache.find(key(), 30) is None
     assert desk.cache.find(key(1), 0) is None
     assert desk.cache.find(key(committed=False), 0) is None
@@ -91,24 +91,24 @@ def test_names_and_files_say_what_they_are() -> None:
     for of in (key(), key(7, committed=False)):
         name = file_name(of, 5, 35)
         assert parse(name) == (of, 5, 35)
-        data = b"".join(encode_piece(of, piece(5)))
-        assert decode_piece(of.name(5), data) == piece(5)
-        with pytest.raises(BadPieceFile):
-            decode_piece(of.name(6), data)
+        data = b"".join(encode_chunk(of, chunk(5)))
+        assert decode_chunk(of.name(5), data) == chunk(5)
+        with pytest.raises(CorruptChunkFile):
+            decode_chunk(of.name(6), data)
         for at in range(len(data)):
-            with pytest.raises(BadPieceFile):
-                decode_piece(of.name(5), data[:at])
+            with pytest.raises(CorruptChunkFile):
+                decode_chunk(of.name(5), data[:at])
             torn = bytearray(data)
             torn[at] ^= 0x40
-            with pytest.raises(BadPieceFile):
-                decode_piece(of.name(5), bytes(torn))
+            with pytest.raises(CorruptChunkFile):
+                decode_chunk(of.name(5), bytes(torn))
     assert parse("x.batches") is parse(name + ".tmp") is parse("45_x.index") is None
 
 
 def test_it_survives_restarts_and_what_was_half_done_does_not() -> None:
     desk = Desk(ttl_ms=60_000)
-    desk.keep(key(), piece(0))
-    desk.keep(key(), piece(30))
+    desk.keep(key(), chunk(0))
+    desk.keep(key(), chunk(30))
     path = f"{FOLDER}/{desk.files()[0]}"
     for suffix in (".tmp", ".deleted"):
         desk.disk.open(path + suffix, create=True).close()
@@ -116,12 +116,12 @@ def test_it_survives_restarts_and_what_was_half_done_does_not() -> None:
     desk.clock.ms += 30_000
     desk.restart()
     assert len(desk.files()) == 3
-    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    assert desk.cache.find(key(), 0) == (chunk(0), 0)
     desk.clock.ms += 40_000
     desk.cache.work()
     # Its age is the file's, for what nobody has read since.
     assert desk.cache.find(key(), 30) is None
-    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    assert desk.cache.find(key(), 0) == (chunk(0), 0)
 
 
 @pytest.mark.parametrize("harm", ["torn", "empty", "zeros", "another's"])
@@ -129,8 +129,8 @@ def test_a_file_that_is_not_what_it_was_is_noticed(
     harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk()
-    desk.keep(key(), piece(0))
-    desk.keep(key(1), piece(0))
+    desk.keep(key(), chunk(0))
+    desk.keep(key(1), chunk(0))
     mine, other = (f"{FOLDER}/{name}" for name in desk.files())
     size = desk.disk.size(mine)
     data = {
@@ -149,9 +149,9 @@ def test_a_file_that_is_not_what_it_was_is_noticed(
     assert "deleting the corrupt file" in caplog.text
     desk.cache.work()
     assert len(desk.files()) == 1
-    assert desk.cache.find(key(1), 0) == (piece(0), 0)
-    desk.keep(key(), piece(0))
-    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    assert desk.cache.find(key(1), 0) == (chunk(0), 0)
+    desk.keep(key(), chunk(0))
+    assert desk.cache.find(key(), 0) == (chunk(0), 0)
 
 
 @pytest.mark.parametrize("operation", ["open", "write", "rename", "unlink", "all"])
@@ -160,54 +160,54 @@ def test_a_disk_that_fails_is_switched_off_and_said_once(
     operation: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk = Desk(bytes_max=2 * (OVERHEAD_BYTES + 300), ttl_ms=1_000)
-    desk.keep(key(), piece(0))
+    desk.keep(key(), chunk(0))
     desk.disk.failing_with = number
     desk.disk.failing.add(operation)
     desk.disk.broken |= {"/log"} if operation == "all" else set()
     with caplog.at_level(logging.WARNING):
-        desk.keep(key(), piece(100))
+        desk.keep(key(), chunk(100))
         desk.cache.find(key(), 0)
         desk.clock.ms += 5_000
         desk.cache.work()
     assert desk.cache.counts.is_off
     assert desk.cache.find(key(), 0) is None
-    desk.keep(key(), piece(200))
+    desk.keep(key(), chunk(200))
     assert caplog.text.count("disabled the cache of cold reads") == 1
     # The next worker tries again.
     desk.disk.failing.clear()
     desk.disk.broken.clear()
     desk.restart()
-    desk.keep(key(), piece(0))
-    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    desk.keep(key(), chunk(0))
+    assert desk.cache.find(key(), 0) == (chunk(0), 0)
 
 
 @pytest.mark.parametrize("operation", ["open", "write"])
 def test_a_disk_that_is_full_gets_back_what_the_cache_had(operation: str) -> None:
     """It is the logs' disk: they need the room, and nobody will look into these files again."""
     desk = Desk()
-    desk.keep(key(), piece(0))
-    desk.keep(key(1), piece(0))
+    desk.keep(key(), chunk(0))
+    desk.keep(key(1), chunk(0))
     desk.disk.open(f"{FOLDER}/not-ours", create=True).close()
     desk.disk.failing_with = errno.ENOSPC
     desk.disk.failing.add(operation)
-    desk.keep(key(), piece(100))
+    desk.keep(key(), chunk(100))
     assert desk.cache.counts.is_off and desk.cache.counts.size_bytes == 0
     assert desk.files() == ["not-ours"]
 
 
-def test_a_piece_that_is_let_go_and_taken_again_before_it_was_written_is_kept() -> None:
+def test_a_chunk_that_is_let_go_and_taken_again_before_it_was_written_is_kept() -> None:
     desk = Desk()
     desk.cache.find(key(), 0)
     for _ in range(2):
         desk.cache.find(key(), 0)
-        desk.cache.offer(key(), piece(0))
+        desk.cache.offer(key(), chunk(0))
         with desk.cache._lock:
-            # As by a piece that is worth more: it is not on the shelf yet.
+            # As by a chunk that is worth more: it is not on the shelf yet.
             if desk.cache._writes == 1:
                 desk.cache._drop([key().name(0)])
     assert desk.cache._writes == 2
     desk.cache.work()
-    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    assert desk.cache.find(key(), 0) == (chunk(0), 0)
     assert len(desk.files()) == 1
     assert desk.cache.counts.size_bytes == 300 + OVERHEAD_BYTES
 
@@ -224,14 +224,14 @@ def test_a_folder_that_cannot_be_made_is_no_trouble(caplog: pytest.LogCaptureFix
 def test_what_others_have_written_anew_is_not_found_and_goes() -> None:
     """After OPTIMIZE or DELETE by key the table's files have other names: erased records do not come back."""
     desk = Desk()
-    desk.keep(key(), piece(0))
-    desk.keep(key(), piece(30))
+    desk.keep(key(), chunk(0))
+    desk.keep(key(), chunk(30))
     anew = key(layout="00000000000000bb")
     assert desk.cache.find(anew, 15) is None
     desk.cache.work()
     assert [parse(name)[1] for name in desk.files()] == [30]  # type: ignore[index]
-    desk.keep(anew, piece(30, size=50))
-    assert desk.cache.find(anew, 30) == (piece(30, size=50), 0)
+    desk.keep(anew, chunk(30, size=50))
+    assert desk.cache.find(anew, 30) == (chunk(30, size=50), 0)
     assert desk.cache.find(key(), 30) is None
     assert len(desk.files()) == 1
 
@@ -239,7 +239,7 @@ def test_what_others_have_written_anew_is_not_found_and_goes() -> None:
 def test_a_topic_is_forgotten() -> None:
     desk = Desk()
     for partition in range(3):
-        desk.keep(key(partition), piece(0))
+        desk.keep(key(partition), chunk(0))
     desk.cache.forget(b"other-topic-id--")
     assert len(desk.files()) == 3
     desk.cache.forget(b"t" * 16)
@@ -253,7 +253,7 @@ def test_the_bound_holds_on_disk() -> None:
     for at in range(12):
         for _ in range(2 + at):
             desk.cache.find(key(), 100 * at)
-        desk.keep(key(), piece(100 * at, batches=1, size=10 * KIB))
+        desk.keep(key(), chunk(100 * at, batches=1, size=10 * KIB))
         on_disk = sum(desk.disk.size(f"{FOLDER}/{name}") for name in desk.files())
         assert on_disk <= desk.cache.counts.size_bytes <= room
     assert len(desk.files()) == 4
@@ -266,7 +266,7 @@ def test_what_is_being_read_is_hidden_first_and_deleted_when_its_reader_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     desk = Desk()
-    desk.keep(key(), piece(0))
+    desk.keep(key(), chunk(0))
     (name,) = desk.files()
     read_file = desk.disk.read_file
 
@@ -278,17 +278,17 @@ def test_what_is_being_read_is_hidden_first_and_deleted_when_its_reader_is_done(
         return data
 
     monkeypatch.setattr(desk.disk, "read_file", forgotten_meanwhile)
-    assert desk.cache.find(key(), 0) == (piece(0), 0)
+    assert desk.cache.find(key(), 0) == (chunk(0), 0)
     desk.cache.work()
     assert desk.files() == []
 
 
-def test_pieces_that_come_faster_than_the_disk_takes_them_are_let_go() -> None:
+def test_chunks_that_come_faster_than_the_disk_takes_them_are_let_go() -> None:
     desk = Desk()
     for at in range(WRITES_MAX + 5):
         for _ in range(2):
             desk.cache.find(key(), 100 * at)
-        desk.cache.offer(key(), piece(100 * at))
+        desk.cache.offer(key(), chunk(100 * at))
     desk.cache.work()
     assert len(desk.files()) == WRITES_MAX
 
@@ -298,7 +298,7 @@ def test_many_readers_at_once_get_what_is_theirs(tmp_path: Path) -> None:
     cache = DiskCache(SystemDisk(), SystemClock(), str(tmp_path), bytes_max=100_000, ttl_ms=-1)
     cache.start()
     keys = [key(partition) for partition in range(3)]
-    pieces = {at: piece(at, batches=2, size=5_000, span=5) for at in range(0, 300, 10)}
+    chunks = {at: chunk(at, batches=2, size=5_000, span=5) for at in range(0, 300, 10)}
     wrong: list[int] = []
 
     def read(seed: int) -> None:
@@ -307,8 +307,8 @@ def test_many_readers_at_once_get_what_is_theirs(tmp_path: Path) -> None:
             of, at = random.choice(keys), min(290, int(random.expovariate(1 / 40)) // 10 * 10)
             found = cache.find(of, at)
             if found is None:
-                cache.offer(of, pieces[at])
-            elif found != (pieces[at], 0):
+                cache.offer(of, chunks[at])
+            elif found != (chunks[at], 0):
                 wrong.append(at)
             if random.random() < 0.005:
                 cache.forget(of.topic_id)

@@ -6,8 +6,8 @@ import time
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from broker.worker.delta.front import removals
 from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.delta.tiered_extent import removals
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.rpc import TierSettings
 from kafka_ds.delta import actions

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.worker.cache.pieces import Piece
+from broker.worker.cache.chunks import BatchChunk
 from broker.worker.cache.readers import READING_SECONDS, Readers
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta.reader import ColdReader
 from broker.worker.rpc import TierSettings
 
-PIECE_BYTES = 1000
+CHUNK_BYTES = 1000
 OFFSETS = 10
 
 
@@ -31,17 +31,17 @@ def test_half_of_what_is_kept_is_shared_by_those_who_read_now() -> None:
 
 
 @pytest.mark.parametrize("consumers", [1, 4, 8, 12])
-def test_no_piece_goes_before_it_is_read(consumers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_chunk_goes_before_it_is_read(consumers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers of different topics take turns: what is prepared for one does not evict another's."""
     nothing: Any = None
-    settings = TierSettings(lake_reader_cache_bytes=24 * PIECE_BYTES)
+    settings = TierSettings(lake_reader_cache_bytes=24 * CHUNK_BYTES)
     cold = ColdReader(nothing, nothing, nothing, settings)
     built: Counter[tuple[str, int]] = Counter()
     files = delta_reader._Files((), 10**6, 10**6, 10**6, 0, "0" * 16)
 
-    def build(place: delta_reader._Place, offset: int, *_: Any) -> tuple[Piece, str]:
+    def build(place: delta_reader._Place, offset: int, *_: Any) -> tuple[BatchChunk, str]:
         built[place.topic, offset] += 1
-        return Piece(offset, (bytes(PIECE_BYTES),), (offset + OFFSETS,)), files.layout
+        return BatchChunk(offset, (bytes(CHUNK_BYTES),), (offset + OFFSETS,)), files.layout
 
     monkeypatch.setattr(cold, "_files", lambda *_: files)
     monkeypatch.setattr(cold, "_following", lambda *_: None)
@@ -53,7 +53,7 @@ def test_no_piece_goes_before_it_is_read(consumers: int, monkeypatch: pytest.Mon
             built.clear()  # They know of each other by now.
         for topic, offset in at.items():
             topic_id = topic.encode().ljust(16)
-            read = cold.read(topic, topic_id, 0, offset, max_bytes=PIECE_BYTES, committed_only=True)
+            read = cold.read(topic, topic_id, 0, offset, max_bytes=CHUNK_BYTES, committed_only=True)
             at[topic] = read.next_offset
     assert set(at.values()) == {30 * OFFSETS}
     assert max(built.values()) == 1

@@ -20,7 +20,7 @@ from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext
 from broker.log.log import Log
 from broker.log.values import AppendInfo
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest
 from kafka_ds.protocol.messages.group_offsets import (
@@ -172,7 +172,7 @@ async def test_a_log_that_takes_nothing_is_an_error_of_the_coordinator(
         raise KafkaError(code)
 
     with monkeypatch.context() as broken:
-        broken.setattr(HostedPartition, "append", fail)
+        broken.setattr(LeaderPartition, "append", fail)
         assert code_of(lambda: runner.submit(commit(6), CLIENT)) is told
     assert offsets_of(runner.submit(fetch(), CLIENT)) == {("t", 0): 5}
     runner.close()

@@ -19,8 +19,8 @@ from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.coordinator.transaction.transaction_metadata import TransactionState as S
 from broker.log.directories.manager import LogManager
-from broker.replica.leader import hosted
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader import partition as leader_partition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     EndTxnRequest,
@@ -33,7 +33,7 @@ from tests.unit.coordinator.transaction.transaction_desk import apply, begin, in
 PATIENCE_SECONDS = 20
 
 
-def fail_one_flush(partition: HostedPartition) -> None:
+def fail_one_flush(partition: LeaderPartition) -> None:
     """The next flush finds the disk full; what was appended stays in the log."""
     log = partition.log
 
@@ -49,7 +49,7 @@ async def test_what_a_full_disk_did_not_flush_counts_once_there_is_room(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing more is appended: an idempotent producer sends the same again, which is in the log."""
-    monkeypatch.setattr(hosted, "FLUSH_RETRY_SECONDS", 0)
+    monkeypatch.setattr(leader_partition, "FLUSH_RETRY_SECONDS", 0)
     async with in_process(memory_path) as broker:
         await broker.create("t", flush_messages=1)
         partition = broker.node.replica_manager.get("t", 0)
@@ -63,7 +63,7 @@ async def test_what_a_full_disk_did_not_flush_counts_once_there_is_room(
 async def test_a_decision_that_a_full_disk_did_not_flush_is_carried_out(
     memory_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted, "FLUSH_RETRY_SECONDS", 0)
+    monkeypatch.setattr(leader_partition, "FLUSH_RETRY_SECONDS", 0)
     async with in_process(memory_path, transaction_state_log_num_partitions=1) as broker:
         await broker.create("t")
         producer_id = await begin(broker)
@@ -154,9 +154,9 @@ async def test_an_end_that_cannot_be_written_for_long_is_one_line_in_the_log(
         await broker.create("t")
         producer_id = await begin(broker)
         transactions = broker.node.transactions
-        refusals, append = iter(range(5)), HostedPartition.append
+        refusals, append = iter(range(5)), LeaderPartition.append
 
-        def refuse(partition: HostedPartition, *args: Any, **more: Any) -> Any:
+        def refuse(partition: LeaderPartition, *args: Any, **more: Any) -> Any:
             if (
                 partition.topic == "__transaction_state"
                 and transactions.find("x").state is S.PREPARE_COMMIT
@@ -165,7 +165,7 @@ async def test_an_end_that_cannot_be_written_for_long_is_one_line_in_the_log(
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return append(partition, *args, **more)
 
-        monkeypatch.setattr(HostedPartition, "append", refuse)
+        monkeypatch.setattr(LeaderPartition, "append", refuse)
         end = EndTxnRequest(
             transactional_id="x", producer_id=producer_id, producer_epoch=0, committed=True
         )

@@ -9,7 +9,7 @@ import pytest
 
 from broker.coordinator.transaction.first_sequences import TRIED_MAX, FirstSequences
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
-from broker.replica.leader.hosted import HostedPartition
+from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader, read_header
 from kafka_ds.segments.producers import Producers
@@ -72,7 +72,7 @@ async def test_a_write_behind_one_that_was_not_appended_waits_for_it(
         await broker.create("t")
         producer_id = await begin(broker)
         with monkeypatch.context() as patched:
-            patched.setattr(HostedPartition, "append", too_few)
+            patched.setattr(LeaderPartition, "append", too_few)
             first = await write(broker, producer_id, 7, 11)
         assert first is ErrorCode.NOT_ENOUGH_REPLICAS
         refused = await write(broker, producer_id, 8, 11)

@@ -1,9 +1,9 @@
-"""Pure: a piece of batches as a file of the cache on disk, and what such a file says of itself.
+"""Pure: a chunk of batches as a file of the cache on disk, and what such a file says of itself.
 
 Rules of this file: `magic | CRC-32C of all that follows | u32 length of the header | header, JSON | batches`. Nothing
 is used before the checksum was verified: a batch's own checksum does not cover its offsets, and a file torn by a crash
-may have the right length. Whatever is wrong raises `BadPieceFile` and nothing else. A file's name begins with its first
-offset, like those of Kafka's RemoteIndexCache, and says all that must be known at a start.
+may have the right length. Whatever is wrong raises `CorruptChunkFile` and nothing else. A file's name begins with its
+first offset, like those of Kafka's RemoteIndexCache, and says all that must be known at a start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import struct
 from dataclasses import dataclass
 
-from broker.worker.cache.pieces import Piece
+from broker.worker.cache.chunks import BatchChunk
 from kafka_ds.records.crc import crc32c
 
 _MAGIC = b"kdspiece"
@@ -26,13 +26,13 @@ _NAME = re.compile(
 )
 
 
-class BadPieceFile(Exception):
+class CorruptChunkFile(Exception):
     """The file is not (any more) what was written; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PieceKey:
-    """What a piece is made of: the same key means the same batches."""
+class ChunkKey:
+    """What a chunk is made of: the same key means the same batches."""
 
     topic_id: bytes
     partition: int
@@ -46,23 +46,23 @@ class PieceKey:
         return self.topic_id, self.partition, self.committed_only
 
     def name(self, first_offset: int) -> str:
-        """The name of the piece that begins there."""
+        """The name of the chunk that begins there."""
         kind = "committed" if self.committed_only else "all"
         return f"{first_offset:020d}_{self.topic_id.hex()}-{self.partition}-{kind}_{self.layout}"
 
 
-def file_name(key: PieceKey, first_offset: int, next_offset: int) -> str:
-    """The name of the file of a piece."""
+def file_name(key: ChunkKey, first_offset: int, next_offset: int) -> str:
+    """The name of the file of a chunk."""
     return f"{key.name(first_offset)}_{next_offset:020d}{SUFFIX}"
 
 
-def parse_file_name(name: str) -> tuple[PieceKey, int, int] | None:
-    """Key, first and following offset of a piece, from its file's name; None for any other file."""
+def parse_file_name(name: str) -> tuple[ChunkKey, int, int] | None:
+    """Key, first and following offset of a chunk, from its file's name; None for any other file."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
     first, topic_id, partition, kind, layout, following = found.groups()
-    key = PieceKey(
+    key = ChunkKey(
         topic_id=bytes.fromhex(topic_id),
         partition=int(partition),
         committed_only=kind == "committed",
@@ -71,29 +71,29 @@ def parse_file_name(name: str) -> tuple[PieceKey, int, int] | None:
     return key, int(first), int(following)
 
 
-def encode_piece(key: PieceKey, piece: Piece) -> list[bytes]:
+def encode_chunk(key: ChunkKey, chunk: BatchChunk) -> list[bytes]:
     """The buffers of the file."""
     header = json.dumps(
         {
-            "name": key.name(piece.first_offset),
-            "first_offset": piece.first_offset,
-            "next_offsets": piece.next_offsets,
-            "sizes": [len(each) for each in piece.batches],
+            "name": key.name(chunk.first_offset),
+            "first_offset": chunk.first_offset,
+            "next_offsets": chunk.next_offsets,
+            "sizes": [len(each) for each in chunk.batches],
         },
         separators=(",", ":"),
     ).encode()
-    body = b"".join((header, *piece.batches))
+    body = b"".join((header, *chunk.batches))
     return [_MAGIC, _HEAD.pack(crc32c(body), len(header)), body]
 
 
-def decode_piece(name: str, data: bytes) -> Piece:
-    """The piece in the file of that name. Raises BadPieceFile."""
+def decode_chunk(name: str, data: bytes) -> BatchChunk:
+    """The chunk in the file of that name. Raises CorruptChunkFile."""
     start = len(_MAGIC) + _HEAD.size
     if len(data) < start or data[: len(_MAGIC)] != _MAGIC:
-        raise BadPieceFile("it does not begin as one")
+        raise CorruptChunkFile("it does not begin as one")
     checksum, header_size = _HEAD.unpack_from(data, len(_MAGIC))
     if crc32c(memoryview(data)[start:]) != checksum:
-        raise BadPieceFile("its checksum is wrong")
+        raise CorruptChunkFile("its checksum is wrong")
     try:
         header = json.loads(data[start : start + header_size])
         view = memoryview(data)
@@ -101,10 +101,10 @@ def decode_piece(name: str, data: bytes) -> Piece:
         for size in header["sizes"]:
             batches.append(view[position : position + size])
             position += size
-        piece = Piece(header["first_offset"], tuple(batches), tuple(header["next_offsets"]))
+        chunk = BatchChunk(header["first_offset"], tuple(batches), tuple(header["next_offsets"]))
         is_its_own = header["name"] == name
     except (ValueError, KeyError, TypeError) as error:
-        raise BadPieceFile(f"its header says {error}") from error
-    if not is_its_own or position != len(data) or len(batches) != len(piece.next_offsets):
-        raise BadPieceFile("its header does not fit it")
-    return piece
+        raise CorruptChunkFile(f"its header says {error}") from error
+    if not is_its_own or position != len(data) or len(batches) != len(chunk.next_offsets):
+        raise CorruptChunkFile("its header does not fit it")
+    return chunk

@@ -1,8 +1,8 @@
 """Pure: batches prepared for consumers that read on, kept up to a bound.
 
-Rules of this file: a piece is a run of consecutive batches. It is found by the exact offset at which a consumer
-continues, which is where the batch before ended: there is no search, and a consumer that jumps starts a piece of its
-own. The least recently used piece goes first. One thread at a time.
+Rules of this file: a chunk is a run of consecutive batches. It is found by the exact offset at which a consumer
+continues, which is where the batch before ended: there is no search, and a consumer that jumps starts a chunk of its
+own. The least recently used chunk goes first. One thread at a time.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from kafka_ds.records.crc import Buffer
 
 
-class PieceRun(NamedTuple):
+class ChunkSlice(NamedTuple):
     """Consecutive batches, and where they lie."""
 
     batches: tuple[Buffer, ...]
@@ -27,7 +27,7 @@ class PieceRun(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BatchChunk:
     """Batches that together cover [first, following), with the offset that each of them reaches."""
 
     first_offset: int
@@ -38,7 +38,7 @@ class Piece:
 
     @property
     def next_offset(self) -> int:
-        """The first offset after the piece."""
+        """The first offset after the chunk."""
         return self.next_offsets[-1]
 
     @property
@@ -54,69 +54,69 @@ class Piece:
             end += 1
         return end
 
-    def take(self, start: int, end: int) -> PieceRun:
+    def take(self, start: int, end: int) -> ChunkSlice:
         """The batches of these indexes."""
         at = self.shared_at
         if at is not None:
             at += sum(map(len, self.batches[:start]))
-        return PieceRun(self.batches[start:end], at)
+        return ChunkSlice(self.batches[start:end], at)
 
 
-class PieceCache:
-    """Pieces by (whose, offset)."""
+class ChunkCache:
+    """Chunks by (whose, offset)."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._pieces: OrderedDict[tuple[Hashable, int], Piece] = OrderedDict()
+        self._chunks: OrderedDict[tuple[Hashable, int], BatchChunk] = OrderedDict()
         self._starts: dict[tuple[Hashable, int], tuple[tuple[Hashable, int], int]] = {}
         self.size_bytes = 0
 
-    def put(self, owner: Hashable, piece: Piece) -> None:
-        """Keep a piece; the oldest go while there is no room."""
-        key = (owner, piece.first_offset)
+    def put(self, owner: Hashable, chunk: BatchChunk) -> None:
+        """Keep a chunk; the oldest go while there is no room."""
+        key = (owner, chunk.first_offset)
         self._drop(key)
-        self._pieces[key] = piece
-        self.size_bytes += piece.size_bytes
-        for index, offset in enumerate(_starts(piece)):
+        self._chunks[key] = chunk
+        self.size_bytes += chunk.size_bytes
+        for index, offset in enumerate(_starts(chunk)):
             self._starts[owner, offset] = (key, index)
-        while self.size_bytes > self._bytes_max and len(self._pieces) > 1:
+        while self.size_bytes > self._bytes_max and len(self._chunks) > 1:
             self.drop_oldest()
 
-    def drop_oldest(self, may_go: Callable[[Piece], bool] = lambda _: True) -> bool:
-        """Drop the least recently used piece that may go; False if there is none."""
-        key = next((key for key, piece in self._pieces.items() if may_go(piece)), None)
+    def drop_oldest(self, may_go: Callable[[BatchChunk], bool] = lambda _: True) -> bool:
+        """Drop the least recently used chunk that may go; False if there is none."""
+        key = next((key for key, chunk in self._chunks.items() if may_go(chunk)), None)
         if key is None:
             return False
         self._drop(key)
         return True
 
-    def find(self, owner: Hashable, offset: int) -> tuple[Piece, int] | None:
-        """The piece with a batch that begins at this offset, and the batch's index."""
+    def find(self, owner: Hashable, offset: int) -> tuple[BatchChunk, int] | None:
+        """The chunk with a batch that begins at this offset, and the batch's index."""
         found = self._starts.get((owner, offset))
         if found is None:
             return None
         key, index = found
-        self._pieces.move_to_end(key)
-        return self._pieces[key], index
+        self._chunks.move_to_end(key)
+        return self._chunks[key], index
 
     def owners(self) -> set[Hashable]:
-        """The owners of the pieces."""
-        return {key[0] for key in self._pieces}
+        """The owners of the chunks."""
+        return {key[0] for key in self._chunks}
 
     def forget(self, owner: Hashable) -> None:
-        """Drop all pieces of an owner."""
-        for key in [key for key in self._pieces if key[0] == owner]:
+        """Drop all chunks of an owner."""
+        for key in [key for key in self._chunks if key[0] == owner]:
             self._drop(key)
 
     def _drop(self, key: tuple[Hashable, int]) -> None:
-        piece = self._pieces.pop(key, None)
-        if piece is None:
+        chunk = self._chunks.pop(key, None)
+        if chunk is None:
             return
-        self.size_bytes -= piece.size_bytes
-        for offset in _starts(piece):
+        self.size_bytes -= chunk.size_bytes
+        for offset in _starts(chunk):
             if self._starts.get((key[0], offset), (None, 0))[0] == key:
                 del self._starts[key[0], offset]
 
 
-def _starts(piece: Piece) -> Sequence[int]:
-    return (piece.first_offset, *piece.next_offsets[:-1])
+def _starts(chunk: BatchChunk) -> Sequence[int]:
+    return (chunk.first_offset, *chunk.next_offsets[:-1])

@@ -6,7 +6,7 @@ Rules of this file: every copying thread takes a turn, for any partition; what a
 import threading
 
 
-class Turns:
+class CopySemaphore:
     """So many shares, or large copies, at a time, over all partitions."""
 
     def __init__(self, count: int) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kafka_ds.process.seams import Clock, Disk, Network
 
 
-class Parts:
+class KafkaBroker:
     """What a broker is made of; those after the blank line are there once it has started."""
 
     config: BrokerConfig  # in force now, dynamic settings included

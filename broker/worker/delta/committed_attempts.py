@@ -32,7 +32,7 @@ class _Said(NamedTuple):
     ranges: tuple[_Range, ...]
 
 
-class Decided:
+class CommittedAttempts:
     """Answers for all tables. One thread at a time."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Shell: rows of a table and residue as a piece of batches, in the memory from which it is sent.
+"""Shell: rows of a table and residue as a chunk of batches, in the memory from which it is sent.
 
 Rules of this file (any thread may call):
 - Rows are encoded into a buffer that is used again and again, and so is in the processor's cache. From there they are
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broker.worker.cache.pieces import Piece
-from broker.worker.delta.residue import ResiduePiece
+from broker.worker.cache.chunks import BatchChunk
+from broker.worker.delta.residue import ResidueBatch
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.records.batch import read_header
 from kafka_ds.records.crc import Buffer
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 # More than a group of rows of ours takes; what was needed once for another's large one is given back.
 SCRATCH_BYTES = 8 * 1024 * 1024
-# As many scratches are kept as pieces are made at once, as a rule.
+# As many scratches are kept as chunks are made at once, as a rule.
 IDLE_MAX = 2
-# So many pieces are let go that free nothing, as those do that are on their way to the disk, before that is given up.
+# So many chunks are let go that free nothing, as those do that are on their way to the disk, before that is given up.
 IN_VAIN_MAX = 2
 
 
-class PieceMaker:
-    """Makes pieces and chooses where they are kept."""
+class ChunkBuilder:
+    """Makes chunks and chooses where they are kept."""
 
     def __init__(self, memory: WorkerMemory | None, make_room: Callable[[], bool]) -> None:
         """`make_room` drops something from the shared memory; False if nothing is left to drop."""
@@ -45,9 +45,9 @@ class PieceMaker:
         rows: Rows,
         first_offset: int,
         last_offset: int,
-        residue: Iterable[ResiduePiece],
+        residue: Iterable[ResidueBatch],
         batch_bytes: int,
-    ) -> Piece:
+    ) -> BatchChunk:
         """The rows of these offsets, sorted, with the residue in between."""
         # With numba, 100 MiB that a worker which reads nothing does without.
         from kafka_ds.records.kernel import Scratch
@@ -62,14 +62,14 @@ class PieceMaker:
         scratch.clear(SCRATCH_BYTES)
         if len(self._idle) < IDLE_MAX:
             self._idle.append(scratch)
-        return Piece(first_offset, batches, tuple(encoder.next_offsets), shared_at)
+        return BatchChunk(first_offset, batches, tuple(encoder.next_offsets), shared_at)
 
-    def placed(self, piece: Piece) -> Piece:
-        """A piece from elsewhere, copied to where it is sent from."""
+    def placed(self, chunk: BatchChunk) -> BatchChunk:
+        """A chunk from elsewhere, copied to where it is sent from."""
         if self._memory is None:
-            return piece
-        batches, shared_at = self._place(piece.batches)
-        return replace(piece, batches=batches, shared_at=shared_at)
+            return chunk
+        batches, shared_at = self._place(chunk.batches)
+        return replace(chunk, batches=batches, shared_at=shared_at)
 
     def _place(self, batches: Sequence[Buffer]) -> tuple[tuple[Buffer, ...], int | None]:
         """Copies that stay, and where they are shared."""
@@ -84,13 +84,13 @@ class PieceMaker:
             in_vain += memory.returned == before
         return tuple(bytes(each) for each in batches), None
 
-    def makes_room(self, piece: Piece) -> bool:
-        """Whether dropping the piece makes room: it is in shared memory, and the broker is not sending from it."""
+    def makes_room(self, chunk: BatchChunk) -> bool:
+        """Whether dropping the chunk makes room: it is in shared memory, and the broker is not sending from it."""
         memory = self._memory
         return (
             memory is not None
-            and piece.shared_at is not None
-            and not memory.is_leased(piece.batches)
+            and chunk.shared_at is not None
+            and not memory.is_leased(chunk.batches)
         )
 
 
@@ -127,8 +127,8 @@ class _Encoder:
         self.next_offsets += [read_header(each).next_offset for each in made]
         self._next = last + 1
 
-    def put(self, piece: ResiduePiece) -> None:
+    def put(self, chunk: ResidueBatch) -> None:
         """A batch as it is."""
-        self.batches.append(piece.data)
-        self._next = max(self._next, piece.last_offset + 1)
+        self.batches.append(chunk.data)
+        self._next = max(self._next, chunk.last_offset + 1)
         self.next_offsets.append(self._next)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Front:
+class TieredExtent:
     """Where a partition begins in the storage."""
 
     log_start_offset: int
@@ -36,11 +36,13 @@ class Front:
     """No record that is kept first is older; None where that is not known without reading."""
 
 
-def front_of(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) -> Front:
+def tiered_extent_of(
+    snapshot: TopicSnapshot | None, topic_id: bytes, partition: int
+) -> TieredExtent:
     """Where the partition begins in the table; empty if the table belongs to another topic."""
     end = tiered_end(snapshot, topic_id, partition)
     if snapshot is None or snapshot.topic_id != topic_id:
-        return Front(log_start_offset=0, tiered_end=end, horizon=0)
+        return TieredExtent(log_start_offset=0, tiered_end=end, horizon=0)
     start = snapshot.log_start(partition) or 0
     spans = [
         (each.min_offset, each.max_offset) for each in snapshot.index.find(partition, 0, start - 1)
@@ -49,7 +51,7 @@ def front_of(snapshot: TopicSnapshot | None, topic_id: bytes, partition: int) ->
     first = snapshot.index.find_next(partition, start)
     known = bool(first) and all(each.null_timestamps == 0 for each in first)
     times = [each.min_timestamp_ms for each in first if each.min_timestamp_ms is not None]
-    return Front(
+    return TieredExtent(
         log_start_offset=start,
         tiered_end=end,
         horizon=below,

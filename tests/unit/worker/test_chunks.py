@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from broker.worker.cache.pieces import Piece, PieceCache
+from broker.worker.cache.chunks import BatchChunk, ChunkCache
 
 
-def piece(first: int, sizes: list[int], span: int = 10) -> Piece:
-    return Piece(
+def chunk(first: int, sizes: list[int], span: int = 10) -> BatchChunk:
+    return BatchChunk(
         first,
         tuple(bytes(size) for size in sizes),
         tuple(first + span * (i + 1) for i in range(len(sizes))),
@@ -14,7 +14,7 @@ def piece(first: int, sizes: list[int], span: int = 10) -> Piece:
 
 
 def test_what_fits_is_taken_and_where_it_lies() -> None:
-    made = piece(0, [5, 5, 5])
+    made = chunk(0, [5, 5, 5])
     assert [made.end_of(0, size) for size in (1, 10, 14, 1000)] == [0, 2, 2, 3]
     assert made.end_of(2, 1000) == 3
     assert made.take(0, 2) == ((bytes(5), bytes(5)), None)
@@ -23,9 +23,9 @@ def test_what_fits_is_taken_and_where_it_lies() -> None:
     assert (shared.take(1, 3).shared_at, shared.take(1, 3).size_bytes) == (69, 10)
 
 
-def test_a_piece_is_found_where_a_consumer_goes_on() -> None:
-    cache = PieceCache(100)
-    made = piece(100, [5, 5, 5])
+def test_a_chunk_is_found_where_a_consumer_goes_on() -> None:
+    cache = ChunkCache(100)
+    made = chunk(100, [5, 5, 5])
     cache.put("a", made)
     assert cache.find("a", 100) == (made, 0)
     assert cache.find("a", 120) == (made, 2)
@@ -35,39 +35,39 @@ def test_a_piece_is_found_where_a_consumer_goes_on() -> None:
 
 
 def test_what_was_used_least_recently_goes() -> None:
-    cache = PieceCache(30)
+    cache = ChunkCache(30)
     for first in (0, 100, 200):
-        cache.put("a", piece(first, [10]))
+        cache.put("a", chunk(first, [10]))
     cache.find("a", 0)
-    cache.put("a", piece(300, [10]))
+    cache.put("a", chunk(300, [10]))
     assert cache.find("a", 100) is None
     assert cache.find("a", 0) is not None
     assert cache.size_bytes == 30
 
 
-def test_one_piece_may_be_larger_than_the_bound() -> None:
-    cache = PieceCache(10)
-    cache.put("a", piece(0, [50]))
+def test_one_chunk_may_be_larger_than_the_bound() -> None:
+    cache = ChunkCache(10)
+    cache.put("a", chunk(0, [50]))
     assert cache.find("a", 0) is not None
-    cache.put("a", piece(100, [5]))
+    cache.put("a", chunk(100, [5]))
     assert cache.find("a", 0) is None
     assert cache.size_bytes == 5
 
 
-def test_a_piece_that_overlaps_takes_over_its_offsets() -> None:
-    cache = PieceCache(100)
-    cache.put("a", piece(0, [5, 5]))
-    newer = piece(10, [7])
+def test_a_chunk_that_overlaps_takes_over_its_offsets() -> None:
+    cache = ChunkCache(100)
+    cache.put("a", chunk(0, [5, 5]))
+    newer = chunk(10, [7])
     cache.put("a", newer)
     assert cache.find("a", 10) == (newer, 0)
-    cache.put("a", piece(0, [6, 6]))
-    assert cache.find("a", 10) == (piece(0, [6, 6]), 1)
+    cache.put("a", chunk(0, [6, 6]))
+    assert cache.find("a", 10) == (chunk(0, [6, 6]), 1)
 
 
 def test_an_owner_is_forgotten() -> None:
-    cache = PieceCache(100)
-    cache.put("a", piece(0, [5]))
-    cache.put("b", piece(0, [5]))
+    cache = ChunkCache(100)
+    cache.put("a", chunk(0, [5]))
+    cache.put("b", chunk(0, [5]))
     cache.forget("a")
     assert cache.find("a", 0) is None
     assert cache.find("b", 0) is not None
@@ -75,9 +75,9 @@ def test_an_owner_is_forgotten() -> None:
 
 
 def test_the_oldest_is_let_go_until_nothing_is_left() -> None:
-    cache = PieceCache(100)
+    cache = ChunkCache(100)
     for first in (0, 100):
-        cache.put("a", piece(first, [5]))
+        cache.put("a", chunk(first, [5]))
     assert cache.drop_oldest()
     assert (cache.find("a", 0), cache.size_bytes) == (None, 5)
     assert cache.drop_oldest()

@@ -1,0 +1,218 @@
+"""Pure: one partition as its follower sees it: where it reads on, under which leader, and what each answer means.
+
+A follower reads at its log's end and nowhere else: its log is a prefix of what its leader has had. An answer counts
+only for the fetch offset and leader epoch that were asked for. The high watermark is the least of the leader's and the
+own log end. FENCED_LEADER_EPOCH for the newest epoch known here ends asking until the metadata change;
+UNKNOWN_LEADER_EPOCH is asked again soon, and then twice as late each time, up to replica.fetch.backoff.ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from broker.replica.follower.truncation import NO_EPOCH
+from kafka_ds.protocol.errors import ErrorCode
+
+
+class State(Enum):
+    """What a follower does."""
+
+    TRUNCATING = "truncating"
+    """It has to learn where its log parts from the leader's."""
+    FETCHING = "fetching"
+    FAILED = "failed"
+    """It waits for new metadata."""
+
+
+class Verdict(Enum):
+    """What an answer of the leader asks for."""
+
+    APPEND = "append"
+    TRUNCATE = "truncate"
+    OUT_OF_RANGE = "out of range"
+    TIERED = "tiered"
+    """The leader has the offset in the lake alone."""
+    FAIL = "fail"
+    RETRY = "retry"
+
+
+class EpochQuestion(NamedTuple):
+    """What a follower asked for; an answer to anything else is no answer."""
+
+    fetch_offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+
+
+# The answer of a broker that does not know yet that it leads, and how soon it is first asked again.
+_NOT_LEADING_YET = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+FIRST_RETRY_MS = 10
+
+_VERDICTS: Mapping[int, Verdict] = {
+    ErrorCode.OFFSET_OUT_OF_RANGE: Verdict.OUT_OF_RANGE,
+    ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE: Verdict.TIERED,
+    ErrorCode.FENCED_LEADER_EPOCH: Verdict.FAIL,
+}
+
+
+class FollowerState:
+    """A partition that is followed, from one leader epoch to the next."""
+
+    __slots__ = (
+        "_premature",
+        "_question",
+        "due_ms",
+        "fetch_offset",
+        "high_watermark",
+        "lag",
+        "last_fetched_epoch",
+        "leader",
+        "leader_epoch",
+        "partition_epoch",
+        "state",
+    )
+
+    def __init__(self, *, high_watermark: int) -> None:
+        """It begins with no leader; `high_watermark` is what the checkpoint said, within the log."""
+        self.state = State.FAILED
+        self.leader = -1
+        self.leader_epoch = self.partition_epoch = -1
+        self.fetch_offset = 0
+        self.last_fetched_epoch = NO_EPOCH
+        self._question = EpochQuestion(0, -1, NO_EPOCH)
+        self.high_watermark = high_watermark
+        self.lag: int | None = None
+        self.due_ms = 0
+        # How often in a row the leader has not known that it leads.
+        self._premature = 0
+
+    def follow(
+        self,
+        leader: int,
+        leader_epoch: int,
+        *,
+        log_end_offset: int,
+        last_epoch: int,
+    ) -> None:
+        """Follow this leader from now on, or try the same one again after new metadata.
+
+        With an epoch to compare the first fetch finds out whether the log diverges (KIP-595). Without one the log is
+        cut first, to what is known to be committed.
+        """
+        assert leader_epoch >= self.leader_epoch, "leader epochs only grow"
+        self.leader, self.leader_epoch = leader, leader_epoch
+        self.fetch_offset, self.last_fetched_epoch = log_end_offset, last_epoch
+        self.state = State.TRUNCATING if last_epoch == NO_EPOCH else State.FETCHING
+        self.lag = None
+        self.due_ms = 0
+        self._premature = 0
+
+    def must_begin(self, leader: int, leader_epoch: int) -> bool:
+        """Whether metadata with this leader are a reason to begin anew: they tell of another, or it had failed."""
+        is_same = (leader, leader_epoch) == (self.leader, self.leader_epoch)
+        return self.state is State.FAILED or not is_same
+
+    def orphaned(self, leader_epoch: int) -> None:
+        """Nobody leads the partition."""
+        self.leader, self.leader_epoch = -1, leader_epoch
+        self.state = State.FAILED
+
+    def compare_first(self) -> None:
+        """The leader ignores epochs in a fetch: compare epochs, and truncate the log, before the first fetch."""
+        if self.state is State.FETCHING:
+            self.state = State.TRUNCATING
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether something may be asked for it: it has not failed and its back-off is over."""
+        return self.state is not State.FAILED and self.due_ms <= now_ms
+
+    def is_ready(self, now_ms: int) -> bool:
+        """Whether it may be fetched."""
+        return self.state is State.FETCHING and self.due_ms <= now_ms
+
+    @property
+    def question(self) -> EpochQuestion:
+        """The current question; the same object until the state changes."""
+        known = self._question
+        if (
+            known.fetch_offset != self.fetch_offset
+            or known.leader_epoch != self.leader_epoch
+            or known.last_fetched_epoch != self.last_fetched_epoch
+        ):
+            self._question = known = EpochQuestion(
+                self.fetch_offset, self.leader_epoch, self.last_fetched_epoch
+            )
+        return known
+
+    def is_current(self, asked: EpochQuestion) -> bool:
+        """Whether an answer to this question still has a meaning."""
+        return (
+            self.state is not State.FAILED
+            and asked.fetch_offset == self.fetch_offset
+            and asked.leader_epoch == self.leader_epoch
+        )
+
+    # -- what came of it ----------------------------------------------------------------------
+
+    def judge(self, error_code: int, *, is_diverging: bool) -> Verdict:
+        """What an answer to the current question asks for."""
+        if error_code == ErrorCode.NONE:
+            return Verdict.TRUNCATE if is_diverging else Verdict.APPEND
+        return _VERDICTS.get(error_code, Verdict.RETRY)
+
+    def appended(self, log_end_offset: int, last_epoch: int, leader_high_watermark: int) -> bool:
+        """An answer has been appended, up to this end; whether the high watermark has moved."""
+        assert log_end_offset >= self.fetch_offset, "a follower's log is cut by `truncated` alone"
+        self._premature = 0
+        self.fetch_offset = log_end_offset
+        self.last_fetched_epoch = last_epoch
+        self.lag = max(0, leader_high_watermark - log_end_offset)
+        committed = min(leader_high_watermark, log_end_offset)
+        if committed <= self.high_watermark:
+            return False
+        self.high_watermark = committed
+        return True
+
+    def truncated(self, log_end_offset: int, last_epoch: int, *, is_complete: bool = True) -> None:
+        """The log was cut or begun anew, and ends here now; unless complete, the leader is asked again."""
+        self.fetch_offset = log_end_offset
+        self.last_fetched_epoch = last_epoch
+        self.high_watermark = min(self.high_watermark, log_end_offset)
+        self.state = State.FETCHING if is_complete else State.TRUNCATING
+
+    def delay(self, until_ms: int) -> None:
+        """Ask nothing before this time."""
+        self.due_ms = max(self.due_ms, until_ms)
+
+    def backoff_ms(self, error_code: int, longest_ms: int) -> int:
+        """How long to wait after an answer of this code, which asks for another try."""
+        if error_code not in _NOT_LEADING_YET:
+            return longest_ms
+        wait_ms = min(FIRST_RETRY_MS << self._premature, longest_ms)
+        if wait_ms < longest_ms:
+            self._premature += 1
+        return wait_ms
+
+    def retry(self) -> None:
+        """End the back-off: the reason for it is gone."""
+        self.due_ms = 0
+
+    def fail(self) -> None:
+        """Ask nothing more under this leader epoch."""
+        self.state = State.FAILED
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it is known to hold everything that is committed."""
+        return self.lag == 0
