@@ -110,8 +110,9 @@ class BrokerConfig(ListenerConfig):
     )
     log_level: str = string(
         "INFO",
-        "How much the broker's own log tells: ERROR, WARN, INFO, or DEBUG with a line for each request. While the "
-        "broker runs, `kafka-configs --entity-type broker-loggers` changes it, for single loggers, too.",
+        "How much the broker's own log tells: ERROR, WARN, INFO, or DEBUG with a line for each request. Of lines of a "
+        "kind at most 50 in 10 s are written, but all of DEBUG. While the broker runs, `kafka-configs --entity-type "
+        "broker-loggers` changes it, for single loggers, too.",
         choices=("ERROR", "WARN", "INFO", "DEBUG"),
         ours=True,
     )

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from broker.config.topic import REMOTE_STORAGE_KEPT
 from broker.controller.draft import (
@@ -212,14 +212,27 @@ def _topic_of(image: MetadataImage, name: str) -> TopicImage:
     return topic
 
 
-def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) -> Overrides:
-    """The settings that the resource would have."""
-    counts = Counter(each.name for each in wanted.alterations)
+def check_keys(alterations: Sequence[Alteration]) -> None:
+    """That each is named once, with a value unless it is deleted. Raises KafkaError."""
+    counts = Counter(each.name for each in alterations)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
         message = f"Error due to duplicate config keys: {','.join(twice)}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-    if REMOTE_STORAGE_KEPT in counts:
+    null = [
+        each.name
+        for each in alterations
+        if each.value is None and each.operation != ConfigOperation.DELETE
+    ]
+    if null:
+        message = f"Null value not supported for : {','.join(null)}"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) -> Overrides:
+    """The settings that the resource would have."""
+    check_keys(wanted.alterations)
+    if any(each.name == REMOTE_STORAGE_KEPT for each in wanted.alterations):
         raise KafkaError(
             ErrorCode.INVALID_CONFIG, f"{REMOTE_STORAGE_KEPT} is no setting of a topic"
         )
@@ -228,13 +241,11 @@ def _altered(before: Overrides, wanted: ResourceAlteration, rules: ConfigRules) 
         if each.operation == ConfigOperation.DELETE:
             after.pop(each.name, None)
             continue
-        if each.value is None:
-            message = f"Null value not supported for : {each.name}"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, message)
+        value = cast("str", each.value)
         if each.operation == ConfigOperation.SET:
-            after[each.name] = each.value
+            after[each.name] = value
         elif each.operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
-            after[each.name] = _list_value(after, each, each.value, wanted, rules)
+            after[each.name] = _list_value(after, each, value, wanted, rules)
         else:
             message = f"Unknown operation type {each.operation} for {each.name}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message)

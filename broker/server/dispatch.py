@@ -109,7 +109,7 @@ class Dispatcher:
             return self._refuse_version(served, counters, header, frame, position)
         if log.isEnabledFor(logging.DEBUG):
             client = (client_host, listener, principal.name, header.client_id)
-            log.debug("%s %d from %s by %s: %s, client id %s", served.name, version, *client)
+            log.debug("%s %d from %s by %s: %s, client id %.200s", served.name, version, *client)
         request = _decoded(served, frame, version, position)
         if header.api_key == _FETCH and _is_follower(request):
             counters = self._metrics.followers
@@ -207,7 +207,7 @@ def _failure(
         code, message = error.code, error.message
     else:
         log.error(
-            "%s %d from %s failed",
+            "%s %d from %.200s failed",
             served.name,
             header.api_version,
             header.client_id,

@@ -1,9 +1,10 @@
 """Shell: the broker's own log (not its topics'): lines for people, or objects for machines, on standard error.
 
 `log.format=json` gives one object a line: `time` (UTC), `level`, `logger`, `message`, what the caller gave as `extra`,
-and `exception`. Of lines of one statement at most LINES_MAX are written in WINDOW_SECONDS, and a line says how many
-were left out: no client can fill the disk or hide other lines. Every process of a broker sets its log up here; format
-and levels come to it by its environment. A level that was changed while the broker runs is forgotten at its end.
+and `exception`. No client can fill the disk, hide lines or write some of its own: a message is one line of at most
+MESSAGE_CHARS_MAX, and of lines of one statement, DEBUG apart, at most LINES_MAX are written in WINDOW_SECONDS, and a
+line says how many were left out. Every process of a broker sets its log up here; format and levels come to it by its
+environment. A level that was changed while the broker runs is forgotten at its end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TextIO
 
 TEXT, JSON = "text", "json"
 LINES_MAX = 50
+MESSAGE_CHARS_MAX = 8_000
 WINDOW_SECONDS = 10.0
 FORMAT_VARIABLE = "KAFKA_DS_LOG_FORMAT"
 NODE_VARIABLE = "KAFKA_DS_LOG_NODE"
@@ -32,6 +34,12 @@ LEVELS = {
 }
 # Statements that are watched at once; beyond, all begin anew.
 STATEMENTS_MAX = 1_000
+
+# What ends a line, or is an order to a terminal.
+_CONTROLS = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+# Of these, what JSON leaves as it is.
+_JSON_CONTROLS = {code: f"\\u{code:04x}" for code in _CONTROLS if code >= 127}
 
 # What every record of `logging` has; the rest was given by the caller.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -87,7 +95,7 @@ def set_up(how: str, *, process: str = "", node: str = "", stream: TextIO | None
         where = f"[node {node}] " if node else ""
         name = f"{process}: " if process else ""
         form = f"%(asctime)s %(levelname)s {where}{name}%(message)s (%(name)s)"
-        formatter = logging.Formatter(form)
+        formatter = TextLines(form)
     handler = LimitedHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
@@ -95,6 +103,22 @@ def set_up(how: str, *, process: str = "", node: str = "", stream: TextIO | None
         root.removeHandler(each)
     root.addHandler(handler)
     root.setLevel(logging.INFO)
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """What the record says, cut."""
+    message = record.getMessage()
+    more = len(message) - MESSAGE_CHARS_MAX
+    return message if more <= 0 else f"{message[:MESSAGE_CHARS_MAX]}… {more} characters more"
+
+
+class TextLines(logging.Formatter):
+    """A line for people, above its traceback if it has one."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line."""
+        record.message = message_of(record).translate(_CONTROLS)
+        return super().formatMessage(record)
 
 
 class JsonLines(logging.Formatter):
@@ -113,7 +137,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             **self._process,
-            "message": record.getMessage(),
+            "message": message_of(record),
         }
         for name, value in vars(record).items():
             if name not in _OWN:
@@ -122,7 +146,7 @@ class JsonLines(logging.Formatter):
             fields["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             fields["stack"] = record.stack_info
-        return json.dumps(fields, ensure_ascii=False, default=str)
+        return json.dumps(fields, ensure_ascii=False, default=str).translate(_JSON_CONTROLS)
 
 
 class _Window:
@@ -146,6 +170,9 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the line, unless there were too many of its kind."""
+        if record.levelno <= logging.DEBUG:
+            super().emit(record)  # somebody has asked for all of them
+            return
         self._end_windows(record.created)
         # The statement is known by its place, as its text may hold what it speaks of.
         key = (record.pathname, record.lineno, record.levelno)

@@ -2,17 +2,16 @@
 
 Rules of this file: only the broker itself describes and changes its loggers, so nothing of it goes to the controller.
 A change holds until the broker ends, for it and for the processes that it starts from then on. A logger is known once
-the code that writes to it is loaded; so are the packages above it.
+the code that writes to it is loaded; so are the packages above it. Those of libraries are none of the broker's.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from broker.config.describe import ConfigSource, Described
 from broker.config.settings import ConfigType
-from broker.controller.configs import Alteration, ConfigOperation
+from broker.controller.configs import Alteration, ConfigOperation, check_keys
 from kafka_ds.process import log_lines
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
@@ -42,6 +41,7 @@ def alter_loggers(
 ) -> None:
     """Change levels, all or none. Raises KafkaError."""
     _check_broker(node_id, name)
+    check_keys(alterations)
     for each in alterations:
         _check(each)
     if not validate_only:
@@ -64,7 +64,7 @@ def _check(wanted: Alteration) -> None:
     if operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
         message = f"{operation.name} operation is not allowed for the BROKER_LOGGER resource"
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-    if wanted.name != log_lines.ROOT and wanted.name not in logging.root.manager.loggerDict:
+    if wanted.name not in log_lines.levels():
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {wanted.name} does not exist!")
     if operation is ConfigOperation.DELETE and wanted.name == log_lines.ROOT:
         message = f"Removing the log level of the {log_lines.ROOT} logger is not allowed"

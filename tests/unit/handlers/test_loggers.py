@@ -84,7 +84,19 @@ async def test_a_level_is_set_and_inherited_and_given_back(
         ("1", [(NAME, 9, "INFO")], ErrorCode.INVALID_REQUEST, "9"),
         ("1", [("no.such", SET, "INFO")], ErrorCode.INVALID_CONFIG, "no.such does not exist"),
         ("1", [(NAME, SET, "LOUD")], ErrorCode.INVALID_CONFIG, "not a supported log level"),
-        ("1", [(NAME, SET, None)], ErrorCode.INVALID_CONFIG, "not a supported log level"),
+        (
+            "1",
+            [(NAME, SET, None)],
+            ErrorCode.INVALID_REQUEST,
+            f"Null value not supported for : {NAME}",
+        ),
+        ("1", [("asyncio", SET, "DEBUG")], ErrorCode.INVALID_CONFIG, "asyncio does not exist"),
+        (
+            "1",
+            [(NAME, SET, "WARN"), (NAME, DELETE, None)],
+            ErrorCode.INVALID_REQUEST,
+            f"duplicate config keys: {NAME}",
+        ),
     ],
 )
 @in_loop

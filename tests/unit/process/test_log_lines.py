@@ -104,6 +104,35 @@ def test_of_equal_lines_only_some_are_written(root: logging.Logger, log: logging
     assert stream.getvalue().count("\n") == limit + 4
 
 
+def test_lines_that_somebody_asked_for_are_all_written(
+    root: logging.Logger, log: logging.Logger
+) -> None:
+    """DEBUG is switched on for a while by who wants to see each request, as Kafka's request logger has it."""
+    stream = io.StringIO()
+    log_lines.set_up(log_lines.TEXT, stream=stream)
+    root.setLevel(logging.DEBUG)
+    for number in range(2 * log_lines.LINES_MAX):
+        log.debug("request %d", number)
+    assert len(stream.getvalue().splitlines()) == 2 * log_lines.LINES_MAX
+
+
+@pytest.mark.parametrize("how", [log_lines.TEXT, log_lines.JSON])
+def test_what_a_client_sends_makes_no_line_of_its_own(
+    how: str, root: logging.Logger, log: logging.Logger
+) -> None:
+    stream = io.StringIO()
+    log_lines.set_up(how, stream=stream)
+    log.info("client id %s", "a\r\n2026 ERROR\x1b[2J\x85\u2028\t\x7fä")
+    log.info("group %s", "g" * 2 * log_lines.MESSAGE_CHARS_MAX)
+    first, second = stream.getvalue().split("\n")[:-1]
+    assert not any(ord(each) < 32 or 127 <= ord(each) < 160 or each == "\u2028" for each in first)
+    shown = json.loads(first)["message"] if how == log_lines.JSON else first
+    if how == log_lines.TEXT:
+        assert "client id a\\r\\n2026 ERROR\\x1b[2J\\x85\\u2028\\t\\x7fä (" in shown
+    assert len(second) < log_lines.MESSAGE_CHARS_MAX + 500
+    assert f"… {log_lines.MESSAGE_CHARS_MAX + len('group ')} characters more" in second
+
+
 def test_what_was_left_out_is_said_at_the_end(root: logging.Logger, log: logging.Logger) -> None:
     stream = io.StringIO()
     log_lines.set_up(log_lines.JSON, stream=stream)
