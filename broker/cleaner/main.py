@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     gc.freeze()
     worker = Worker(
         channel,
-        writing={},
+        writing=(),
         reading=service.operations(),
         afterwards=lambda: None,
         reader_threads=2,

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> None:
     gc.freeze()
     worker = Worker(
         channel,
-        writing=service.writing(),
+        writing=(service.writing(), service.publishing()),
         reading=service.reading(),
         maintaining=service.maintaining(),
         afterwards=service.afterwards,

@@ -1,8 +1,7 @@
 """Shell: what the worker does for each operation that the broker may ask for.
 
 Rules of this file: requests become calls of the storage, the metadata or the copier; nothing is decided here.
-`writing` operations run in one thread, `maintaining` ones in another,
-`reading` ones in several.
+`writing` operations run in one thread, `publishing` in another, `maintaining` ones in a third; several threads read.
 """
 
 import logging
@@ -136,8 +135,11 @@ class Service:
             MoveLogStart: self._move_log_start,
             SurveyRequest: self._survey,
             Sweep: self._sweep,
-            PublishOffsets: self._publish_offsets,
         }
+
+    def publishing(self) -> Mapping[type, Operation]:
+        """Those of a table of their own: a broker that stops does not wait for a copy."""
+        return {PublishOffsets: self._publish_offsets}
 
     def reading(self) -> Mapping[type, Operation]:
         """Operations that only read it."""

@@ -43,7 +43,7 @@ class Worker:
         self,
         channel: BlockingChannel,
         *,
-        writing: Mapping[type, Operation],
+        writing: Sequence[Mapping[type, Operation]],
         reading: Mapping[type, Operation],
         maintaining: Mapping[type, Operation] | None = None,
         afterwards: Callable[[], None],
@@ -52,7 +52,7 @@ class Worker:
         kinds: Mapping[type[Exception], str] | None = None,
         freed: Callable[[Sequence[int]], None] = lambda leases: None,
     ) -> None:
-        """`writing`, `reading`, `maintaining`: what carries out requests of a class.
+        """`writing`, `reading`, `maintaining`: what carries out requests of a class. Each of `writing` has a thread.
 
         `kinds`: what an error is called in an answer; others are ours, INTERNAL, and in the log.
 
@@ -63,16 +63,19 @@ class Worker:
         self._freed = freed
         self._channel = channel
         maintaining = maintaining or {}
-        self._operations = {**writing, **reading, **maintaining}
-        self._writes: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        self._operations = {**reading, **maintaining}
+        self._writes: list[queue.SimpleQueue[Asked | None]] = []
         self._reads: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         self._maintenance: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         """None: nothing was asked, but there may be something to tidy up."""
         self._queues = {
-            **dict.fromkeys(writing, self._writes),
             **dict.fromkeys(reading, self._reads),
             **dict.fromkeys(maintaining, self._maintenance),
         }
+        for each in writing:
+            self._writes.append(queue.SimpleQueue())
+            self._operations |= each
+            self._queues |= dict.fromkeys(each, self._writes[-1])
         self._afterwards = afterwards
         self._readers = 0
         self._reading_with = threading.Lock()
@@ -83,7 +86,8 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the broker hangs up."""
-        self._thread(self._writes, COPY_NICENESS)
+        for source in self._writes:
+            self._thread(source, COPY_NICENESS)
         self._thread(self._maintenance, UPKEEP_NICENESS)
         self.read_with(self._reader_threads)
         while True:
@@ -114,7 +118,7 @@ class Worker:
                     self._look_after()
                 else:
                     self._serve(*asked)
-                if source is self._writes and source.empty() and self._maintenance.empty():
+                if source in self._writes and source.empty() and self._maintenance.empty():
                     self._maintenance.put(None)
                 with self._trimming:
                     self._trimmer.look()

@@ -1,19 +1,25 @@
-"""The upkeep of tables by a worker, where one of them cannot be looked after."""
+"""What a worker does beside its copies: the upkeep of tables, and the publication of offsets."""
 
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from broker.worker.rpc import FINISHED, CopyRequest, TierSettings
+from broker.worker import service as worker_service
+from broker.worker.rpc import FINISHED, CopyRequest, PublishOffsets, TierSettings
 from broker.worker.service import Service
 from kafka_ds.delta import maintenance
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import BadCheckpoint
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.ipc.channel import BlockingChannel
+from kafka_ds.ipc.worker import Worker
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.names import REMOTE_LOG_METADATA, topic_table
-from tests.fakes.store import begin_lake
+from kafka_ds.topic.offsets import OffsetsTable
+from tests.fakes.store import FolderStore, begin_lake
 from tests.integration.tier_segments import TOPIC, copy_range, copy_request, segment
 
 RECORDS = 5
@@ -48,3 +54,43 @@ def test_one_table_without_a_checkpoint_keeps_no_other_from_its_own(
     store = LocalStore(str(lake))
     assert DeltaLog(store, topic_table(TOPIC)).last_checkpoint() is None
     assert DeltaLog(store, REMOTE_LOG_METADATA).last_checkpoint() is not None
+
+
+def test_offsets_are_published_while_a_copy_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that stops does not wait for it."""
+    begin_lake(tmp_path / "lake")
+    store = FolderStore(tmp_path / "lake")
+    monkeypatch.setattr(worker_service, "open_lake", lambda uri, is_there: store)
+    copying = store.hold(path=f"{topic_table(TOPIC)}/*.json")
+    service = Service(TierSettings(lake_uri="lake", node_id=1, log_dirs=()), CrashPoints())
+    end, other = socket.socketpair()
+    end.settimeout(60)
+    broker = BlockingChannel(end)
+    worker = Worker(
+        BlockingChannel(other),
+        writing=(service.writing(), service.publishing()),
+        reading=service.reading(),
+        afterwards=lambda: None,
+        reader_threads=1,
+        reader_niceness=0,
+    )
+    serving = threading.Thread(target=worker.run, daemon=True)
+    serving.start()
+    source = segment(tmp_path / "0.log", 0, RECORDS)
+    broker.send((1, (), copy_request([copy_range(source, 0, RECORDS - 1)])))
+    assert copying.reached.wait(60)
+    # Where it did wait, it comes second.
+    waited = threading.Timer(30, copying.goes_on.set)
+    waited.start()
+    partition = [TOPIC, "id", 0, 3, 0, 0, 5, 5, 5, 100]
+    broker.send((2, (), PublishOffsets(partitions=[partition], shards=[])))
+    answered = [broker.receive()]
+    waited.cancel()
+    copying.goes_on.set()
+    answered.append(broker.receive())
+    assert [each[0][0] for each in answered if each is not None] == [2, 1]
+    assert [row["log_end_offset"] for row in OffsetsTable(store).read()] == [5]
+    end.close()
+    serving.join(60)

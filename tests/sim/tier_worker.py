@@ -143,17 +143,20 @@ class WorkerProcess:
             self._service.writing(),
             self._service.maintaining(),
             self._service.reading(),
+            self._service.publishing(),
         )
         self._worker = Worker(
             self,  # type: ignore[arg-type]
-            writing=self._operations[0],
+            writing=(self._operations[0], self._operations[3]),
             maintaining=self._operations[1],
             reading=self._operations[2],
             afterwards=self._service.afterwards,
             reader_threads=READERS,
             kinds=KINDS,
         )
-        self._writes, self._maintenance = (Lane(fibers, self.process) for _ in range(2))
+        self._writes, self._publishing, self._maintenance = (
+            Lane(fibers, self.process) for _ in range(3)
+        )
         self._reads = [Lane(fibers, self.process) for _ in range(READERS)]
         self._waiting: dict[int, tuple[asyncio.Future[Any], Context]] = {}
         self._last_id = 0
@@ -164,13 +167,15 @@ class WorkerProcess:
         future = self._tier.fibers.loop.create_future()
         self._waiting[self._last_id] = (future, context)
         body, _ = encode(request)
-        writing, maintaining, _ = self._operations
+        writing, maintaining, _, publishing = self._operations
         times = 1
         if type(request) in writing:
             lane = self._writes
             times += self._tier.world.random.random() < TWICE
         elif type(request) in maintaining:
             lane = self._maintenance
+        elif type(request) in publishing:
+            lane = self._publishing
         else:
             lane = self._reads[self._last_id % READERS]
         for _ in range(times):
@@ -179,7 +184,7 @@ class WorkerProcess:
 
     def _serve(self, lane: Lane, number: int, body: bytes) -> None:
         self._worker._serve(number, decode(body))
-        if lane is self._writes and not self._maintenance.is_busy:
+        if lane in (self._writes, self._publishing) and not self._maintenance.is_busy:
             self._maintenance.put(self._worker._look_after)
 
     def send(self, head: tuple[int, bytes, list[int], None], payload: Sequence[Any] = ()) -> None:

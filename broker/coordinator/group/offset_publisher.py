@@ -31,8 +31,7 @@ log = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE = 200
 # Of a partition's note all but the bytes on disk, which move with local retention, too.
 _SIGNIFICANT = 9
-# A stop waits no longer for a store that does not answer. On a busy machine a worker needs seconds to begin, and one
-# that copies answers after its copy.
+# A stop waits no longer for a store that does not answer. On a busy machine a worker needs seconds to begin.
 PUBLISH_SECONDS = 30.0
 
 

@@ -179,7 +179,7 @@ def test_an_answer_that_cannot_be_sent_is_an_error_and_the_thread_goes_on() -> N
 
     worker = Serving(
         theirs,
-        writing={},
+        writing=(),
         reading={Read: lambda request: next(answers)},
         afterwards=lambda: None,
         reader_threads=1,
@@ -214,7 +214,7 @@ def test_a_request_that_cannot_be_read_ends_the_worker_with_a_line(
     statuses: list[int] = []
     monkeypatch.setattr(os, "_exit", statuses.append)
     channel = BlockingChannel(theirs)
-    worker = Serving(channel, writing={}, reading={}, afterwards=lambda: None, reader_threads=1)
+    worker = Serving(channel, writing=(), reading={}, afterwards=lambda: None, reader_threads=1)
     with contextlib.suppress(AttributeError):
         serve(worker)
     assert statuses == [1] and "the worker cannot go on" in caplog.text
