@@ -17,6 +17,7 @@ from broker.cli.config import config
 from broker.cli.demo import demo
 from broker.cli.group import group
 from broker.cli.options import Target, cluster_options, plain
+from broker.cli.pipelines import pipelines
 from broker.cli.produce import produce
 from broker.cli.server import adopt, broker, restore
 from broker.cli.sql import sql
@@ -119,6 +120,7 @@ for command in (
     sql,
     table,
     tier,
+    pipelines,
     cluster,
     config,
     restore,

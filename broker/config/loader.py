@@ -33,7 +33,7 @@ from broker.config.settings import (
     broker_synonyms,
     settings_of,
 )
-from broker.config.topic import REMOTE_STORAGE_KEPT, TopicConfig
+from broker.config.topic import CLUSTER_COLUMNS_MAX, REMOTE_STORAGE_KEPT, TopicConfig
 
 if TYPE_CHECKING:
     from broker.log.config import LogConfig
@@ -389,6 +389,11 @@ def _check_topic(topic: TopicConfig) -> None:
         raise ConfigError(
             f"min.compaction.lag.ms={topic.min_compaction_lag_ms} is more than "
             f"max.compaction.lag.ms={topic.max_compaction_lag_ms}"
+        )
+    if len(topic.lake_table_cluster_columns) > CLUSTER_COLUMNS_MAX:
+        told = ",".join(topic.lake_table_cluster_columns)
+        raise ConfigError(
+            f"lake.table.cluster.columns={told} names more than {CLUSTER_COLUMNS_MAX} columns"
         )
     if not topic.remote_storage_enable:
         return

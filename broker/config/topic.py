@@ -16,6 +16,10 @@ DAY_MS = 24 * HOUR_MS
 # Beside a topic's own settings: it was a table when it became compacted, and remains one. The controller notes it;
 # to clients it is no setting.
 REMOTE_STORAGE_KEPT = "remote.storage.kept"
+# Of typed tables; `honours` says which of them the pipelines serve.
+_FORMATS = ("none", "json", "avro", "protobuf", "string")
+# Delta's bound.
+CLUSTER_COLUMNS_MAX = 4
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 
@@ -93,6 +97,34 @@ class TopicConfig:
         "About how many bytes of log lie between two entries of the offset index.",
         low=0,
         synonyms=_of("log.index.interval.bytes"),
+    )
+    lake_table_cluster_columns: tuple[str, ...] = strings(
+        (),
+        "The columns by which the typed table's files are clustered, at most four. It holds for a table that is made "
+        "after it was set.",
+        ours=True,
+    )
+    lake_table_key_format: str = string(
+        "none",
+        "What keys are, in the typed table's column _key: bytes (none), or text (string and json).",
+        choices=_FORMATS,
+        honours=("none", "json", "string"),
+        ours=True,
+    )
+    lake_table_mode: str = string(
+        "append",
+        "What the typed table holds: a row for each record (append).",
+        choices=("append", "current"),
+        honours=("append",),
+        ours=True,
+    )
+    lake_table_value_format: str = string(
+        "none",
+        "What values are. If it is not none, `kafka-ds pipelines run` keeps a typed table of the topic, "
+        "`<lake.uri>/tables/<topic>`: with json it has a column for each field, with string a column value.",
+        choices=_FORMATS,
+        honours=("none", "json", "string"),
+        ours=True,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = strings(
         (),

@@ -342,6 +342,30 @@ class Admin:
             lambda: _configs(self._cluster.any_broker(), TOPIC_RESOURCE, topic),
         )
 
+    def topic_settings(
+        self, topics: Collection[str], names: Collection[str]
+    ) -> dict[str, dict[str, str | None]]:
+        """The values of these settings by topic, of topics that are there; a setting that brokers lack is missing."""
+        wanted = [
+            DescribeConfigsResource(
+                resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
+            )
+            for topic in topics
+        ]
+
+        def ask() -> dict[str, dict[str, str | None]]:
+            request = DescribeConfigsRequest(resources=wanted)
+            answer = self._cluster.any_broker().call(request, DescribeConfigsResponse)
+            found: dict[str, dict[str, str | None]] = {}
+            for result in answer.results:
+                if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    continue
+                _check(result.error_code, result.error_message or f"topic {result.resource_name}")
+                found[result.resource_name] = {each.name: each.value for each in result.configs}
+            return found
+
+        return self._cluster.persist("settings of topics", ask) if wanted else {}
+
     def describe_broker_configs(self, node_id: int) -> list[ConfigEntry]:
         """All settings of a broker, as that broker tells them."""
 

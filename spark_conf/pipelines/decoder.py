@@ -1,0 +1,236 @@
+"""Shell: records of a topic → rows of its typed table, as expressions of Spark.
+
+A row has the record's place (`METADATA`), the columns of its value, and `_rescued`: what no column takes. The column
+`_reason` says why something was rescued; the table does not have it. One record never fails a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from spark_conf.pipelines.kinds import (
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    MIXED,
+    STRING,
+    ArrayOf,
+    Kind,
+    ObjectOf,
+    ddl,
+)
+from spark_conf.pipelines.placement import Clash, FieldColumn, Level, PlacedField, Seen, place
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
+
+KEY: Final = "_key"
+METADATA: Final = ("_partition", "_offset", "_timestamp", KEY, "_headers", "_schema_id")
+RESCUED: Final = "_rescued"
+REASON: Final = "_reason"
+VALUE: Final = "value"
+# Kinds of fields that are looked at in one batch, and the longest description of one: beyond, values are rescued.
+KINDS_MAX: Final = 10_000
+KIND_CHARACTERS_MAX: Final = 1 << 16
+NOT_UTF8: Final = "the value is not UTF-8: _rescued has it in base64"
+NOT_JSON: Final = "the value is not JSON"
+NO_COLUMN: Final = "no column takes what is in _rescued"
+NOT_AN_OBJECT: Final = "the value is not a JSON object"
+_PARSED: Final = "_parsed"
+_SCALARS: Final = {"bigint": BIGINT, "double": DOUBLE, "boolean": BOOLEAN, "string": STRING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedRows:
+    """Rows with the columns of the table, those that are new included, and why columns had to be made."""
+
+    rows: DataFrame
+    clashes: tuple[Clash, ...] = ()
+
+
+def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
+    """The record's place and key, beside `value`, which is bytes still, and `_reason` if the key is not UTF-8."""
+    is_bytes = key_format == "none"
+    is_text = f.lit(True) if is_bytes else f.coalesce(f.is_valid_utf8("key"), f.lit(True))
+    key = f.col("key") if is_bytes else f.when(is_text, f.col("key").cast("string"))
+    return records.select(
+        f.col("partition").alias("_partition"),
+        f.col("offset").alias("_offset"),
+        f.col("timestamp").alias("_timestamp"),
+        key.alias(KEY),
+        f.col("headers").alias("_headers"),
+        f.lit(None).cast("int").alias("_schema_id"),
+        VALUE,
+        f.when(~is_text, f.lit("the key is not UTF-8")).alias(REASON),
+    )
+
+
+def decode_string(rows: DataFrame) -> DecodedRows:
+    """Values as text, in the column `value`."""
+    is_text = f.is_valid_utf8(VALUE)
+    return DecodedRows(
+        rows=rows.select(
+            *METADATA,
+            f.when(is_text, f.col(VALUE).cast("string")).alias(VALUE),
+            f.when(~is_text, f.base64(VALUE)).alias(RESCUED),
+            _reasons(REASON, f.when(~is_text, f.lit(NOT_UTF8))),
+        )
+    )
+
+
+def parse_json(rows: DataFrame) -> DataFrame:
+    """Rows with their values parsed, to be kept while they are looked at and decoded."""
+    text = f.when(f.is_valid_utf8(VALUE), f.col(VALUE).cast("string"))
+    parsed = rows.withColumn("_text", text).withColumn(_PARSED, f.try_parse_json("_text"))
+    is_object = f.ltrim("_text", f.lit(" \t\r\n")).startswith("{")
+    problem = (
+        f.when(f.col(VALUE).isNull(), None)
+        .when(f.col("_text").isNull(), f.lit(NOT_UTF8))
+        .when(f.col(_PARSED).isNull(), f.lit(NOT_JSON))
+        .when(~is_object, f.lit(NOT_AN_OBJECT))
+    )
+    rescued = f.when(problem == NOT_UTF8, f.base64(VALUE)).when(problem.isNotNull(), f.col("_text"))
+    return parsed.select(
+        *METADATA,
+        f.when(problem.isNull(), f.col(_PARSED)).alias(_PARSED),
+        rescued.alias(RESCUED),
+        _reasons(REASON, problem),
+    )
+
+
+def decode_json(parsed: DataFrame, columns: ObjectOf) -> DecodedRows:
+    """The rows of `parse_json` with a column for each field; `columns` are those that the table has."""
+    seen, is_all = _kinds_seen(parsed)
+    level = place(columns, seen, reserved=(*METADATA, RESCUED, REASON))
+    rescued = _rescued(level, is_all=is_all)
+    why = f.when(rescued.isNotNull(), f.lit(NO_COLUMN))
+    rows = parsed.select(
+        *METADATA,
+        *(each.alias(name) for name, each in _columns(level, (), is_all=is_all).items()),
+        f.coalesce(RESCUED, rescued).alias(RESCUED),
+        _reasons(REASON, why),
+    )
+    return DecodedRows(rows=rows, clashes=level.clashes)
+
+
+def columns_of(schema: t.StructType) -> ObjectOf:
+    """A typed table's columns of values, as kinds."""
+    own = {*METADATA, RESCUED}
+    return ObjectOf(
+        tuple((each.name, _kind_of(each.dataType)) for each in schema if each.name not in own)
+    )
+
+
+def _kind_of(kind: t.DataType) -> Kind:
+    if isinstance(kind, t.ArrayType):
+        return ArrayOf(_kind_of(kind.elementType))
+    if isinstance(kind, t.StructType):
+        return ObjectOf(tuple((each.name, _kind_of(each.dataType)) for each in kind))
+    # A column of another type, which somebody else has added, takes nothing.
+    return _SCALARS.get(kind.simpleString(), MIXED)
+
+
+# -- what was seen ------------------------------------------------------------------------------
+
+
+def _kinds_seen(parsed: DataFrame) -> tuple[Seen, bool]:
+    """The kinds of each field, with the first record that has it; whether these are all."""
+    spark = parsed.sparkSession
+    # A view, for the Python API has no lateral join with a function of variants that sees the row.
+    view = f"kafka_ds_parsed_{id(parsed)}"
+    parsed.createOrReplaceTempView(view)
+    try:
+        exploded = spark.sql(
+            f"SELECT _partition, _offset, each.key, each.value FROM {view}, LATERAL variant_explode({_PARSED}) each"  # noqa: S608
+        )
+        found = (
+            exploded.groupBy("key", _text_of_kind(f.col("value")).alias("kind"))
+            .agg(f.min(f.struct("_partition", "_offset")).alias("first"))
+            .limit(KINDS_MAX + 1)
+            .collect()
+        )
+    finally:
+        spark.catalog.dropTempView(view)
+    seen: dict[str, dict[str, tuple[int, int]]] = {}
+    for row in found[:KINDS_MAX]:
+        seen.setdefault(row["key"], {})[row["kind"]] = tuple(row["first"])
+    return seen, len(found) <= KINDS_MAX
+
+
+def _text_of_kind(value: SparkColumn) -> SparkColumn:
+    """A kind as text. Decimals are doubles here: each would be a kind of its own."""
+    text = f.regexp_replace(f.schema_of_variant(value), r"DECIMAL\(\d+,\d+\)", "DOUBLE")
+    return f.when(f.length(text) > KIND_CHARACTERS_MAX, f.lit("VARIANT")).otherwise(text)
+
+
+# -- columns of what was seen -------------------------------------------------------------------
+
+
+def _columns(level: Level, path: tuple[str, ...], *, is_all: bool) -> dict[str, SparkColumn]:
+    """All columns of an object, by name."""
+    sources = {column.name: (each, column) for each in level.fields for column in each.columns}
+    return {
+        name: f.lit(None).cast(ddl(kind))
+        if name not in sources
+        else _column(*sources[name], path, is_all=is_all)
+        for name, kind in level.kind.fields
+    }
+
+
+def _column(
+    of_field: PlacedField, column: FieldColumn, path: tuple[str, ...], *, is_all: bool
+) -> SparkColumn:
+    here = (*path, of_field.name)
+    value = f.variant_get(f.col(_PARSED), _path(here), "variant")
+    if column.within is not None:
+        # Below this one all kinds are known: it is taken only if its own is.
+        inner = _columns(column.within, here, is_all=True)
+        taken = f.struct(*(each.alias(name) for name, each in inner.items()))
+        is_there = value.isNotNull() & ~f.is_variant_null(value)
+    elif column.is_json:
+        taken, is_there = f.to_json(value), f.lit(True)
+    else:
+        taken = f.try_variant_get(f.col(_PARSED), _path(here), ddl(column.kind))
+        is_there = f.lit(True)
+    if is_all and len(of_field.columns) == 1 and not of_field.rescued:
+        return taken if column.within is None else f.when(is_there, taken)
+    return f.when(is_there & _text_of_kind(value).isin(*sorted(column.texts)), taken)
+
+
+def _rescued(level: Level, *, is_all: bool) -> SparkColumn:
+    """The fields that no column takes, as JSON; null where there are none."""
+    refused = [f"{text} {each.name}" for each in level.fields for text in each.rescued]
+    if is_all and not refused:
+        return f.lit(None).cast("string")
+    taken = {
+        f"{text} {each.name}"
+        for each in level.fields
+        for column in each.columns
+        for text in column.texts
+    }
+
+    def is_left(name: SparkColumn, value: SparkColumn) -> SparkColumn:
+        kind = _text_of_kind(value)
+        named = f.concat(kind, f.lit(" "), name)
+        left = named.isin(refused) if is_all else ~named.isin(sorted(taken - set(refused)))
+        return left & (kind != "VOID")
+
+    fields = f.try_variant_get(f.col(_PARSED), "$", "map<string,variant>")
+    left = f.map_filter(fields, is_left)
+    return f.when(f.size(left) > 0, f.to_json(left))
+
+
+def _path(names: tuple[str, ...]) -> str:
+    return "$" + "".join(f'["{name}"]' for name in names)
+
+
+def _reasons(*reasons: SparkColumn | str) -> SparkColumn:
+    """All reasons that there are, as one text; null where there is none."""
+    columns = [f.col(each) if isinstance(each, str) else each for each in reasons]
+    joined = f.concat_ws("; ", *columns)
+    return f.when(joined != "", joined).alias(REASON)

@@ -1,0 +1,95 @@
+"""Shell: the application that keeps typed tables, by itself or under `spark-submit`.
+
+Usage: ``spark-submit … spark_conf/pipelines/main.py --bootstrap-server B --lake URI [--once]``; `kafka-ds pipelines
+run` is the same in a session of its own. At SIGTERM it ends after the topic that it is at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spark_conf import s3a
+from spark_conf.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INTERVAL_S = 1.0
+MASTER = "local[*]"
+
+
+def run(
+    options: Mapping[str, str], lake: str, *, once: bool, interval_s: float, master: str
+) -> list[str]:
+    """Keep the tables; with `once` the topics are returned of which that failed."""
+    from spark_conf.pipelines.pipelines import Pipelines
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("kafka_ds.pipelines").setLevel(logging.INFO)
+    ended: list[int] = []
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, _: ended.append(number))
+    spark = _session(master, lake)
+    pipelines = Pipelines(spark, options, absolute(lake))
+    try:
+        if once:
+            return pipelines.run_once()
+        pipelines.run(interval_s, lambda: bool(ended))
+        return []
+    finally:
+        pipelines.close()
+        spark.stop()
+
+
+def absolute(lake: str) -> str:
+    """The lake's address as Spark's writers take it."""
+    return lake.rstrip("/") if "://" in lake else os.path.abspath(lake)
+
+
+def _session(master: str, lake: str) -> SparkSession:
+    """That of spark-submit where it started us, else one of our own."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        # With a lake it makes the views over the system tables, too: only on S3 is that worth its seconds.
+        return session(
+            "kafka-ds pipelines", master=master, lake=lake if s3a.is_on_s3(lake) else None
+        )
+    from pyspark.sql import SparkSession
+
+    import kafka_ds
+
+    spark = SparkSession.builder.appName("kafka-ds pipelines").getOrCreate()
+    kafka_ds.register(spark)
+    return spark
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="spark_conf/pipelines/main.py",
+        description="Keeps a typed table of each topic with lake.table.value.format.",
+    )
+    parser.add_argument(
+        "--bootstrap-server", required=True, help="host:port of one broker, or more"
+    )
+    parser.add_argument("--lake", required=True, help="lake.uri: a folder or an s3:// address")
+    parser.add_argument("--once", action="store_true", help="up to the ends of now, and no further")
+    parser.add_argument(
+        "--interval", type=float, default=INTERVAL_S, help="seconds from round to round"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="kafka.NAME=VALUE", help="of the client"
+    )
+    asked = parser.parse_args()
+    options = dict(each.partition("=")[::2] for each in asked.option)
+    options["kafka.bootstrap.servers"] = asked.bootstrap_server
+    failed = run(options, asked.lake, once=asked.once, interval_s=asked.interval, master=MASTER)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

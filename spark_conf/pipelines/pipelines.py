@@ -1,0 +1,201 @@
+"""Shell: keeps the typed tables of all topics that want one (`lake.table.value.format`), step by step.
+
+A step reads committed records from where the table is to an end that was asked for before, and is one commit of the
+table. A topic whose step fails is told of and tried again; the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+from pyspark.storagelevel import StorageLevel
+
+from kafka_ds.client.admin import Admin
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
+from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.uri import open_store
+from kafka_ds.errors import KafkaDsError
+from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
+from kafka_ds.protocol.topic_partition import TopicPartition
+from spark_conf.pipelines import decoder
+from spark_conf.pipelines.progress import TableStep, next_step
+from spark_conf.pipelines.typed_table import ERRORS, TypedTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOGGER = logging.getLogger("kafka_ds.pipelines")
+VALUE_FORMAT: Final = "lake.table.value.format"
+KEY_FORMAT: Final = "lake.table.key.format"
+CLUSTER_COLUMNS: Final = "lake.table.cluster.columns"
+SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, CLUSTER_COLUMNS)
+NONE: Final = "none"
+# How many offsets one step takes: its records are kept in memory, and beyond that on disk, while they are decoded.
+OFFSETS_PER_STEP: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A topic that wants a typed table, and how."""
+
+    topic: str
+    topic_id: str
+    partitions: tuple[int, ...]
+    value_format: str
+    key_format: str
+    cluster_columns: tuple[str, ...]
+
+
+class Pipelines:
+    """All pipelines of a cluster and its lake; `options` are the data source's (`kafka.…`)."""
+
+    def __init__(self, spark: SparkSession, options: Mapping[str, str], lake: str) -> None:
+        self._spark = spark
+        self._options = dict(options)
+        self._lake = lake
+        self._store: Store = open_store(lake)
+        self._cluster = Cluster(parse_settings(self._options))
+        self._admin = Admin(self._cluster)
+
+    def close(self) -> None:
+        """End the connections to the brokers."""
+        self._cluster.close()
+
+    def wanted(self) -> list[Pipeline]:
+        """The topics that want a typed table now."""
+        topics = {
+            name: topic
+            for name, topic in self._admin.describe_topics().items()
+            if not topic.is_internal
+        }
+        found: list[Pipeline] = []
+        for name, settings in self._admin.topic_settings(list(topics), SETTINGS).items():
+            value_format = settings.get(VALUE_FORMAT) or NONE
+            if value_format == NONE:
+                continue
+            if name.endswith(ERRORS):
+                LOGGER.warning("%s: topics whose names end with %s get no table", name, ERRORS)
+                continue
+            found.append(
+                Pipeline(
+                    topic=name,
+                    topic_id=topics[name].topic_id,
+                    partitions=tuple(each.partition for each in topics[name].partitions),
+                    value_format=value_format,
+                    key_format=settings.get(KEY_FORMAT) or NONE,
+                    cluster_columns=tuple(
+                        filter(None, (settings.get(CLUSTER_COLUMNS) or "").split(","))
+                    ),
+                )
+            )
+        return sorted(found, key=lambda each: each.topic)
+
+    def run_once(self) -> list[str]:
+        """Take every table to the end that its topic has now; the topics of which that failed."""
+        failed: list[str] = []
+        for pipeline in self.wanted():
+            try:
+                self.keep(pipeline)
+            except (KafkaDsError, PySparkException, OSError) as problem:
+                failed.append(pipeline.topic)
+                LOGGER.error("%s: %s", pipeline.topic, str(problem).partition("\n")[0])
+                LOGGER.debug("%s", pipeline.topic, exc_info=problem)
+        return failed
+
+    def run(self, interval_s: float, is_ended: Callable[[], bool]) -> None:
+        """Go on until it is to end; new settings hold from the next round on."""
+        while not is_ended():
+            began = time.monotonic()
+            try:
+                self.run_once()
+            except KafkaDsError as problem:
+                LOGGER.error("%s", problem)
+            left = began + interval_s - time.monotonic()
+            while left > 0 and not is_ended():
+                time.sleep(min(left, 0.2))
+                left = began + interval_s - time.monotonic()
+
+    def keep(self, pipeline: Pipeline) -> None:
+        """Take a table to the end that its topic has now."""
+        ends = self._offsets(pipeline, LATEST)
+        while self._advance(pipeline, ends):
+            pass
+
+    def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
+        """Take one step towards these ends; whether there was one to take."""
+        table = TypedTable(self._spark, self._store, self._lake, pipeline.topic)
+        done = table.last_step()
+        if done is not None and done.topic_id not in ("", pipeline.topic_id):
+            LOGGER.warning(
+                "%s: it was deleted and created again: its table begins anew", pipeline.topic
+            )
+            done = TableStep(number=done.number + 1, topic_id=pipeline.topic_id, start={}, end={})
+            table.start_anew(done)
+        step = next_step(
+            done,
+            table.begun_step(),
+            topic_id=pipeline.topic_id,
+            starts=self._offsets(pipeline, EARLIEST),
+            ends=ends,
+            limit=OFFSETS_PER_STEP,
+        )
+        if step is None:
+            return False
+        self._take(pipeline, table, step)
+        table.optimize(step)
+        return True
+
+    def _take(self, pipeline: Pipeline, table: TypedTable, step: TableStep) -> None:
+        began = time.monotonic()
+        rows = decoder.with_metadata(self._records(pipeline, step), pipeline.key_format)
+        if pipeline.value_format == "json":
+            rows = decoder.parse_json(rows)
+        # Looked at for kinds and errors, and then written: it is read once.
+        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            decoded = (
+                decoder.decode_json(rows, table.columns())
+                if pipeline.value_format == "json"
+                else decoder.decode_string(rows)
+            )
+            table.append(step, decoded, pipeline.cluster_columns)
+        finally:
+            rows.unpersist()
+        LOGGER.info(
+            "%s: step %d, %d offsets in %.1f s",
+            pipeline.topic,
+            step.number,
+            step.offsets,
+            time.monotonic() - began,
+        )
+
+    def _records(self, pipeline: Pipeline, step: TableStep) -> DataFrame:
+        moved = [p for p, end in step.end.items() if end > step.start[p]]
+        return (
+            self._spark.read.format("kafka_ds")
+            .options(**self._options)
+            .option("lake", self._lake)
+            .option("assign", json.dumps({pipeline.topic: moved}))
+            .option("startingOffsets", _of_topic(pipeline.topic, step.start, moved))
+            .option("endingOffsets", _of_topic(pipeline.topic, step.end, moved))
+            .option("includeHeaders", "true")
+            # Retention may have been faster than this reader: a warning says what it has not seen.
+            .option("failOnDataLoss", "false")
+            .load()
+        )
+
+    def _offsets(self, pipeline: Pipeline, question: int) -> dict[int, int]:
+        asked = {TopicPartition(pipeline.topic, p): question for p in pipeline.partitions}
+        answers = self._cluster.offsets(asked, read_committed=True)
+        return {tp.partition: answer.offset for tp, answer in answers.items()}
+
+
+def _of_topic(topic: str, offsets: Mapping[int, int], partitions: list[int]) -> str:
+    return json.dumps({topic: {str(p): offsets[p] for p in partitions}})

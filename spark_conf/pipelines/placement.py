@@ -1,0 +1,277 @@
+"""Pure: which column of a typed table takes which values of a JSON field.
+
+Columns are added, never dropped or retyped. The first kind of a field makes the column of its name. A value that this
+column cannot take goes to `<field>__bigint`, `__double`, `__boolean` or `__string`; arrays and objects go to
+`<field>__json` as text. A column of doubles takes whole numbers; objects are structs, placed field by field. What no
+column takes is rescued.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from spark_conf.pipelines.kinds import (
+    BIGINT,
+    DEPTH_MAX,
+    DOUBLE,
+    MIXED,
+    SCALARS,
+    STRING,
+    VOID,
+    ArrayOf,
+    Kind,
+    ObjectOf,
+    is_empty,
+    is_object,
+    parse_kind,
+    texts_of_fields,
+)
+
+COLUMNS_MAX: Final = 1_000
+JSON: Final = "json"
+# What Delta and the engines that read it take as a column's name, without mapping names to others.
+_NAMEABLE = re.compile(r"""[^\s,;{}()='"`\[\]\\$\x00-\x1f]{1,255}""")
+_OF_CLASHES = re.compile(rf".*__({'|'.join((*SCALARS, JSON))})", re.DOTALL)
+
+# Where a record lies: partition and offset.
+Place: TypeAlias = tuple[int, int]
+# Kinds by field as Spark's text, each with the first record that has it.
+Seen: TypeAlias = Mapping[str, Mapping[str, Place]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldColumn:
+    """A column that takes those values of a field whose kinds have these texts; an object's with what is within."""
+
+    name: str
+    kind: Kind
+    texts: frozenset[str]
+    within: Level | None = None
+
+    @property
+    def is_json(self) -> bool:
+        return self.name.endswith(f"__{JSON}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedField:
+    """A field's columns, and the texts of the kinds that are rescued."""
+
+    name: str
+    columns: tuple[FieldColumn, ...]
+    rescued: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clash:
+    """A column that was made because a value did not fit that of its field's name."""
+
+    column: str
+    place: Place
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """The fields of an object, the columns of all such objects, and the clashes that made columns."""
+
+    fields: tuple[PlacedField, ...]
+    kind: ObjectOf
+    clashes: tuple[Clash, ...] = ()
+
+
+def place(
+    columns: ObjectOf, seen: Seen, *, reserved: Iterable[str] = (), path: tuple[str, ...] = ()
+) -> Level:
+    """Place what was seen of objects whose columns are these; `reserved` names are no field's."""
+    work = _Work(
+        before=dict(columns.fields), reserved={name.lower() for name in reserved}, path=path
+    )
+    by_first = sorted(seen.items(), key=lambda item: (min(item[1].values()), item[0]))
+    fields = [work.place_field(name, texts) for name, texts in by_first]
+    return Level(
+        fields=tuple(fields), kind=ObjectOf(tuple(work.now.items())), clashes=tuple(work.clashes)
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    before: dict[str, Kind]
+    reserved: set[str]
+    path: tuple[str, ...]
+    now: dict[str, Kind] = field(init=False)
+    spelled: dict[str, str] = field(init=False)
+    """The columns' names by their lower case: engines see no difference."""
+    clashes: list[Clash] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.now = dict(self.before)
+        self.spelled = {name.lower(): name for name in self.now}
+
+    def place_field(self, name: str, texts: Mapping[str, Place]) -> PlacedField:
+        kinds = {text: parse_kind(text) for text in sorted(texts, key=lambda t: (texts[t], t))}
+        if len(self.path) >= DEPTH_MAX:
+            kinds = {t: MIXED if isinstance(k, ObjectOf) else k for t, k in kinds.items()}
+        full = {text: kind for text, kind in kinds.items() if not is_empty(kind)}
+        if not self._is_nameable(name):
+            return PlacedField(name=name, columns=(), rescued=frozenset(full))
+        taken: dict[str, set[str]] = {}
+        rescued: set[str] = set()
+        for text, kind in full.items():
+            column = self._column_for(name, kind, texts[text])
+            if column is None:
+                rescued.add(text)
+            else:
+                taken.setdefault(column, set()).add(text)
+        if (present := self.now.get(name)) is not None:
+            # What is empty is null, unless there is a column for it.
+            fits = (t for t, k in kinds.items() if _merged(None, present, k) == present)
+            taken.setdefault(name, set()).update(t for t in fits if t not in full)
+        columns = [
+            FieldColumn(name=column, kind=self.now[column], texts=frozenset(of_it))
+            for column, of_it in taken.items()
+        ]
+        placed = [self._with_objects(column, texts, rescued) for column in columns]
+        return PlacedField(
+            name=name, columns=tuple(filter(None, placed)), rescued=frozenset(rescued)
+        )
+
+    def _is_nameable(self, name: str) -> bool:
+        return (
+            _NAMEABLE.fullmatch(name) is not None
+            and _OF_CLASHES.fullmatch(name) is None
+            and name.lower() not in self.reserved
+            and self.spelled.get(name.lower(), name) == name
+        )
+
+    def _column_for(self, name: str, kind: Kind, first: Place) -> str | None:
+        """The column that takes values of this kind, which may be a new one; None where none can."""
+        present = self.now.get(name)
+        fitting = (
+            _completed(kind) if present is None else _merged(self.before.get(name), present, kind)
+        )
+        if fitting is not None and self._has_room(name):
+            self._add(name, fitting)
+            return name
+        is_scalar = kind in SCALARS
+        column = f"{name}__{kind if is_scalar else JSON}"
+        of_column = kind if is_scalar else STRING
+        if self.now.get(column, of_column) != of_column or not self._has_room(column):
+            return None
+        if column not in self.now:
+            what = kind if is_scalar else _described(kind)
+            above = "".join(f"{each}." for each in self.path)
+            reason = f"{above}{name} is {what} here: it is in column {above}{column}"
+            self.clashes.append(Clash(column=column, place=first, reason=reason))
+            self._add(column, of_column)
+        return column
+
+    def _has_room(self, column: str) -> bool:
+        return column in self.now or len(self.now) < COLUMNS_MAX
+
+    def _add(self, column: str, kind: Kind) -> None:
+        self.now[column] = kind
+        self.spelled[column.lower()] = column
+
+    def _with_objects(
+        self, column: FieldColumn, texts: Mapping[str, Place], rescued: set[str]
+    ) -> FieldColumn | None:
+        """The same column with what is within; what is not taken there is rescued with all around it."""
+        if not isinstance(column.kind, ObjectOf):
+            return column
+        seen: dict[str, dict[str, Place]] = {}
+        for text in sorted(column.texts):
+            fields = texts_of_fields(text) if is_object(text) else {}
+            for name, of_field in fields.items():
+                of_name = seen.setdefault(name, {})
+                of_name[of_field] = min(of_name.get(of_field, texts[text]), texts[text])
+        present = self.before.get(column.name)
+        within = place(
+            present if isinstance(present, ObjectOf) else ObjectOf(()),
+            seen,
+            path=(*self.path, column.name),
+        )
+        refused = {each.name: each.rescued for each in within.fields if each.rescued}
+        for text in column.texts:
+            of_fields = texts_of_fields(text) if is_object(text) else {}
+            if any(of_fields.get(name) in these for name, these in refused.items()):
+                rescued.add(text)
+        self.clashes += within.clashes
+        if not within.kind.fields:
+            del self.now[column.name], self.spelled[column.name.lower()]
+            return None
+        self.now[column.name] = within.kind
+        return replace(column, kind=within.kind, within=within)
+
+
+def _completed(kind: Kind) -> Kind | None:
+    """The kind as that of a new column; None where it cannot be one. Fields of objects are placed later."""
+    if isinstance(kind, ObjectOf):
+        return ObjectOf(())
+    return _within_array(kind) if isinstance(kind, ArrayOf) else kind if kind in SCALARS else None
+
+
+def _within_array(kind: Kind) -> Kind | None:
+    """What is complete of a kind within an array, where nothing is placed field by field."""
+    if isinstance(kind, ArrayOf):
+        element = _within_array(kind.element)
+        return None if element is None else ArrayOf(element)
+    if isinstance(kind, ObjectOf):
+        return _merged_fields((), (), kind.fields)
+    return kind if kind in SCALARS else None
+
+
+def _merged(before: Kind | None, now: Kind, new: Kind) -> Kind | None:
+    """The column's kind that takes the new kind, too; None where it clashes. What was `before` is never retyped."""
+    if new == VOID or now == new:
+        return now
+    if isinstance(now, ArrayOf) and isinstance(new, ArrayOf):
+        was = before.element if isinstance(before, ArrayOf) else None
+        element = _merged_in_array(was, now.element, new.element)
+        return None if element is None else ArrayOf(element)
+    if isinstance(now, ObjectOf) and isinstance(new, ObjectOf):
+        return now  # Placed field by field.
+    if now == DOUBLE and new == BIGINT:
+        return now
+    return DOUBLE if (now, new, before) == (BIGINT, DOUBLE, None) else None
+
+
+def _merged_in_array(before: Kind | None, now: Kind, new: Kind) -> Kind | None:
+    if isinstance(now, ObjectOf) and isinstance(new, ObjectOf):
+        was = before.fields if isinstance(before, ObjectOf) else ()
+        return _merged_fields(was, now.fields, new.fields)
+    return _merged(before, now, new)
+
+
+_Fields: TypeAlias = tuple[tuple[str, Kind], ...]
+
+
+def _merged_fields(before: _Fields, now: _Fields, new: _Fields) -> ObjectOf | None:
+    was, found = dict(before), dict(now)
+    spelled = {name.lower(): name for name in found}
+    for name, kind in new:
+        if is_empty(kind):
+            continue
+        if spelled.setdefault(name.lower(), name) != name or not _NAMEABLE.fullmatch(name):
+            return None
+        present = found.get(name)
+        merged = (
+            _within_array(kind)
+            if present is None
+            else _merged_in_array(was.get(name), present, kind)
+        )
+        if merged is None or len(found) >= COLUMNS_MAX:
+            return None
+        found[name] = merged
+    return ObjectOf(tuple(found.items())) if found else None
+
+
+def _described(kind: Kind) -> str:
+    if isinstance(kind, ObjectOf):
+        return "an object"
+    if kind == MIXED:
+        return f"nested deeper than {DEPTH_MAX}, or very large"
+    return "an array of other elements"

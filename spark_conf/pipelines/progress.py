@@ -1,0 +1,92 @@
+"""Shell: how far a typed table is, as its own commits say; so no checkpoint is needed, and none can be lost.
+
+A commit of a pipeline carries a `TableStep` as its user metadata: the offsets that it has taken, per partition. Its
+number is the version of a `txn` action, too, so of two drivers that take the same step Delta refuses the second.
+Commits of others (OPTIMIZE, DELETE, …) are passed over. Where the log no longer has a step, the rows say where it ends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kafka_ds.delta.log import DeltaLog
+
+APP_ID: Final = "kafkaDs-pipelines"
+_KEY: Final = "kafkaDs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStep:
+    """What one commit has taken of a topic: of each partition the offsets from `start` on, below `end`."""
+
+    number: int
+    topic_id: str
+    start: Mapping[int, int] = field(hash=False)
+    end: Mapping[int, int] = field(hash=False)
+
+    @property
+    def offsets(self) -> int:
+        """How many it takes."""
+        return sum(end - self.start[p] for p, end in self.end.items())
+
+    def text(self) -> str:
+        """As it stands in the commit."""
+        offsets = {str(p): [self.start.get(p, 0), end] for p, end in sorted(self.end.items())}
+        document = {"step": self.number, "topicId": self.topic_id, "offsets": offsets}
+        return json.dumps({_KEY: document}, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, text: str | None) -> TableStep | None:
+        """The step of a commit; None where somebody else committed."""
+        try:
+            document = json.loads(text or "")[_KEY]
+            offsets = {int(p): (int(a), int(b)) for p, (a, b) in document["offsets"].items()}
+            return cls(
+                number=int(document["step"]),
+                topic_id=str(document["topicId"]),
+                start={p: start for p, (start, _) in offsets.items()},
+                end={p: end for p, (_, end) in offsets.items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+def last_step(log: DeltaLog) -> TableStep | None:
+    """The newest step of a table; None where its log has none (any more)."""
+    version = log.listing(start=log.last_checkpoint() or 0).latest
+    while version >= 0 and (actions := log.read_version(version)) is not None:
+        for action in actions:
+            step = TableStep.parse(action.get("commitInfo", {}).get("userMetadata"))
+            if step is not None:
+                return step
+        version -= 1
+    return None
+
+
+def next_step(
+    done: TableStep | None,
+    begun: TableStep | None,
+    *,
+    topic_id: str,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    limit: int,
+) -> TableStep | None:
+    """The step after `done`: the one that was begun, as it was; else towards `ends`. None where there is nothing to do.
+
+    `starts` are the log start offsets: what is below them is gone. A step has about `limit` offsets at most.
+    """
+    number = 1 if done is None else done.number + 1
+    if begun is not None and (begun.number, begun.topic_id) == (number, topic_id) and begun.end:
+        return begun
+    taken = {} if done is None else done.end
+    start = {p: max(taken.get(p, 0), starts.get(p, 0)) for p in {*taken, *ends}}
+    behind = [p for p, end in ends.items() if end > start[p]]
+    if not behind:
+        return None
+    most = max(1, limit // len(behind))
+    end = {p: min(max(ends.get(p, 0), at), at + most) for p, at in start.items()}
+    return TableStep(number=number, topic_id=topic_id, start=start, end=end)

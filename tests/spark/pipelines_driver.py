@@ -1,0 +1,36 @@
+"""`kafka-ds pipelines run` in a process that kills itself right before or right after one of its commits."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+from typing import Any
+
+from broker.cli.main import program
+from spark_conf.pipelines import pipelines, typed_table
+from tests.spark.java import QUICK_JAVA
+
+
+def main() -> None:
+    when, number, offsets, *words = sys.argv[1:]
+    os.environ["JDK_JAVA_OPTIONS"] = QUICK_JAVA
+    vars(pipelines)["OFFSETS_PER_STEP"] = int(offsets)
+    commits = itertools.count(1)
+    write = typed_table.write
+
+    def dying(*given: Any, **named: Any) -> None:
+        is_last = next(commits) == int(number)
+        if is_last and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(*given, **named)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    vars(typed_table)["write"] = dying
+    program.main(words)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Typed tables: columns that evolve, what does not fit, and each record once whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_conf.pipelines.decoder import METADATA, RESCUED
+from spark_conf.pipelines.pipelines import Pipelines
+from tests.model_runs import examples
+from tests.processes import BrokerProcess
+from tests.spark.topics import Topic
+from tests.spark.typed_values import normal, rebuilt, value
+
+JSON_TOPIC = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
+Record = tuple[bytes | None, bytes | None]
+
+
+@pytest.fixture
+def pipelines(spark: SparkSession, broker: BrokerProcess) -> Iterator[Pipelines]:
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    made = Pipelines(spark, options, str(broker.lake))
+    yield made
+    made.close()
+
+
+def keep(pipelines: Pipelines, topic: Topic) -> None:
+    (pipeline,) = (each for each in pipelines.wanted() if each.topic == topic.name)
+    pipelines.keep(pipeline)
+
+
+def send(topic: Topic, *values: bytes | None, partition: int = 0, **settings: Any) -> None:
+    """Values, each with its number as its key."""
+    producer = Producer({"bootstrap.servers": topic.broker.bootstrap, **settings})
+    if settings:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+    for number, each in enumerate(values):
+        producer.produce(topic.name, value=each, key=b"%d" % number, partition=partition)
+    assert producer.flush(60) == 0
+    if settings:
+        end = {"commit": producer.commit_transaction, "abort": producer.abort_transaction}
+        end[settings["transactional.id"].rpartition("-")[2]](60)
+
+
+def rows(topic: Topic, table: str = "") -> list[dict[str, Any]]:
+    """The rows of a table by offset, read by another engine than wrote them, without what is null."""
+    path = topic.broker.lake / "tables" / f"{topic.name}{table}"
+    if not path.exists():
+        return []
+    found = DeltaTable(path).to_pyarrow_table().to_pylist()
+    found.sort(key=lambda row: (row["_partition"], row["_offset"]))
+    return [{name: each for name, each in row.items() if each is not None} for row in found]
+
+
+def values_of(topic: Topic) -> list[dict[str, Any]]:
+    own = {*METADATA, RESCUED}
+    return [{n: each for n, each in row.items() if n not in own} for row in rows(topic)]
+
+
+def errors_of(topic: Topic) -> list[tuple[int, str]]:
+    return sorted((row["_offset"], row["reason"]) for row in rows(topic, "__errors"))
+
+
+@pytest.mark.timeout(300)
+def test_fields_are_columns_which_evolve_and_nothing_stops_at_a_bad_record(
+    spark: SparkSession, pipelines: Pipelines, topic: Topic
+) -> None:
+    topic.create(partitions=1, **JSON_TOPIC)
+    send(topic, b'{"price":1,"pos":{"lat":1.5}}', b"nope", b'{"price":2,"tags":["x"]}', None)
+    keep(pipelines, topic)
+    assert values_of(topic) == [
+        {"price": 1, "pos": {"lat": 1.5}},
+        {},
+        {"price": 2, "tags": ["x"]},
+        {},
+    ]
+    assert [row["_key"] for row in rows(topic)] == ["0", "1", "2", "3"]
+    assert [row.get(RESCUED) for row in rows(topic)] == [None, "nope", None, None]
+    assert errors_of(topic) == [(1, "the value is not JSON")]
+
+    # Somebody else's commit, and of the log only what is after it: what the rows say is enough.
+    path = topic.broker.lake / "tables" / topic.name
+    table = DeltaTable(path)
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    table.create_checkpoint()
+    (path / "_delta_log" / f"{0:020d}.json").unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    send(topic, b'{"price":"dear","first name":1,"new":true}')
+    keep(pipelines, topic)
+    assert values_of(topic)[4:] == [{"price__string": "dear", "new": True}]
+    assert rows(topic)[4][RESCUED] == '{"first name":1}'
+    assert errors_of(topic)[1:] == [
+        (4, "no column takes what is in _rescued"),
+        (4, "price is string here: it is in column price__string"),
+    ]
+
+
+@pytest.mark.timeout(300)
+def test_a_table_has_committed_records_only_and_begins_anew_with_its_topic(
+    pipelines: Pipelines, topic: Topic
+) -> None:
+    topic.create(partitions=2, **{**JSON_TOPIC, "lake.table.value.format": "string"})
+    for partition, end in enumerate(("commit", "abort")):
+        send(
+            topic, b"a", b"\xff", partition=partition, **{"transactional.id": f"{topic.name}-{end}"}
+        )
+    keep(pipelines, topic)
+    assert values_of(topic) == [{"value": "a"}, {}]
+    assert errors_of(topic) == [(1, "the value is not UTF-8: _rescued has it in base64")]
+    before = DeltaTable(topic.broker.lake / "tables" / topic.name).version()
+    keep(pipelines, topic)
+    assert DeltaTable(topic.broker.lake / "tables" / topic.name).version() == before
+
+    topic.delete()
+    topic.create(partitions=1, **{**JSON_TOPIC, "lake.table.value.format": "string"})
+    send(topic, b"b")
+    keep(pipelines, topic)
+    assert (values_of(topic), errors_of(topic)) == ([{"value": "b"}], [])
+
+
+@pytest.mark.timeout(600)
+def test_rows_say_what_the_records_said(pipelines: Pipelines, topic: Topic) -> None:
+    """Random objects in some steps: each value can be told from its row, and errors name what was rescued."""
+    for seed in range(examples(1)):
+        random = Random(seed)
+        of_seed = Topic(topic.broker, f"{topic.name}-{seed}").create(partitions=1, **JSON_TOPIC)
+        sent: list[bytes | None] = []
+        for size in (3, 60, 60):
+            values = [value(random) for _ in range(size)]
+            send(of_seed, *values)
+            sent += values
+            keep(pipelines, of_seed)
+        check_rows(of_seed, sent)
+
+
+def check_rows(topic: Topic, sent: list[bytes | None]) -> None:
+    found = rows(topic)
+    assert [row["_offset"] for row in found] == list(range(len(sent)))
+    own = {*METADATA, RESCUED}
+    for row, each in zip(found, sent, strict=True):
+        columns = {name: value for name, value in row.items() if name not in own}
+        document = parsed(each)
+        if document is None:
+            assert columns == {}
+            assert (RESCUED in row) == (each is not None)
+        else:
+            assert rebuilt(columns, row.get(RESCUED)) == normal(document), (row, each)
+    told = [row["_offset"] for row in rows(topic, "__errors") if RESCUED in row]
+    assert told == [row["_offset"] for row in found if RESCUED in row]
+    assert max(Counter(errors_of(topic)).values()) == 1
+
+
+def parsed(text: bytes | None) -> dict[str, Any] | None:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("a name is there twice")
+        return dict(pairs)
+
+    try:
+        found = json.loads(text or b"", object_pairs_hook=once)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@pytest.mark.timeout(600)
+def test_each_record_is_there_once_when_drivers_are_killed(
+    pipelines: Pipelines, topic: Topic, tmp_path: Path
+) -> None:
+    topic.create(partitions=1, **JSON_TOPIC)
+    sent = [b"nope" if number % 5 == 0 else b'{"n":%d}' % number for number in range(30)]
+    send(topic, *sent)
+    command = [
+        "pipelines",
+        "run",
+        "--once",
+        "--master",
+        "local[1]",
+        "--lake",
+        str(topic.broker.lake),
+    ]
+    command += ["--bootstrap-server", topic.broker.bootstrap]
+    # Between the errors of the first step and its rows; and after the rows of the next one.
+    for when, number in (("after", 1), ("after", 3)):
+        driver = [sys.executable, "-m", "tests.spark.pipelines_driver", when, str(number), "10"]
+        with (tmp_path / "driver.log").open("ab") as log:
+            done = subprocess.run([*driver, *command], stdout=log, stderr=log, check=False)
+        assert done.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-3000:]
+    assert len(rows(topic)) in (10, 20)
+    keep(pipelines, topic)
+    check_rows(topic, sent)
+    assert len(errors_of(topic)) == 6

@@ -1,0 +1,68 @@
+from pathlib import Path
+
+from kafka_ds.delta.actions import encode_actions
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.local import LocalStore
+from spark_conf.pipelines.progress import TableStep, last_step, next_step
+
+DONE = TableStep(number=4, topic_id="t", start={0: 0, 1: 0}, end={0: 10, 1: 5})
+
+
+def test_a_step_stands_in_its_commit() -> None:
+    assert TableStep.parse(DONE.text()) == DONE
+    for other in (
+        None,
+        "",
+        "nightly load",
+        "{}",
+        "[]",
+        '{"kafkaDs": 1}',
+        '{"kafkaDs": {"offsets": []}}',
+    ):
+        assert TableStep.parse(other) is None
+
+
+def test_commits_of_others_are_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "t" / "_delta_log"
+    folder.mkdir(parents=True)
+    for version, text in enumerate(('"first"', DONE.text(), None)):
+        action = {"commitInfo": {"operation": "WRITE", "userMetadata": text}}
+        (folder / f"{version:020d}.json").write_bytes(encode_actions([action]))
+    log = DeltaLog(LocalStore(str(tmp_path)), "t")
+    assert last_step(log) == DONE
+    (folder / f"{1:020d}.json").unlink()
+    assert last_step(log) is None
+
+
+def after(
+    done: TableStep | None, begun: TableStep | None = None, limit: int = 100, **ends: int
+) -> TableStep | None:
+    told = {int(name[1:]): end for name, end in ends.items()}
+    return next_step(done, begun, topic_id="t", starts={0: 2}, ends=told, limit=limit)
+
+
+def test_a_first_step_begins_at_the_log_start() -> None:
+    assert after(None, p0=7, p1=3) == TableStep(
+        number=1, topic_id="t", start={0: 2, 1: 0}, end={0: 7, 1: 3}
+    )
+
+
+def test_a_step_goes_on_where_the_last_one_ended_and_has_a_limit() -> None:
+    step = after(DONE, p0=30, p1=5, p2=100, limit=20)
+    assert step == TableStep(
+        number=5, topic_id="t", start={0: 10, 1: 5, 2: 0}, end={0: 20, 1: 5, 2: 10}
+    )
+    assert step.offsets == 20
+
+
+def test_nothing_new_is_no_step() -> None:
+    assert after(DONE, p0=10, p1=5) is None
+    assert after(DONE, p0=3, p1=5) is None
+
+
+def test_a_step_that_was_begun_is_taken_as_it_was() -> None:
+    begun = TableStep(number=5, topic_id="t", start=DONE.end, end={0: 11, 1: 5})
+    assert after(DONE, begun, p0=30, p1=5) == begun
+    former = TableStep(number=5, topic_id="former", start=DONE.end, end={0: 11})
+    assert after(DONE, former, p0=30, p1=5) != former
+    assert after(DONE, DONE, p0=10, p1=5) is None
