@@ -24,6 +24,8 @@ from pathlib import Path
 from spark_conf.java import JavaUnusable, java_command
 
 KAFKA_VERSION = "4.3.1"
+# Whose messages are declared; of 4.4.0 Maven Central has the clients and not yet the tools.
+KAFKA_CLIENTS_VERSION = "4.4.0"
 DELTA_VERSION = "4.4.0"
 SPARK_VERSION = "4.2.0"
 # Those of the Hadoop that PySpark carries, and of the SDK that its S3A was built with.
@@ -118,7 +120,11 @@ SETS: dict[str, tuple[Artifact, ...]] = {
     # Of the same Delta for the earlier Spark that is supported; `fetch` knows which of the two is meant.
     "delta-4.1": _delta("4.1"),
     # The message definitions that tests/wire compares our declarations with.
-    "kafka-clients": (_kafka("kafka-clients", transitive=False),),
+    "kafka-clients": (
+        Artifact(
+            organisation="org.apache.kafka", name="kafka-clients", revision=KAFKA_CLIENTS_VERSION
+        ),
+    ),
     # Apache Kafka itself, broker and tools: what we are measured against and checked by.
     "kafka": (
         _kafka("kafka_2.13"),
@@ -230,12 +236,17 @@ def fetch(name: str) -> Path:
     if name not in SETS:
         raise JarsUnavailable(f"no set of jars is called {name!r}; there are {', '.join(SETS)}")
     target = cache_folder() / name
-    if target.is_dir():
+    if not _missing(name, target):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target.parent / f".{name}.lock"):
         # Another process may have fetched it meanwhile.
-        return target if target.is_dir() else _bring(name, target)
+        return _bring(name, target) if _missing(name, target) else target
+
+
+def _missing(name: str, folder: Path) -> list[str]:
+    """The jars of a set that are not in the folder: all of them, or those whose pinned version was changed."""
+    return [jar for each in SETS[name] for jar in each.jars() if not (folder / jar).exists()]
 
 
 def delta_of_pyspark() -> str:
@@ -289,7 +300,7 @@ def _bring(name: str, target: Path) -> Path:
                 f"jars {name!r}: not all there after {FETCH_TIMEOUT_S} s; what has come is kept, run it again"
             ) from None
         found = folder / "jars"
-        missing = [jar for a in SETS[name] for jar in a.jars() if not (found / jar).exists()]
+        missing = _missing(name, found)
         if result.returncode != 0 or missing:
             detail = (result.stdout + result.stderr).strip().splitlines()[-1:] or ["no output"]
             raise JarsUnavailable(f"jars {name!r}: missing {missing or 'some'}; Ivy: {detail[0]}")
@@ -298,12 +309,10 @@ def _bring(name: str, target: Path) -> Path:
 
 
 def _settle(found: Path, target: Path) -> None:
-    """Give the complete set its name; a racing process that was first has the same files."""
-    try:
-        found.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise
+    """Give the complete set its name, in place of one of other versions."""
+    with contextlib.suppress(FileNotFoundError):
+        target.rename(found.parent / "replaced")
+    found.rename(target)
 
 
 def _say(text: str) -> None:

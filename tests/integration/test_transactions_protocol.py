@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
     DescribeProducersRequest,
     ListTransactionsRequest,
+    MetadataRequest,
     WriteTxnMarkersRequest,
 )
 from kafka_ds.protocol.messages.transaction_admin import DescribeProducersTopicRequest
@@ -89,6 +91,19 @@ def test_a_write_joins_and_each_end_raises_the_epoch(
     assert second.epoch == 4
     assert second.end(committed=True) is ErrorCode.INVALID_TXN_STATE
     assert read_committed["librdkafka"](broker.bootstrap, topic) == [b"0", b"0+", b"2", b"2+"]
+
+
+def test_offsets_are_committed_by_the_id_of_the_topic(
+    broker: BrokerProcess, topic: str, second: TransactionalClient
+) -> None:
+    """TxnOffsetCommit since version 6 (KIP-1319)."""
+    asking = RawClient(broker.bootstrap)
+    known = asking.ask(build(MetadataRequest, topics=[{"name": topic}]), 12).topics[0].topic_id
+    second.find_coordinator(0, group := f"group of {topic}")
+    assert second.send_offset(group, 5, new_uuid()) is ErrorCode.UNKNOWN_TOPIC_ID
+    assert second.send_offset(group, 7, known) is NONE
+    assert second.end(committed=True) is NONE
+    assert second.committed_offset(group, stable=True) == 7
 
 
 def test_what_comes_late_from_the_transaction_before_is_fenced(

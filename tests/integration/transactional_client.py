@@ -23,6 +23,7 @@ from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestTopic
 from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
 )
+from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import Record, build_batch
 from tests.integration.raw_client import RawClient
 from tests.requests import build
@@ -125,8 +126,8 @@ class TransactionalClient:
             self.sequences[partition] = sequence + len(values)
         return code
 
-    def send_offset(self, group: str, offset: int) -> ErrorCode:
-        """Commit an offset of partition 0 for a group, with the transaction."""
+    def send_offset(self, group: str, offset: int, topic_id: bytes | None = None) -> ErrorCode:
+        """Commit an offset of partition 0 for a group, with the transaction; by the topic's id if there is one."""
         if not self._second:
             joins = AddOffsetsToTxnRequest(
                 transactional_id=self._id,
@@ -146,16 +147,22 @@ class TransactionalClient:
             group_id=group,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            topics=[{"name": self._topic, "partitions": [partition]}],
+            topics=[
+                {
+                    "name": self._topic,
+                    "topic_id": topic_id or NO_UUID,
+                    "partitions": [partition],
+                }
+            ],
         )
-        return _until_settled(
-            lambda: (
-                self._client.ask(request, 5 if self._second else 3)
-                .topics[0]
-                .partitions[0]
-                .error_code
-            )
-        )
+        version = 3 if not self._second else 5 if topic_id is None else 6
+
+        def ask() -> int:
+            (topic,) = self._client.ask(request, version).topics
+            assert topic.topic_id == (topic_id or NO_UUID)
+            return int(topic.partitions[0].error_code)
+
+        return _until_settled(ask)
 
     def committed_offset(self, group: str, *, stable: bool) -> int | ErrorCode:
         """The group's offset of partition 0; UNSTABLE_OFFSET_COMMIT if an open transaction may change it."""

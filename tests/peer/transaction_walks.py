@@ -320,7 +320,9 @@ class TransactionWalk:
             topics=[{"name": self.topic, "partitions": partitions}],
         )
         if self._has_group and self._is_rare(0.15):
-            request.member_id, request.generation_id = draw.choice((("m", 1), ("m", -1), ("", 1)))
+            request.member_id, request.generation_id_or_member_epoch = draw.choice(
+                (("m", 1), ("m", -1), ("", 1))
+            )
         return request
 
     def _end(self) -> EndTxnRequest:

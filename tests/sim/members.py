@@ -133,7 +133,7 @@ class Member(Client):
         self._member_id, self._generation = answer.member_id, answer.generation_id
         request = SyncGroupRequest(
             group_id=self.group,
-            generation_id=self._generation,
+            generation_id_or_member_epoch=self._generation,
             member_id=self._member_id,
             assignments=self._assign(sorted(each.member_id for each in answer.members)),
         )
@@ -227,7 +227,9 @@ class Member(Client):
 
     async def _heartbeat(self) -> None:
         request = HeartbeatRequest(
-            group_id=self.group, generation_id=self._generation, member_id=self._member_id
+            group_id=self.group,
+            generation_id_or_member_epoch=self._generation,
+            member_id=self._member_id,
         )
         self._check((await self._asked(request, 3)).error_code)
 
@@ -307,7 +309,7 @@ class Transformer(Member):
             group_id=self.group,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            generation_id=self._generation,
+            generation_id_or_member_epoch=self._generation,
             member_id=self._member_id,
             topics=[TxnOffsetCommitRequestTopic(name=self._topic, partitions=[place])],
         )

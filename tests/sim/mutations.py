@@ -198,9 +198,7 @@ def min_insync_replicas_are_ignored(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def commits_of_any_generation_count(patch: pytest.MonkeyPatch) -> None:
     """A former member of a group may still commit."""
-    patch.setattr(
-        OffsetMetadataManager, "_check_commit", lambda self, group, request, generation_id: None
-    )
+    patch.setattr(OffsetMetadataManager, "_check_commit", lambda self, group, request: None)
 
 
 @mutation

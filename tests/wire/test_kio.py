@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import io
+import re
 import types
 import typing
 import uuid
@@ -15,10 +16,17 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from kafka_ds.protocol.codec import decode, encode
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import REQUESTS
 from kafka_ds.protocol.types import message_info
-from tests.wire.random_messages import ALL_VERSIONS, MESSAGES, SIZES, random_message, random_text
+from tests.wire.random_messages import (
+    ALL_VERSIONS,
+    MESSAGES,
+    NEWER,
+    OLDER_CODES,
+    SIZES,
+    random_message,
+    random_text,
+)
 
 ROUNDS = 3
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
@@ -38,7 +46,9 @@ def kio_bytes(entity: Any) -> bytes:
 
 
 def versions_of(cls: type) -> list[int]:
-    return [version for other, version in ALL_VERSIONS if other is cls]
+    """But for those of Kafka 4.4, which kio has not yet."""
+    newest = NEWER.get(re.sub("(Request|Response)$", "", cls.__name__))
+    return [version for other, version in ALL_VERSIONS if other is cls and version != newest]
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
@@ -65,7 +75,7 @@ def test_we_read_what_kio_writes(cls: type) -> None:
 
 
 def test_error_codes_are_those_of_kio() -> None:
-    assert {code.name: (code.value, code.retriable) for code in ErrorCode} == {
+    assert {code.name: (code.value, code.retriable) for code in OLDER_CODES} == {
         code.name.upper(): (code.value, code.retriable) for code in KioErrorCode
     }
 

@@ -55,6 +55,9 @@ from kafka_ds.protocol.messages.group_offsets import (
 )
 from kafka_ds.protocol.messages.persisted import OffsetCommitKey, OffsetCommitValue
 from kafka_ds.protocol.messages.transactions import (
+    FIRST_VERSION_WITH_TOPIC_IDS as FIRST_TXN_VERSION_WITH_TOPIC_IDS,
+)
+from kafka_ds.protocol.messages.transactions import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponsePartition,
@@ -96,7 +99,7 @@ class OffsetMetadataManager:
                 raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if group is not None:
-            self._check_commit(group, request, generation_id)
+            self._check_commit(group, request)
             if group.state is ClassicGroupState.COMPLETING_REBALANCE:
                 # Its id and generation are right: it has joined already and should sync first.
                 raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -108,7 +111,7 @@ class OffsetMetadataManager:
             expires = min(now.now_ms + request.retention_time_ms, MAX_I64)
         topics = []
         for topic in request.topics:
-            codes = self._write(request.group_id, topic, topic.topic_id, now, expires, step)
+            codes = self._write(request.group_id, topic, now, expires, step)
             results = [
                 OffsetCommitResponsePartition(partition_index=index, error_code=code)
                 for index, code in codes
@@ -130,26 +133,31 @@ class OffsetMetadataManager:
         group = self._state.find(request.group_id)
         if consumers is not None:
             check_commit(consumers, request, self._state.topology, client.api_version)
-        elif group is None and request.generation_id >= 0:
+        elif group is None and request.generation_id_or_member_epoch >= 0:
+            if client.api_version >= FIRST_TXN_VERSION_WITH_TOPIC_IDS:
+                raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
         if group is not None:
-            self._check_commit(group, request, request.generation_id)
+            self._check_commit(group, request)
         step.producer = TransactionalProducer(request.producer_id, request.producer_epoch)
         topics = []
         for topic in request.topics:
-            codes = self._write(request.group_id, topic, NO_UUID, now, NO_TIMESTAMP, step)
+            codes = self._write(request.group_id, topic, now, NO_TIMESTAMP, step)
             results = [
                 TxnOffsetCommitResponsePartition(partition_index=index, error_code=code)
                 for index, code in codes
             ]
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+            topics.append(
+                TxnOffsetCommitResponseTopic(
+                    name=topic.name, topic_id=topic.topic_id, partitions=results
+                )
+            )
         return TxnOffsetCommitResponse(topics=topics)
 
     def _write(
         self,
         group_id: str,
         topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
-        topic_id: bytes,
         now: Instant,
         expires_ms: int,
         step: ResultBuilder,
@@ -160,7 +168,9 @@ class OffsetMetadataManager:
             code = self._check_metadata(partition.committed_metadata)
             codes.append((partition.partition_index, code))
             if code is ErrorCode.NONE:
-                record = _commit_record(group_id, topic.name, topic_id, partition, now, expires_ms)
+                record = _commit_record(
+                    group_id, topic.name, topic.topic_id, partition, now, expires_ms
+                )
                 step.records.append(record)
                 self._state.counts[Count.OFFSET_COMMITS] += 1
         return codes
@@ -169,9 +179,9 @@ class OffsetMetadataManager:
         self,
         group: ClassicGroup,
         request: OffsetCommitRequest | TxnOffsetCommitRequest,
-        generation_id: int,
     ) -> None:
         """Refuse a member that is not in the present generation."""
+        generation_id = request.generation_id_or_member_epoch
         if generation_id < 0 and group.state is ClassicGroupState.EMPTY:
             return
         instance_id = request.group_instance_id
@@ -428,11 +438,7 @@ def check_commit(
 ) -> None:
     """Raise KafkaError if the client may not commit these offsets."""
     in_transaction = isinstance(request, TxnOffsetCommitRequest)
-    epoch = (
-        request.generation_id
-        if isinstance(request, TxnOffsetCommitRequest)
-        else request.generation_id_or_member_epoch
-    )
+    epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
         return
     nobody = request.member_id == NO_MEMBER_ID and request.group_instance_id is None
@@ -444,8 +450,8 @@ def check_commit(
     try:
         _check_epoch(member, epoch, _named(request), topology)
     except KafkaError:
-        # Producers know no epochs of members.
-        if in_transaction:
+        # Producers before KIP-1319 know no epochs of members.
+        if in_transaction and api_version < FIRST_TXN_VERSION_WITH_TOPIC_IDS:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION) from None
         raise
 

@@ -1,4 +1,4 @@
-"""Shell: ApiVersions 0-4, the first thing that a client asks.
+"""Shell: ApiVersions 0-5, the first thing that a client asks.
 
 - The answer is derived from the registry: APIs without a handler are not advertised, nor are those between brokers.
 - Produce is advertised from 0 although it is served from 3: old librdkafka derives from the lowest version which
@@ -6,8 +6,11 @@
 - Versions that are not served never come here: the dispatcher answers them in the form of version 0 with error 35
   (KIP-511).
 - Client software names and versions (v3+) must look like names, else INVALID_REQUEST, as in Kafka.
+- A client that expects another cluster or another node at this address (v5+) is told REBOOTSTRAP_REQUIRED: its
+  connection was routed to the wrong broker. To name only one of the two is INVALID_REQUEST.
 
-Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 4 lets a feature begin at 0.
+Versions: 3 adds the client's name and version and features (KIP-511, KIP-584); 4 lets a feature begin at 0; 5
+the cluster and node that a client expects (KIP-1242).
 Features come with version 3, from `broker.metadata.features`: the supported range of each, and the finalized levels
 above 0, with the version of the metadata as their epoch. Before version 4 clients cannot read a range that begins
 at 0: for them it begins at 1 or is left out.
@@ -15,6 +18,7 @@ at 0: for them it begins at 1 or is left out.
 
 from __future__ import annotations
 
+import logging
 import re
 
 from broker.metadata.features import FEATURES
@@ -24,18 +28,22 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from kafka_ds.protocol.messages.cluster import ApiVersion, FinalizedFeatureKey, SupportedFeatureKey
 
+log = logging.getLogger(__name__)
+
+NO_NODE = -1
 FIRST_VERSION_WITH_CLIENT_NAMES = 3
 FIRST_VERSION_WITH_LEVEL_0 = 4
 _CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-@serves(ApiVersionsRequest, versions="0-4")
+@serves(ApiVersionsRequest, versions="0-5")
 def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
     """Tell which APIs are served, in which versions."""
     if context.header.api_version >= FIRST_VERSION_WITH_CLIENT_NAMES:
         names = (request.client_software_name, request.client_software_version)
         if not all(map(_CLIENT_NAME.fullmatch, names)):
             raise KafkaError(ErrorCode.INVALID_REQUEST)
+    _check_destination(request, context)
     keys = [
         ApiVersion(
             api_key=served.api_key,
@@ -51,6 +59,21 @@ def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVer
         finalized_features_epoch=context.node.metadata.version,
         finalized_features=_finalized(context.node.metadata),
     )
+
+
+def _check_destination(request: ApiVersionsRequest, context: RequestContext) -> None:
+    """Raise KafkaError where the client expects another broker; versions below 5 name none."""
+    if (request.cluster_id is None) != (request.node_id == NO_NODE):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    here = (context.node.metadata.cluster_id, context.node.config.node_id)
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != here:
+        log.debug(
+            "Rejecting ApiVersionsRequest of client %.200r, which expects node %d of cluster %.200r",
+            context.header.client_id,
+            request.node_id,
+            request.cluster_id,
+        )
+        raise KafkaError(ErrorCode.REBOOTSTRAP_REQUIRED)
 
 
 def _finalized(image: MetadataImage) -> list[FinalizedFeatureKey]:

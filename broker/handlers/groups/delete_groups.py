@@ -1,8 +1,8 @@
-"""Shell: DeleteGroups 0-2: removes groups, with their offsets.
+"""Shell: DeleteGroups 0-3: removes groups, with their offsets.
 
 - Each group has its own result: NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND, or the coordinator's errors.
 
-Versions: 2 flexible.
+Versions: 2 flexible; 3 a message beside the error of a group (KIP-1331).
 Left out: nothing.
 """
 
@@ -16,7 +16,7 @@ from kafka_ds.protocol.messages import DeleteGroupsRequest, DeleteGroupsResponse
 from kafka_ds.protocol.messages.group_admin import DeletableGroupResult
 
 
-@serves(DeleteGroupsRequest, versions="0-2")
+@serves(DeleteGroupsRequest, versions="0-3")
 async def delete_groups(
     request: DeleteGroupsRequest, context: RequestContext
 ) -> DeleteGroupsResponse:

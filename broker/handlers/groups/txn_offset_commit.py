@@ -1,11 +1,13 @@
-"""Shell: TxnOffsetCommit 0-5: commits offsets of a group with the producer's transaction.
+"""Shell: TxnOffsetCommit 0-6: commits offsets of a group with the producer's transaction.
 
 - The group's partition of `__consumer_offsets` must belong to the transaction: up to version 4 it was added by
   AddOffsetsToTxn (INVALID_TXN_STATE, in 4 TRANSACTION_ABORTABLE), since version 5 it joins by this request (KIP-890).
-- Partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION each; all other errors come from the group's coordinator.
+- Partitions that do not exist are UNKNOWN_TOPIC_OR_PARTITION each, or UNKNOWN_TOPIC_ID where topics are named by id;
+  all other errors come from the group's coordinator.
 - Versions 0 and 1 get COORDINATOR_NOT_AVAILABLE, which clients retry, instead of COORDINATOR_LOAD_IN_PROGRESS.
 
-Versions: 1 is 0; 2 leader epochs; 3 flexible, member and generation (KIP-447); 4 TRANSACTION_ABORTABLE; 5 KIP-890.
+Versions: 1 is 0; 2 leader epochs; 3 flexible, member and generation (KIP-447); 4 TRANSACTION_ABORTABLE; 5 KIP-890;
+6 topic ids, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH instead of ILLEGAL_GENERATION (KIP-1319).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from broker.handlers.responses import answered
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from kafka_ds.protocol.messages.transactions import FIRST_VERSION_WITH_TOPIC_IDS
 from kafka_ds.protocol.refusal import refusal_of
 
 FIRST_VERSION_WITH_LOADING = 2
@@ -35,16 +38,17 @@ _COORDINATOR_ERRORS = {
 }
 
 
-@serves(TxnOffsetCommitRequest, versions="0-5")
+@serves(TxnOffsetCommitRequest, versions="0-6")
 def txn_offset_commit(
     request: TxnOffsetCommitRequest, context: RequestContext
 ) -> TxnOffsetCommitResponse | Awaitable[TxnOffsetCommitResponse]:
     """Commit the offsets of partitions that exist, with the transaction."""
     version = context.header.api_version
-    refused = take_out_unknown(request, version, context.node.metadata)
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    refused = take_out_unknown(request, version, context.node.metadata, by_id=by_id)
 
     def finish(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
-        merge(response, refused)
+        merge(response, refused, by_id=by_id)
         return response
 
     def fail(code: ErrorCode) -> TxnOffsetCommitResponse:

@@ -21,12 +21,14 @@ from kafka_ds.protocol.types import (
 )
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsRequest:
     """Tell me which APIs you serve, in which versions."""
 
     client_software_name: string = v("3+", default="")
     client_software_version: string = v("3+", default="")
+    cluster_id: string | None = v("5+", nullable="5+", default=None)
+    node_id: i32 = v("5+", default=-1)
 
 
 @struct
@@ -50,7 +52,7 @@ class FinalizedFeatureKey:
     min_version_level: i16
 
 
-@message(key=18, versions="0-4", flexible="3+")
+@message(key=18, versions="0-5", flexible="3+")
 class ApiVersionsResponse:
     """The APIs and features of this broker."""
 

@@ -79,7 +79,7 @@ class ListGroupsResponse:
     groups: list[ListedGroup]
 
 
-@message(key=42, versions="0-2", flexible="2+")
+@message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsRequest:
     """Remove these empty groups."""
 
@@ -90,9 +90,10 @@ class DeleteGroupsRequest:
 class DeletableGroupResult:
     group_id: string
     error_code: i16 = v(default=0)
+    error_message: string | None = v("3+", nullable="3+", default=None)
 
 
-@message(key=42, versions="0-2", flexible="2+")
+@message(key=42, versions="0-3", flexible="2+")
 class DeleteGroupsResponse:
     """What became of each group to be removed."""
 

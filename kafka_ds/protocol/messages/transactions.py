@@ -5,6 +5,7 @@ many (KIP-890), in different fields.
 """
 
 from kafka_ds.protocol.types import (
+    NO_UUID,
     boolean,
     i8,
     i16,
@@ -13,8 +14,12 @@ from kafka_ds.protocol.types import (
     message,
     string,
     struct,
+    uuid,
     v,
 )
+
+# Of TxnOffsetCommit (KIP-1319).
+FIRST_VERSION_WITH_TOPIC_IDS = 6
 
 
 @message(key=22, versions="0-5", flexible="2+")
@@ -121,11 +126,12 @@ class TxnOffsetCommitRequestPartition:
 
 @struct
 class TxnOffsetCommitRequestTopic:
-    name: string
+    name: string = v("0-5", default="")
+    topic_id: uuid = v("6+", default=NO_UUID)
     partitions: list[TxnOffsetCommitRequestPartition]
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitRequest:
     """Remember these offsets for this group once my transaction commits."""
 
@@ -133,7 +139,7 @@ class TxnOffsetCommitRequest:
     group_id: string
     producer_id: i64
     producer_epoch: i16
-    generation_id: i32 = v("3+", default=-1)
+    generation_id_or_member_epoch: i32 = v("3+", default=-1)
     member_id: string = v("3+", default="")
     group_instance_id: string | None = v("3+", nullable="0+", default=None)
     topics: list[TxnOffsetCommitRequestTopic]
@@ -147,11 +153,12 @@ class TxnOffsetCommitResponsePartition:
 
 @struct
 class TxnOffsetCommitResponseTopic:
-    name: string
+    name: string = v("0-5", default="")
+    topic_id: uuid = v("6+", default=NO_UUID)
     partitions: list[TxnOffsetCommitResponsePartition] = v(of="partitions")
 
 
-@message(key=28, versions="0-5", flexible="3+")
+@message(key=28, versions="0-6", flexible="3+")
 class TxnOffsetCommitResponse:
     """Which of the offsets wait for the transaction's end."""
 

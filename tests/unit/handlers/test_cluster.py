@@ -29,7 +29,7 @@ from tests.loops import in_loop, until
 TOPIC, BROKER = 2, 4
 
 
-@pytest.mark.parametrize("version", range(0, 5))
+@pytest.mark.parametrize("version", range(0, 6))
 @in_loop
 async def test_api_versions_are_those_of_the_registry(memory_path: Path, version: int) -> None:
     async with in_process(memory_path) as broker:
@@ -49,6 +49,30 @@ async def test_a_client_with_an_impossible_name(memory_path: Path, name: str) ->
         request = ApiVersionsRequest(client_software_name=name, client_software_version="1")
         response = await broker.ask(request, 3)
         assert response.error_code == ErrorCode.INVALID_REQUEST
+
+
+@in_loop
+async def test_a_client_that_was_routed_to_the_wrong_broker_is_sent_back(memory_path: Path) -> None:
+    """KIP-1242: it names the cluster and the node that it expects, both or none."""
+    async with in_process(memory_path) as broker:
+        here = broker.node.metadata.cluster_id
+        for cluster_id, node_id, code in (
+            (here, 1, ErrorCode.NONE),
+            (None, -1, ErrorCode.NONE),
+            (here, 2, ErrorCode.REBOOTSTRAP_REQUIRED),
+            ("another", 1, ErrorCode.REBOOTSTRAP_REQUIRED),
+            (here, -1, ErrorCode.INVALID_REQUEST),
+            (None, 1, ErrorCode.INVALID_REQUEST),
+        ):
+            request = ApiVersionsRequest(
+                client_software_name="x",
+                client_software_version="1.0",
+                cluster_id=cluster_id,
+                node_id=node_id,
+            )
+            response = await broker.ask(request, 5)
+            assert response.error_code == code
+            assert bool(response.api_keys) == (code is ErrorCode.NONE)
 
 
 @pytest.mark.parametrize("version", range(0, 3))

@@ -20,6 +20,7 @@ def commit_in_transaction(
     group: str = GROUP,
     topic: str = "t",
     metadata: str | None = None,
+    version: int = 5,
 ) -> ErrorCode:
     request = build(
         TxnOffsetCommitRequest,
@@ -27,7 +28,7 @@ def commit_in_transaction(
         group_id=group,
         producer_id=producer_id,
         producer_epoch=0,
-        generation_id=generation_id,
+        generation_id_or_member_epoch=generation_id,
         member_id=member_id,
         topics=[
             {
@@ -43,7 +44,7 @@ def commit_in_transaction(
         ],
     )
     try:
-        response = desk.call(request)
+        response = desk.call(request, version=version)
     except KafkaError as error:
         return error.code
     return ErrorCode(response.topics[0].partitions[0].error_code)

@@ -25,6 +25,7 @@ from kafka_ds.protocol.messages import (
     ListGroupsRequest,
 )
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
+from tests.unit.coordinator.group.commits import commit_in_transaction
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, owners, settle
 from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION_MS, Desk
 
@@ -326,6 +327,9 @@ def test_commits_and_fetches_name_the_epoch_of_the_member(desk: Desk, topics: To
         with pytest.raises(KafkaError) as refused:
             desk.call(FetchOffsets(group=fetched, require_stable=False))
         assert refused.value.code is code
+    for version, code in ((5, ErrorCode.ILLEGAL_GENERATION), (6, ErrorCode.STALE_MEMBER_EPOCH)):
+        late = commit_in_transaction(desk, 2, member_id="a", generation_id=3, version=version)
+        assert late is code  # KIP-1319
     old = desk.commit(2, member_id="a", generation_id=2, version=8)
     assert old is ErrorCode.UNSUPPORTED_VERSION
     settle(a, b)

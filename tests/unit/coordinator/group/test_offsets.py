@@ -206,6 +206,8 @@ def test_who_may_commit_in_a_transaction() -> None:
     assert commit_in_transaction(desk, 1, member_id=ids[0], generation_id=2) is ILLEGAL
     assert commit_in_transaction(desk, 1, generation_id=1, group="other") is ILLEGAL
     assert commit_in_transaction(desk, 1, group="") is ErrorCode.INVALID_GROUP_ID
+    gone = commit_in_transaction(desk, 1, generation_id=1, group="other", version=6)
+    assert gone is ErrorCode.GROUP_ID_NOT_FOUND
     too_large = "x" * 5_000
     code = commit_in_transaction(desk, 1, group="o", metadata=too_large)
     assert code is ErrorCode.OFFSET_METADATA_TOO_LARGE
