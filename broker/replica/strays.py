@@ -15,7 +15,7 @@ import logging
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.metadata.image import MetadataImage
-from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.segments import names
 
 _LOGGER = logging.getLogger(__name__)
@@ -38,11 +38,23 @@ def set_strays_aside(log_manager: LogManager, image: MetadataImage, node_id: int
             )  # fmt: skip
             log_manager.create(log.topic, log.partition, own_id)  # which gives it the id
             continue
+        start, end = log.log_start_offset, log.log_end_offset
         name = log_manager.set_aside(log.topic, log.partition)
         _LOGGER.error(
-            "Found stray log dir of %s-%d: no topic of this cluster, or no replica here; its folder is now %s",
-            log.topic, log.partition, name,
+            "Found stray log dir of %s-%d with offsets from %d up to %d: %s; it is kept as %s",
+            log.topic, log.partition, start, end, _why(log, own_id), name,
         )  # fmt: skip
+
+
+def _why(log: Log, own_id: bytes | None) -> str:
+    if own_id is None:
+        return "no topic of this cluster, or no replica here"
+    if log.topic_id == NO_UUID:
+        return f"{names.PARTITION_METADATA} is damaged or missing, and the topic may be a later one of the name"
+    return (
+        f"its topic id is {uuid_text(log.topic_id)} and the topic's {uuid_text(own_id)}: the topic was created anew, "
+        f"or {names.PARTITION_METADATA} is damaged"
+    )
 
 
 def _is_the_last_without_its_id(log: Log, image: MetadataImage, node_id: int) -> bool:

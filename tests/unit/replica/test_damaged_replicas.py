@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from broker.metadata.events import Event, TopicCreated, TopicDeleted
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.segments.checkpoint import encode_partition_metadata
 from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.loops import in_loop
 from tests.unit.records.old_sets import message
@@ -119,3 +121,26 @@ async def test_a_log_without_its_topic_id_is_fetched_where_others_have_what_was_
     await bench.restart()
     (stray,) = [name for name in bench.folders() if name.endswith("-stray")]
     assert stray.startswith("t-0")
+
+
+@in_loop
+async def test_a_log_with_another_topic_id_is_kept_and_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As in Kafka. The id may be another's by damage: its records are acknowledged, and nobody else has them."""
+    bench = Bench()
+    await bench.create(replace(registered(ME, 3), isr=(ME,)))
+    for _ in range(2):
+        produce(bench.led(0))
+    bench.disk.plant("/d/t-0/partition.metadata", encode_partition_metadata(ANOTHER_ID))
+    kept = bench.disk.read_file("/d/t-0/00000000000000000000.log")
+    for _ in range(2):
+        await bench.restart()
+        (stray,) = [name for name in bench.folders() if name.endswith("-stray")]
+        assert bench.disk.read_file(f"/d/{stray}/00000000000000000000.log") == kept
+    assert bench.led(0).log.topic_id == ID
+    (told,) = [each.getMessage() for each in caplog.records if "stray log dir" in each.getMessage()]
+    assert told.startswith(
+        "Found stray log dir of t-0 with offsets from 0 up to 2: its topic id is "
+    )
+    assert uuid_text(ANOTHER_ID) in told and uuid_text(ID) in told and told.endswith(stray)
