@@ -25,26 +25,30 @@ MBeans with the rules of its example `kafka-kraft-3_0_0.yml` (lower case), so da
   the last five to ten minutes;
 - samples without a `topic` are the broker's totals, as in Kafka: do not add them to those with a `topic`;
 - socket metrics cover all listeners together;
-- **not Kafka's** marks metrics that Kafka does not have.
+- *not Kafka's* marks metrics that Kafka does not have.
 
 `process_*` (CPU, memory, open files, start time) come from prometheus-client. Kafka's rates of one, five and fifteen
 minutes, its idle percentages and the times of its response queue have no equivalent here and are left out.
 
-| name | kind | labels | MBean | meaning |
-| --- | --- | --- | --- | --- |
 """
 
 
 def render() -> str:
     """The page, in markdown."""
-    return _HEAD + "".join(map(_row, declared()))
+    return _HEAD + "".join(map(_entry, declared()))
 
 
-def _row(metric: Metric) -> str:
+def _entry(metric: Metric) -> str:
+    """What it says, and below that what is short: a table of these is wider than a page."""
     kind = "histogram" if metric.kind is MetricKind.SUMMARY else metric.kind.value
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    says = f"{metric.says} **not Kafka's**" if metric.ours else metric.says
-    return f"| `{metric.name}` | {kind} | {labels} | `{metric.bean}` | {says} |\n"
+    facts = (
+        kind,
+        f"by {labels}" if labels else "",
+        f"`{metric.bean}`",
+        "not Kafka's" if metric.ours else "",
+    )
+    return f"- **`{metric.name}`**: {metric.says}<br>*{' · '.join(filter(None, facts))}*\n"
 
 
 if __name__ == "__main__":

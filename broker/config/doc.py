@@ -7,7 +7,6 @@ Rules of this file: the page is generated, and a test compares it with what this
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
 
 from broker.config.group import group_settings
 from broker.config.loader import broker_settings, topic_settings
@@ -23,27 +22,28 @@ properties. An override wins over the file, and the file over the defaults. `kaf
 broker would use. If a key is unknown, has the wrong type, is out of bounds or has a value that is not supported, the
 broker does not start, and a line names each such key.
 
-Names, types and bounds are Apache Kafka's.
+Names, types and bounds are Apache Kafka's. *Not Kafka's* marks a setting, or a default, that Kafka does not have.
+Each setting has an anchor of its name: `settings.md#lake.uri`.
 
-- **not Kafka's** marks a setting, or a default, that Kafka does not have.
-- *changes* says when a new value holds: *running* means that it can be changed while brokers run, with
-  `kafka-configs.sh --entity-type brokers` (KIP-226); *restart* means that it is read when the broker starts.
-- Each setting has an anchor of its name: `settings.md#lake.uri`.
+"""
+_BROKER_HEAD = """## Broker
+
+A setting that *changes while running* is changed with `kafka-configs.sh --entity-type brokers` (KIP-226).
 
 """
 _TOPIC_HEAD = """
 ## Topics
 
 Each of these can be set per topic, and changed while brokers run (`kafka-configs.sh --entity-type topics`, or
-`kafka-ds topic alter`). If a topic does not set it, the broker's setting in the second column holds; that one, too,
-can be changed while brokers run.
+`kafka-ds topic alter`). If a topic does not set it, the broker's setting holds that is named after *else*; that one,
+too, can be changed while brokers run.
 
 """
 _GROUP_HEAD = """
 ## Groups
 
 Each of these can be set for a group of the consumer protocol (`kafka-configs.sh --entity-type groups`). If a group
-does not set it, the broker's setting in the second column holds. The broker's `group.consumer.min.…` and
+does not set it, the broker's setting holds that is named after *else*. The broker's `group.consumer.min.…` and
 `group.consumer.max.…` bound it.
 
 """
@@ -67,61 +67,47 @@ def render() -> str:
     return "".join(
         [
             _HEAD,
-            "## Broker\n\n",
-            _table(
-                ("name", "type", "default", "allowed", "changes", "meaning"),
-                map(_broker_row, broker_settings().values()),
-            ),
+            _BROKER_HEAD,
+            *map(_of_broker, broker_settings().values()),
             _TOPIC_HEAD,
-            _table(
-                ("name", "of the broker", "type", "default", "allowed", "meaning"),
-                map(_topic_row, topic_settings().values()),
-            ),
+            *map(_of_topic, topic_settings().values()),
             _GROUP_HEAD,
-            _table(
-                ("name", "of the broker", "type", "default", "allowed", "meaning"),
-                map(_topic_row, group_settings().values()),
-            ),
+            *map(_of_topic, group_settings().values()),
             _UNSERVED_HEAD,
             ", ".join(f"`{name}`" for name in unserved_names() if name not in reasons()),
             ".\n",
             _REASONS_HEAD,
-            _table(
-                ("name", "why"),
-                ([f"`{name}`", why.partition(": ")[2]] for name, why in reasons().items()),
-            ),
+            *(f"- `{name}`: {why.partition(': ')[2]}\n" for name, why in reasons().items()),
         ]
     )
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+def _of_broker(setting: Setting) -> str:
+    return _entry(setting, "changes while running" if setting.changeable else "read at start")
 
 
-def _row(setting: Setting) -> list[str]:
+def _of_topic(setting: Setting) -> str:
+    synonyms = ", ".join(f"`{synonym}`" for synonym, _ in setting.synonyms)
+    return _entry(setting, f"else {synonyms}" if synonyms else "")
+
+
+def _entry(setting: Setting, last: str) -> str:
+    """What it means, and below that what is short: a table of these is wider than a page."""
     says = setting.says
     if setting.fixed:
         says += f" Dynamic in Kafka, not here: {setting.fixed}."
-    if setting.ours:
-        says += " **not Kafka's**"
-    return [
-        f'<a id="{setting.name}"></a>`{setting.name}`',
+    default = _default(setting)
+    facts = (
         setting.kind.name.lower(),
-        _default(setting),
+        f"default {default}" if default else "no default",
         _allowed(setting),
-        says,
-    ]
-
-
-def _broker_row(setting: Setting) -> list[str]:
-    *row, says = _row(setting)
-    return [*row, "running" if setting.changeable else "restart", says]
-
-
-def _topic_row(setting: Setting) -> list[str]:
-    name, *rest = _row(setting)
-    return [name, ", ".join(f"`{synonym}`" for synonym, _ in setting.synonyms), *rest]
+        last,
+        "not Kafka's" if setting.ours else "",
+    )
+    return (
+        f'- <a id="{setting.name}"></a>**`{setting.name}`**: {says}<br>'
+        f"*{' · '.join(filter(None, facts))}*\n"
+    )
 
 
 def _default(setting: Setting) -> str:

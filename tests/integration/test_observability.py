@@ -25,7 +25,7 @@ SHOWN_IF_ANY = re.compile(
 
 def documented() -> dict[str, str]:
     """Kind by name."""
-    row = re.compile(r"^\| `([a-z_0-9]+)` \| (\w+) \|", re.MULTILINE)
+    row = re.compile(r"^- \*\*`([a-z_0-9]+)`\*\*.*<br>\*(\w+)", re.MULTILINE)
     kinds = dict(row.findall(DOCUMENTATION.read_text()))
     assert len(kinds) > 50
     return {
