@@ -15,7 +15,7 @@ from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.manager import TierManager
 from broker.worker import sweeper
-from broker.worker.delta import front as delta_front
+from broker.worker.delta import tiered_extent as delta_extent
 from broker.worker.delta.optimizer import TableOptimizer
 from broker.worker.delta.tables import SharedTable
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
@@ -174,7 +174,7 @@ def files_go_that_hold_later_records_too(patch: pytest.MonkeyPatch) -> None:
     def horizon(log_start_offset: int, files: Any, tiered_end: int) -> int:
         return max([log_start_offset, *(last + 1 for _, last in files)])
 
-    patch.setattr(delta_front, "horizon", horizon)
+    patch.setattr(delta_extent, "horizon", horizon)
 
 
 @mutation
