@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.cli.options import Mistake
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Field, Schema
 
+    from kafka_ds.delta.snapshot import TableSnapshot
     from kafka_ds.delta.store.store import Store
 
 _UNKNOWN_TABLE: Final = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
+_ADDRESS: Final = re.compile(r"'([a-z][a-z0-9+.-]*)://")
 # What makes a statement one about all tables.
 _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views", "sqlite_master")
 
@@ -28,20 +30,23 @@ _LISTING: Final = ("show", "information_schema", "duckdb_tables", "duckdb_views"
 class Lake:
     """The tables of a lake."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, fsspec: str = "") -> None:
+        """`fsspec`: options of the file system behind the address, as JSON."""
+        from kafka_ds.delta.store.fsspec_store import FsspecStore
         from kafka_ds.delta.store.store import UnsupportedStore
-        from kafka_ds.delta.store.uri import open_store
+        from kafka_ds.delta.store.uri import open_for_reading
         from kafka_ds.topic.names import CLUSTER_METADATA, TOPICS
 
         self.uri = uri.rstrip("/") if "://" in uri else os.path.abspath(uri)
         try:
-            self._store: Store = open_store(self.uri)
+            self._store: Store = open_for_reading(self.uri, fsspec)
             is_there = self._store.folders(CLUSTER_METADATA) or self._store.folders(TOPICS)
         except (OSError, UnsupportedStore) as problem:
             raise Mistake(f"--lake {uri}: {problem}") from None
         if not is_there:
             raise Mistake(f"no table of a cluster is in {self.uri}: is it the brokers' lake.uri?")
         self._opened: dict[str, DeltaTable] = {}
+        self._fsspec = self._store if isinstance(self._store, FsspecStore) else None
 
     def topics(self) -> list[str]:
         """The topics that have a table, also of topics that were deleted."""
@@ -62,6 +67,8 @@ class Lake:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
+        if self._fsspec is not None:
+            raise Mistake(f"{self.uri} is read through fsspec: by `kafka-ds sql` alone")
         try:
             found = self._opened.get(path)
             if found is None:
@@ -73,6 +80,52 @@ class Lake:
             return found
         except (DeltaError, OSError) as problem:
             raise Mistake(f"{path}: {problem}") from None
+
+    def fields(self, topic: str) -> list[Field]:
+        """The columns of a topic's table. Raises Mistake."""
+        from kafka_ds.topic.names import topic_table
+
+        if self._fsspec is None:
+            return self.topic(topic).schema().fields
+        return _schema_of(self._snapshot(topic_table(topic))).fields
+
+    def dataset(self, path: str) -> Any:
+        """A table's rows by its folder, in its newest version. Raises Mistake."""
+        if self._fsspec is None:
+            return self.table(path).to_pyarrow_dataset()
+        import pyarrow as pa
+        from pyarrow.dataset import dataset, partitioning
+
+        snapshot = self._snapshot(path)
+        schema = pa.schema(_schema_of(snapshot).to_arrow())
+        columns = [schema.field(name) for name in snapshot.metadata["partitionColumns"]]
+        if not snapshot.files:
+            return dataset(schema.empty_table())
+        return dataset(
+            [self._fsspec.full(each) for each in snapshot.files],
+            schema=schema,
+            filesystem=self._fsspec.file_system,
+            format="parquet",
+            partitioning=partitioning(pa.schema(columns), flavor="hive") if columns else None,
+        )
+
+    def _snapshot(self, path: str) -> TableSnapshot:
+        from kafka_ds.delta.log import DeltaLog
+        from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
+        from kafka_ds.delta.statistics import UnsupportedFile
+
+        snapshot = TableSnapshot(DeltaLog(self._store, path))
+        try:
+            snapshot.read()
+        except (NoSuchTable, UnsupportedFile, OSError) as problem:
+            raise Mistake(f"{path}: {problem}") from None
+        return snapshot
+
+
+def _schema_of(snapshot: TableSnapshot) -> Schema:
+    from deltalake import Schema
+
+    return Schema.from_json(snapshot.metadata["schemaString"])
 
 
 class LakeQueries:
@@ -92,6 +145,7 @@ class LakeQueries:
             "autoload_known_extensions": "false",
         }
         self._connection = duckdb.connect(config=offline)
+        self._schemes = {"file"}  # Whose addresses DuckDB can read and write.
         self._connection.execute("SET TimeZone = 'UTC'")
         for macro in DUCKDB.before:
             self._connection.execute(macro)
@@ -139,14 +193,30 @@ class LakeQueries:
 
     def _prepare(self, statement: str) -> None:
         """Register what the statement names; a topic wins over a view of its name."""
+        from kafka_ds.topic.names import topic_table
+
         text = statement.lower()
+        self._open_file_systems(text)
         is_listing = any(word in text for word in _LISTING)
         topics = self._lake.topics()
         for name in self._views_named(text, is_listing, topics):
             self._make_view(name)
         for topic in topics:
             if is_listing or topic.lower() in text:
-                self._register(topic, self._lake.topic(topic))
+                self._register(topic, topic_table(topic))
+
+    def _open_file_systems(self, text: str) -> None:
+        """Let DuckDB reach the addresses that a statement names, as in COPY … TO 'gs://…': by fsspec."""
+        import fsspec
+
+        for scheme in {*_ADDRESS.findall(text)} - self._schemes:
+            if scheme not in fsspec.available_protocols():
+                continue
+            try:
+                self._connection.register_filesystem(fsspec.filesystem(scheme))
+            except (ImportError, ValueError) as problem:
+                raise Mistake(f"{scheme}://: {problem}") from None
+            self._schemes.add(scheme)
 
     def _views_named(self, text: str, is_listing: bool, topics: Iterable[str]) -> Sequence[str]:
         from spark_conf.system_views import questions
@@ -172,15 +242,15 @@ class LakeQueries:
             return
         for table in TABLES.values():
             if any(f'"{table}"' in text for text in found.values()):
-                self._register(table, self._lake.table(table))
+                self._register(table, table)
         for text in found.values():
             self._connection.execute(text)
 
-    def _register(self, name: str, table: DeltaTable) -> None:
+    def _register(self, name: str, path: str) -> None:
         from deltalake.exceptions import DeltaError
 
         try:
-            self._connection.register(name, table.to_pyarrow_dataset())
+            self._connection.register(name, self._lake.dataset(path))
         except (DeltaError, OSError) as problem:
             raise Mistake(f"{name}: {problem}") from None
 

@@ -10,7 +10,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import date, datetime
 from decimal import Decimal
@@ -39,7 +39,16 @@ Show = Callable[[list[str], Rows], None]
 @click.command()
 @click.argument("statement", required=False)
 @click.option(
-    "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
+    "--lake",
+    metavar="DIR",
+    help="A folder, s3://... or fsspec address. Default: the cluster's.",
+)
+@click.option(
+    "--fsspec",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of fsspec's file system, if the lake is to be read through one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of objects.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a head.")
@@ -49,6 +58,7 @@ def sql(
     target: Target,
     statement: str | None,
     lake: str | None,
+    options: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
     by_spark: bool,
@@ -64,6 +74,7 @@ def sql(
       kafka-ds sql --lake data/lake "SELECT decode(value)->>'total' FROM orders WHERE partition = 0 LIMIT 3"
       kafka-ds sql --lake data/lake "SELECT group_id, topic, lag FROM group_lag" --json
       kafka-ds sql --lake s3://bucket/lake
+      kafka-ds sql --lake gs://bucket/lake --fsspec token=anon "SELECT count(*) FROM orders"
       kafka-ds sql --spark "SELECT count(*) FROM orders"
     """
     if as_json and as_csv:
@@ -75,13 +86,20 @@ def sql(
     if where is None:
         with target.admin() as admin:
             where = target.lake_of(admin)
-    opened = Lake(where)
+    opened = Lake(where, fsspec_options(options))
     show = _show_json if as_json else _show_csv if as_csv else _show_table
     with closing(LakeQueries(opened)) as queries:
         if statement is None and sys.stdin.isatty():
             Prompt(opened, queries, show).run()
         else:
             _run_all(queries, sys.stdin.read() if statement is None else statement, show)
+
+
+def fsspec_options(given: Sequence[str]) -> str:
+    """Options as `FsspecStore` takes them. Raises Mistake."""
+    if any("=" not in each for each in given):
+        raise Mistake("--fsspec: write NAME=VALUE")
+    return json.dumps(dict(each.split("=", 1) for each in given)) if given else ""
 
 
 def _run_all(queries: LakeQueries, text: str, show: Show) -> None:
@@ -161,7 +179,7 @@ class Prompt:
         elif word == ".views":
             print_table(list(map(list, questions().items())), ("VIEW", "WHAT IT ANSWERS"))
         elif word == ".schema" and rest.strip():
-            fields = self._lake.topic(rest.strip()).schema().fields
+            fields = self._lake.fields(rest.strip())
             print_table([[f.name, _type(f.type)] for f in fields], ("COLUMN", "TYPE"))
         else:
             click.echo(HELP)

@@ -37,6 +37,7 @@ def read_config(options: Options, schema: pa.Schema, predicate: Predicate) -> Re
         predicate=predicate,
         poll_timeout_ms=options.poll_timeout_ms,
         fail_on_data_loss=options.fail_on_data_loss,
+        fsspec=options.fsspec,
     )
 
 

@@ -83,9 +83,10 @@ class KafkaDataSource(DataSource):
         is for batches only.
 
         What to read: ``columns`` (those of Spark's Kafka source), ``includeHeaders`` (false), ``where`` (all rows),
-        ``tiers`` (both; or remote, local), ``lake`` (the brokers' ``lake.uri``), ``isolation`` (read_committed; or
-        read_uncommitted), ``asOfVersion`` or ``asOfTimestamp`` (in batches: the table alone, as it was),
-        ``asOfLeaderEpoch`` (in batches: the log as that leader left it). ``pinnedTo`` is `kafka_ds.scan`'s own.
+        ``tiers`` (both; or remote, local), ``lake`` (the brokers' ``lake.uri``) with ``fsspec.*`` (its file system's
+        options), ``isolation`` (read_committed; or read_uncommitted), ``asOfVersion`` or ``asOfTimestamp`` (in
+        batches: the table alone, as it was), ``asOfLeaderEpoch`` (in batches: the log as that leader left it).
+        ``pinnedTo`` is `kafka_ds.scan`'s own.
 
         How much at once, in offsets: ``minPartitions``, ``maxRecordsPerPartition``, and in streams
         ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` (no limits), ``maxTriggerDelay`` (15m); in bytes as they are

@@ -109,7 +109,7 @@ def test_a_mistake_in_a_statement_is_one_line(
 def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:
     told = alone.run("sql", "--lake", str(tmp_path), "SELECT 1").complaint
     assert told == f"no table of a cluster is in {tmp_path}: is it the brokers' lake.uri?"
-    assert "folders and s3://" in alone.run("sql", "--lake", "gs://x", "SELECT 1").complaint
+    assert "install gcsfs" in alone.run("sql", "--lake", "gs://x", "SELECT 1").complaint
 
 
 def test_files_that_no_row_can_come_from_are_not_opened(

@@ -86,4 +86,4 @@ class Store(Protocol):
 def bucket_and_path(address: str) -> tuple[str, str]:
     """The lake at the root of an object's bucket, and the object's path in it."""
     parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc}", parts.path.lstrip("/")
+    return f"{parts.scheme}://{parts.netloc or '/'}", parts.path.lstrip("/")

@@ -1,6 +1,6 @@
 """Shell: the store behind an address, and whether it decides between writers as the lake needs it.
 
-Rules of this file: the library of object stores is loaded only for a lake in one.
+Rules of this file: the libraries of object stores and of fsspec are loaded only for a lake there.
 """
 
 from __future__ import annotations
@@ -57,6 +57,19 @@ def open_store(
     if not uri:
         raise UnsupportedStore("lake.uri is empty: name a folder or an s3:// address")
     return open_folder(uri)
+
+
+def open_for_reading(uri: str, fsspec: str = "") -> Store:
+    """The store behind an address that a reader gives; one of another kind than a broker's is fsspec's.
+
+    `fsspec`: options of fsspec's file system, as a JSON object; with any it serves every address. Raises
+    UnsupportedStore.
+    """
+    if fsspec or ("://" in uri and urlsplit(uri).scheme not in (*OBJECT_SCHEMES, "file")):
+        from kafka_ds.delta.store.fsspec_store import FsspecStore
+
+        return FsspecStore(uri, fsspec)
+    return open_store(uri)
 
 
 def probe(

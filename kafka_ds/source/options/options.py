@@ -66,7 +66,8 @@ OPTIONS: Final = {
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for a leader without a byte of progress, in ms",
     "fetchOffset.numRetries": "how often a request for offsets is retried",
     "fetchOffset.retryIntervalMs": "the pause between these retries, in ms",
-    "lake": "the folder or `s3://` address of the tables; without it the broker is asked (lake.uri)",
+    "lake": "where the tables are: a folder, `s3://…` or any fsspec address; without it the broker is asked (lake.uri)",
+    "fsspec.*": "options of the file system behind an fsspec address, as fsspec names them (`fsspec.token`)",
     "tiers": "remote (only the table), local (only the brokers' logs) or both",
     "asOfVersion": "read what this version of the topic's table held, without the brokers' logs; batch only",
     "asOfTimestamp": "the same by time, in milliseconds or as '2013-01-01T00:00:00Z': the newest version at that time",
@@ -87,6 +88,8 @@ _DURATION: Final = re.compile(r"(\d{1,19})\s*(us|ms|s|m|min|h|d)?")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Sizes as Spark spells them.
 _SIZE: Final = re.compile(r"(\d{1,19})\s*(?:([kmgtp])b?|b)?")
+# Before the options of the file system behind option `lake`.
+_FSSPEC: Final = "fsspec."
 _UNIT_POWERS: Final = {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
 Tiers = Literal["remote", "local", "both"]
@@ -132,6 +135,8 @@ class Options:
     fetch_offset_retries: int = 3
     fetch_offset_retry_interval_ms: int = 1_000
     lake: str | None = None
+    fsspec: str = ""
+    """Options of the file system through which the lake is read, as JSON."""
     tiers: Tiers = "both"
     as_of: AsOf | None = None
     pinned_to: StreamOffset | None = None
@@ -173,6 +178,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Op
         include_headers=_boolean(options, "includeHeaders", default=False),
         poll_timeout_ms=_whole(options, "kafkaConsumer.pollTimeoutMs", 1) or 120_000,
         lake=options.get("lake", "").strip() or None,
+        fsspec=_fsspec(options),
         tiers=_one_of(
             options, "tiers", ("remote", "local", "both"), "remote" if _as_of(options) else "both"
         ),
@@ -215,7 +221,7 @@ def _with_retries(parsed: Options, options: Mapping[str, str]) -> Options:
 
 def _refuse_unknown(options: Mapping[str, str]) -> None:
     for name in options:
-        if name.lower() in _SPELLINGS or name.lower().startswith("kafka."):
+        if name.lower() in _SPELLINGS or name.lower().startswith(("kafka.", _FSSPEC)):
             continue
         if name.lower() == "path":
             raise OptionError(
@@ -241,6 +247,11 @@ def _refuse_in_streams(options: Mapping[str, str]) -> None:
             raise OptionError(
                 f"option '{name}' is not valid in a stream: it reads on, and not back"
             )
+
+
+def _fsspec(options: Mapping[str, str]) -> str:
+    found = {n.removeprefix(_FSSPEC): v for n, v in options.items() if n.startswith(_FSSPEC)}
+    return json.dumps(found) if found else ""
 
 
 def _client(options: Mapping[str, str]) -> ClientSettings:

@@ -61,6 +61,7 @@ EXAMPLES: Final = {
     "fetchOffset.numRetries": "5",
     "fetchOffset.retryIntervalMs": "100",
     "lake": "s3://bucket/lake",
+    "fsspec.*": "…",
     "tiers": "remote",
     "asOfVersion": "12",
     "asOfTimestamp": "2026-11-21T00:00:00Z",

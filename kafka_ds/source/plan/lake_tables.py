@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kafka_ds.client.cluster import Leader, Topic
 from kafka_ds.delta.store.store import Store, UnsupportedStore
-from kafka_ds.delta.store.uri import open_store
+from kafka_ds.delta.store.uri import open_for_reading
 from kafka_ds.errors import OptionError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.source.filters.intervals import Intervals
@@ -41,14 +41,14 @@ NOBODY = Leader(node_id=-1, epoch=-1)
 class LakeTables:
     """The tables below a lake's address; none at all without one."""
 
-    def __init__(self, uri: str | None, as_of: AsOf | None = None) -> None:
+    def __init__(self, uri: str | None, as_of: AsOf | None = None, *, fsspec: str = "") -> None:
         self._uri = uri
         self._as_of = as_of
         self._store: Store | None = None
         self._snapshots: dict[str, TopicSnapshot] = {}
         if uri is not None:
             try:
-                self._store = open_store(uri)
+                self._store = open_for_reading(uri, fsspec)
             except UnsupportedStore as problem:
                 raise OptionError(f"option 'lake': {problem}") from None
 

@@ -86,6 +86,8 @@ def ends_as_of(
     limit: AtLeaderEpoch,
     bounds: Mapping[TopicPartition, Bounds],
     lakes: Mapping[TopicPartition, LakeView],
+    *,
+    fsspec: str = "",
 ) -> dict[TopicPartition, int]:
     """Where the records of the epochs asked for end, at most where the partitions do.
 
@@ -109,7 +111,9 @@ def ends_as_of(
         ends = _ends_of(brokers, same, epoch, unknown=HIGHEST)
         found |= {tp: min(end, bounds[tp].end) for tp, end in ends.items()}
     unknown = (set(bounds) - set(found)) | (set(past) - set(told))
-    found |= {tp: _end_in_table(lakes.get(tp), wanted[tp], bounds[tp].end) for tp in unknown}
+    found |= {
+        tp: _end_in_table(lakes.get(tp), wanted[tp], bounds[tp].end, fsspec) for tp in unknown
+    }
     untold = {tp for tp in set(past) - set(told) if found[tp] > bounds[tp].end}
     if untold:
         raise OptionError(
@@ -135,7 +139,7 @@ def _refuse_future(
     raise OptionError(f"option '{limit.option}' names epochs that there were not yet: {listed}")
 
 
-def _end_in_table(lake: LakeView | None, epoch: int, end: int) -> int:
+def _end_in_table(lake: LakeView | None, epoch: int, end: int, fsspec: str) -> int:
     """The first offset in the table that a later epoch wrote; one above ``end`` where there is none."""
     if lake is None:
         return end + 1
@@ -143,19 +147,19 @@ def _end_in_table(lake: LakeView | None, epoch: int, end: int) -> int:
     # Files overlap where an engine wrote them again, so none tells of another.
     for file in lake.within(Intervals.of((0, HIGHEST))):
         if file.first_offset < found:
-            later = _later(file, epoch)
+            later = _later(file, epoch, fsspec)
             found = found if later is None else min(found, later)
     return found
 
 
-def _later(file: LakeFile, epoch: int) -> int | None:
+def _later(file: LakeFile, epoch: int, fsspec: str) -> int | None:
     """The first offset of the file that a later epoch than this one wrote."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from kafka_ds.topic.files.parquet import open_at
 
-    with open_at(file.path) as opened:
+    with open_at(file.path, fsspec) as opened:
         rows = opened.read(columns=["offset", "leader_epoch"], use_threads=False)
     late = rows.filter(pc.greater(rows["leader_epoch"], pa.scalar(epoch, pa.int32())))
     least: int | None = pc.min(late["offset"]).as_py()

@@ -272,7 +272,7 @@ class OffsetReader:
         if isinstance(limit, AtTimestamp | AtTimestamps):
             return self._resolve_times(limit, bounds, starting=starting)
         if isinstance(limit, AtLeaderEpoch):
-            return ends_as_of(self.brokers, limit, bounds, self.lakes)
+            return ends_as_of(self.brokers, limit, bounds, self.lakes, fsspec=self.options.fsspec)
         if isinstance(limit, Everywhere):
             wanted: Mapping[TopicPartition, int] = dict.fromkeys(bounds, limit.offset)
         else:
@@ -407,7 +407,7 @@ class OffsetReader:
 
     def _find_tables(self) -> LakeTables:
         if self.options.lake is not None:
-            tables = LakeTables(self.options.lake, self.options.as_of)
+            tables = LakeTables(self.options.lake, self.options.as_of, fsspec=self.options.fsspec)
             if not tables.present:
                 raise OptionError(f"option 'lake': there is no folder {self.options.lake}")
             return tables
@@ -416,7 +416,7 @@ class OffsetReader:
         except (UnsupportedByBroker, KafkaError) as problem:
             LOGGER.warning("the brokers do not say whether there is a lake: %s", problem)
             uri = None
-        tables = LakeTables(uri, self.options.as_of)
+        tables = LakeTables(uri, self.options.as_of, fsspec=self.options.fsspec)
         if uri is not None and not tables.present:
             LOGGER.warning(
                 "the brokers' lake %s cannot be seen from here: all is read through them", uri

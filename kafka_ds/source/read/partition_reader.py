@@ -63,6 +63,8 @@ class ReadConfig:
     predicate: Predicate = field(default_factory=Predicate)
     poll_timeout_ms: int = 120_000
     fail_on_data_loss: bool = True
+    fsspec: str = ""
+    """Options of the file system through which the lake is read, as JSON."""
 
 
 def report_loss(lost: list[LostRange], *, fail: bool) -> None:
@@ -300,8 +302,8 @@ def _read_cold(
     for file_slice in piece.files:
         vector = file_slice.vector
         try:
-            file = open_at(file_slice.path)
-            deleted = None if vector is None else deleted_at(vector)
+            file = open_at(file_slice.path, config.fsspec)
+            deleted = None if vector is None else deleted_at(vector, config.fsspec)
         except FileNotFoundError:
             if _counts_as_lost(task, file_slice.offsets, config):
                 continue

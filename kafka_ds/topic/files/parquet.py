@@ -37,7 +37,7 @@ from kafka_ds.delta.deletion_vector import (
 )
 from kafka_ds.delta.names import encode_path
 from kafka_ds.delta.store.store import Store, bucket_and_path
-from kafka_ds.delta.store.uri import open_store
+from kafka_ds.delta.store.uri import open_for_reading
 from kafka_ds.topic.files.footer_check import check
 from kafka_ds.topic.files.footers import FOOTER_STATISTICS, Footer, footer_of
 from kafka_ds.topic.index import UNKNOWN, FileEntry
@@ -494,24 +494,24 @@ def _between(table: pa.Table, start_offset: int, end_offset: int) -> pa.Table:
     return table.slice(low, max(0, high - low))
 
 
-def open_at(address: str) -> pq.ParquetFile:
+def open_at(address: str, fsspec: str = "") -> pq.ParquetFile:
     """The Parquet file at an address that a plan names: a path, or one of an object store.
 
-    Raises FileNotFoundError where it is not there any more.
+    `fsspec`: as `open_for_reading` takes them. Raises FileNotFoundError where it is not there any more.
     """
     if "://" not in address:
         return pq.ParquetFile(address, memory_map=True, coerce_int96_timestamp_unit=_INT96_UNIT)
     root, path = bucket_and_path(address)
-    return _stored(_bucket(root), path, None)
+    return _stored(_bucket(root, fsspec), path, None)
 
 
-def deleted_at(vector: DeletionVector) -> Positions:
+def deleted_at(vector: DeletionVector, fsspec: str = "") -> Positions:
     """The places of the rows that a deletion vector names, whose path is an address. Raises OSError, BadVector."""
     start, length = stored_span(vector)
     stored = b""
     if "://" in vector.path:
         root, path = bucket_and_path(vector.path)
-        stored = _bucket(root).read_range(path, start, length)
+        stored = _bucket(root, fsspec).read_range(path, start, length)
     elif vector.path:
         with open(vector.path, "rb") as file:
             file.seek(start)
@@ -520,9 +520,9 @@ def deleted_at(vector: DeletionVector) -> Positions:
 
 
 @lru_cache(maxsize=BUCKETS_KEPT_MAX)
-def _bucket(root: str) -> Store:
+def _bucket(root: str, fsspec: str) -> Store:
     """A process reads many files of one bucket: they share its connections."""
-    return open_store(root)
+    return open_for_reading(root, fsspec)
 
 
 def _stored(store: Store, path: str, metadata: pq.FileMetaData | None) -> pq.ParquetFile:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def test_every_row_is_there_once_with_its_columns(lake: Lake) -> None:
     assert found[5]["topic"] == "t"
     assert found[5]["timestamp"].timestamp() * 1000 == T0_MS + 5
     assert found[5]["timestampType"] == 0
+
+
+def test_a_lake_behind_fsspec_is_read_by_plan_and_tasks(lake: Lake) -> None:
+    filled(lake)
+    folder, lake.uri = lake.uri, f"local://{lake.uri}"
+    assert offsets(rows(lake)) == [(p, n) for p in (0, 1) for n in range(2000)]
+    # With options any address is fsspec's; each task has them.
+    lake.uri = f"file://{folder}"
+    tasks = plan(lake, Predicate(), **{"fsspec.auto_mkdir": "false"}).tasks
+    reading = replace(config(lake, Predicate()), fsspec='{"auto_mkdir": "false"}')
+    assert sum(batch.num_rows for task in tasks for batch in read_task(task, reading)) == 4000
 
 
 def test_large_rows_between_many_small_ones_make_no_huge_batch(lake: Lake) -> None:
