@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from broker.cli.lake import Lake, LakeQueries
-from broker.cli.options import Mistake, Target, cluster_options, json_option
+from broker.cli.options import Mistake, Target, cluster_options, json_option, plain
 from broker.cli.output import bytes_text, note, print_json, print_rows, progress
 from broker.cli.tail import TailPosition, offsets_at
 
@@ -27,7 +27,6 @@ FROM remote_segments WHERE state = 'COPY_SEGMENT_FINISHED' GROUP BY topic_id, pa
 _DUE = "SELECT topic_id, count(*) AS ranges FROM retention_debt GROUP BY topic_id"
 
 Row = dict[str, Any]
-Answered = Iterator[tuple["TopicPartition", "MaintainTableResponse"]]
 # One partition's part of it, and the time to find its leader again meanwhile.
 UPKEEP_MS = 600_000
 
@@ -163,6 +162,7 @@ def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
     """Merge small files of tables now, and take out rows below the log start.
 
     Brokers do the same by themselves (lake.maintenance.interval.ms). Each row of the result is a partition.
+    What is in the way of one is its error; the others are done, and the exit status is 1.
 
     \b
     Examples:
@@ -171,22 +171,17 @@ def optimize(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
     """
     from kafka_ds.protocol.messages.brokers import OPTIMIZE
 
-    with _upkeep(target, topics, OPTIMIZE, "optimizing") as answers:
-        rows: list[Row] = [
-            {
-                "topic": place.topic,
-                "partition": place.partition,
-                "files_before": done.files_before,
-                "files_after": done.files_after,
-                "bytes_before": done.bytes_before,
-                "bytes_after": done.bytes_after,
-                "rows": done.rows,
-                "expired_rows": done.expired_rows,
-            }
-            for place, done in answers
-        ]
-    columns = ("topic", "partition", "files_before", "files_after", "bytes_before", "bytes_after")
-    print_rows(rows, (*columns, "rows", "expired_rows"), as_json=as_json)
+    def figures(done: MaintainTableResponse) -> Row:
+        return {
+            "files_before": done.files_before,
+            "files_after": done.files_after,
+            "bytes_before": done.bytes_before,
+            "bytes_after": done.bytes_after,
+            "rows": done.rows,
+            "expired_rows": done.expired_rows,
+        }
+
+    _upkeep(target, topics, OPTIMIZE, "optimizing", figures, as_json=as_json)
 
 
 @tier.command("expire", short_help="Remove from tables what retention says, now.")
@@ -197,6 +192,7 @@ def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
     """Remove from tables now what the retention of their topics says.
 
     Brokers do the same by themselves (remote.log.manager.task.interval.ms). Each row of the result is a partition.
+    What is in the way of one is its error; the others are done, and the exit status is 1.
 
     \b
     Examples:
@@ -205,46 +201,62 @@ def expire(target: Target, topics: tuple[str, ...], as_json: bool) -> None:
     """
     from kafka_ds.protocol.messages.brokers import EXPIRE
 
-    with _upkeep(target, topics, EXPIRE, "expiring") as answers:
-        rows: list[Row] = [
-            {
-                "topic": place.topic,
-                "partition": place.partition,
-                "log_start_offset": done.log_start_offset,
-                "segments": done.expired_segments,
-                "files": done.files_before,
-                "bytes": done.bytes_before,
-            }
-            for place, done in answers
-        ]
-    columns = ("topic", "partition", "log_start_offset", "segments", "files", "bytes")
-    print_rows(rows, columns, as_json=as_json)
+    def figures(done: MaintainTableResponse) -> Row:
+        return {
+            "log_start_offset": done.log_start_offset,
+            "segments": done.expired_segments,
+            "files": done.files_before,
+            "bytes": done.bytes_before,
+        }
+
+    _upkeep(target, topics, EXPIRE, "expiring", figures, as_json=as_json)
 
 
-@contextmanager
 def _upkeep(
-    target: Target, names: tuple[str, ...], operation: int, what: str
-) -> Iterator[Answered]:
-    """What leaders have done to each partition of these topics, one after the other. Raises Mistake."""
+    target: Target,
+    names: tuple[str, ...],
+    operation: int,
+    what: str,
+    figures: Callable[[MaintainTableResponse], Row],
+    *,
+    as_json: bool,
+) -> None:
+    """Have leaders do it to each partition of these topics, one after the other, and print what came of it."""
     from kafka_ds.client.admin import Admin
+    from kafka_ds.errors import ClientError
+    from kafka_ds.protocol.errors import KafkaError
+    from kafka_ds.protocol.messages import MaintainTableResponse
 
+    nothing = dict.fromkeys(figures(MaintainTableResponse()))
+    rows: list[Row] = []
     with target.cluster(request_timeout_ms=UPKEEP_MS) as cluster:
         admin = Admin(cluster)
         target.lake_of(admin)  # Apache Kafka would close the connection.
         places = _tiered(cluster, admin, names)
         with progress(what, len(places), unit="partitions") as advance:
-            yield _done(admin, places, operation, advance)
+            for place, is_offline in places:
+                error = "it has no leader" if is_offline else None
+                done = nothing
+                try:
+                    if not is_offline:
+                        done = figures(admin.maintain_table(place, operation))
+                except (ClientError, KafkaError) as problem:
+                    error = plain(problem)
+                rows.append(
+                    {"topic": place.topic, "partition": place.partition, **done, "error": error}
+                )
+                advance(1)
+    failed = [row for row in rows if row["error"]]
+    columns = ("topic", "partition", *nothing, *(("error",) if failed else ()))
+    print_rows(rows, columns, as_json=as_json)
+    if failed:
+        raise Mistake(f"{len(failed)} of {len(rows)} partitions failed")
 
 
-def _done(
-    admin: Admin, places: list[TopicPartition], operation: int, advance: Callable[[int], None]
-) -> Answered:
-    for place in places:
-        yield place, admin.maintain_table(place, operation)
-        advance(1)
-
-
-def _tiered(cluster: Cluster, admin: Admin, names: tuple[str, ...]) -> list[TopicPartition]:
+def _tiered(
+    cluster: Cluster, admin: Admin, names: tuple[str, ...]
+) -> list[tuple[TopicPartition, bool]]:
+    """Their partitions, and which of them are offline. Raises Mistake."""
     from kafka_ds.protocol.topic_partition import TopicPartition
 
     found = admin.describe_topics(names or None)
@@ -259,4 +271,8 @@ def _tiered(cluster: Cluster, admin: Admin, names: tuple[str, ...]) -> list[Topi
     for name in names:
         if name not in {each.name for each in tiered}:
             raise Mistake(f"topic {name} is not tiered (remote.storage.enable)")
-    return [TopicPartition(each.name, p.partition) for each in tiered for p in each.partitions]
+    return [
+        (TopicPartition(each.name, p.partition), p.is_offline)
+        for each in tiered
+        for p in each.partitions
+    ]

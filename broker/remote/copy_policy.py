@@ -242,12 +242,12 @@ class CopyState:
         "_aged_offset",
         "_aging",
         "_commits",
-        "_pause_reason",
         "backoff",
         "check_backoff",
         "copied_offset",
         "deletable_offset",
         "missing",
+        "pause_reason",
         "phase",
         "unseen",
     )
@@ -256,7 +256,8 @@ class CopyState:
         self.phase = CopyPhase.UNKNOWN
         self.copied_offset = NOTHING_COPIED
         self.backoff = backoff or Backoff()
-        self._pause_reason = ""
+        self.pause_reason = ""
+        """What is in the way; empty while nothing is."""
         self._aging: deque[tuple[int, int, Commit | None]] = deque()
         self._aged_offset = NOTHING_COPIED
         self._commits: dict[Commit, None] = {}
@@ -313,14 +314,14 @@ class CopyState:
     @property
     def is_paused(self) -> bool:
         """Whether somebody must undo something before the next copy."""
-        return bool(self._pause_reason)
+        return bool(self.pause_reason)
 
     def pause(self, reason: str, now_ms: int) -> bool:
         """Copy nothing until what is in the way is gone; whether the reason is news. Tried again as after a failure."""
         self.failed(now_ms)
-        is_news = reason not in self._pause_reason
+        is_news = reason not in self.pause_reason
         if is_news:
-            self._pause_reason = reason
+            self.pause_reason = reason
         return is_news
 
     def diverge(self, reason: str, now_ms: int) -> bool:
@@ -330,7 +331,7 @@ class CopyState:
 
     def resume(self) -> bool:
         """Nothing is in the way; whether something was."""
-        was_paused, self._pause_reason = self.is_paused, ""
+        was_paused, self.pause_reason = self.is_paused, ""
         return was_paused
 
     def aged_offset(self, now_ms: int, grace_ms: int) -> int:

@@ -194,7 +194,10 @@ class ExpirationLoop:
             )
             if isinstance(survey, Unavailable):
                 raise WorkerFailed(UNAVAILABLE, survey.message)
-            return await self._carry_out(led, survey) or Swept()
+            swept = await self._carry_out(led, survey)
+        if swept is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return swept
 
     async def _act(
         self, watched: _Watched, retention: Retention, copied_offset: int, survey: Survey

@@ -450,6 +450,9 @@ class TierManager:
         led = self.copies.led.get(key)
         if led is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if led.state.is_paused:
+            message = f"tiering of {led.name} is paused: {led.state.pause_reason}"
+            raise KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
         if self.tiered_end(*key) is None:
             self.copies.look_at(key)
         return await self.known_tiered_end(led.log.topic, *key) >= 0

@@ -68,6 +68,8 @@ class LayoutLoop:
         self._metrics = metrics
         self._led = led
         self._watched: dict[Key, _Watched] = {}
+        # Who asks for a second OPTIMIZE beside the first would wait for nothing.
+        self._demanded: set[Key] = set()
         self._at_work: Led | None = None
         self._next_round_ms = clock.monotonic_ms() + self._interval_ms
         self._next_log_starts_ms = 0
@@ -156,11 +158,20 @@ class LayoutLoop:
         watched = next((each for each in self._watch_all() if each.led.key == key), None)
         if watched is None or not watched.led.state.allows_upkeep:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        done, total = Optimized(is_done=False), Optimized()
-        while not done.is_done and self._led.get(key) is watched.led:
-            done = await self._optimized(watched, takes_any=True, merges_any=True)
-            total = _sum(total, done)
-        return total
+        if key in self._demanded:
+            message = f"{watched.led.name} is being optimized already"
+            raise KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, message)
+        self._demanded.add(key)
+        try:
+            total, is_done = Optimized(), False
+            while not is_done:
+                if self._led.get(key) is not watched.led:
+                    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                done = await self._optimized(watched, takes_any=True, merges_any=True)
+                total, is_done = _sum(total, done), done.is_done
+            return total
+        finally:
+            self._demanded.discard(key)
 
     async def _look_at(self, watched: _Watched) -> bool:
         """Have the due work done; False if there is more."""

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from broker.cli.lake import Lake, LakeQueries
-from tests.command_line import CommandLine
+from tests.command_line import CommandLine, Done
 from tests.processes import BrokerProcess, running_broker, wait_until
 
 RECORDS = 1_000
@@ -192,6 +193,25 @@ def test_tables_are_optimized_and_expired_on_demand(tmp_path: Path) -> None:
         assert (gone["log_start_offset"], gone["files"]) == (40, 1)
         assert gone["segments"] >= 1
         assert kafka_ds.json("table", "show", "orders")["files"] == 0
+
+        # What is in the way of one table is a row of the result, and keeps no other from its upkeep.
+        kafka_ds.ok("topic", "create", "blocked")
+        kafka_ds.ok("produce", "blocked", typed="a\n" * 10)
+        table = running.lake / "topics" / "blocked"
+        wait_until("its table", lambda: DeltaTable.is_deltatable(str(table)))
+        DeltaTable(str(table)).alter.set_table_properties({"delta.appendOnly": "true"})
+        kafka_ds.ok("produce", "blocked", typed="a\n" * 10)
+        for command in ("optimize", "expire"):
+
+            def told(command: str = command) -> Done:
+                return kafka_ds.run("tier", command, "--json")
+
+            wait_until("the pause", lambda told=told: told().status == 1)
+            done = told()
+            assert done.errors == "kafka-ds: 1 of 3 partitions failed\n"
+            blocked, *others = json.loads(done.output)
+            assert "tiering of blocked-0 is paused: " in blocked["error"]
+            assert (blocked["topic"], [each["error"] for each in others]) == ("blocked", [None] * 2)
 
         assert "is not tiered" in kafka_ds.run("tier", "expire", "--topic", "plain").complaint
         assert (

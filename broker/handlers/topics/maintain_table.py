@@ -3,8 +3,9 @@
 - OPTIMIZE: small files are merged and rows below the log start leave their files, as `lake.maintenance.interval.ms` has
   it done. EXPIRE: the log start moves as the topic's retention says, and what lies below it is removed from the table,
   as `remote.log.manager.task.interval.ms` has it done. The answer comes when it is done, and has figures.
-- A partition without a table: INVALID_REQUEST. Not led here, or the lake's end is not known yet:
-  NOT_LEADER_OR_FOLLOWER; worker or store away: KAFKA_STORAGE_ERROR. Who may ALTER the topic may ask.
+- A partition without a table: INVALID_REQUEST. Not led here (any more), or the lake's end is not known yet:
+  NOT_LEADER_OR_FOLLOWER; worker or store away: KAFKA_STORAGE_ERROR. Its tiering is paused, or it is being optimized
+  already: OPERATION_NOT_ATTEMPTED, with the reason. Who may ALTER the topic may ask.
 
 Versions: 0. Key 20003, which no release of Apache Kafka has, and which is not advertised.
 """

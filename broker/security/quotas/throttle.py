@@ -231,7 +231,10 @@ class Throttling:
 
 def is_exempt(served: Served, request: Any) -> bool:
     """Whether quotas do not concern it: followers, and what only brokers ask."""
-    return served.internal or (served.name == "Fetch" and _is_follower(request))
+    is_between_brokers = (
+        served.internal and served.name != "MaintainTable"
+    )  # an operator asks for that
+    return is_between_brokers or (served.name == "Fetch" and _is_follower(request))
 
 
 def fetch_bytes_max(context: RequestContext) -> int:

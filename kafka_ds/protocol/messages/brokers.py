@@ -356,6 +356,7 @@ class MaintainTableRequest:
 class MaintainTableResponse:
     """What was done; a field that the operation has nothing to do with is 0."""
 
+    throttle_time_ms: i32 = v(default=0)
     error_code: i16 = v(default=0)
     error_message: string | None = v(nullable="0+", default=None)
     files_before: i32 = v(default=0)

@@ -293,5 +293,12 @@ def test_on_demand_it_is_asked_again_and_says_what_was_removed() -> None:
     asyncio.run(go())
 
 
+def test_on_demand_who_loses_the_lead_tells_no_figures() -> None:
+    desk = Desk()
+    desk.when["move_log_start"] = desk.depose
+    with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
+        asyncio.run(desk.loop.expire(KEY))
+
+
 def _lost() -> None:
     raise WorkerLost("it died")

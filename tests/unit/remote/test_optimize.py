@@ -14,9 +14,9 @@ from broker.remote.metrics import TierMetrics
 from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
 from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
 from kafka_ds.ipc.child import WorkerFailed
-from kafka_ds.protocol.errors import KafkaError
+from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
-from tests.loops import in_loop
+from tests.loops import in_loop, turns
 
 TOPIC_ID = bytes(range(16))
 DONE = Optimized(
@@ -275,3 +275,38 @@ async def test_on_demand_and_by_itself_take_turns() -> None:
     desk.worker.before = look
     await asyncio.gather(desk.loop.optimize((TOPIC_ID, 0)), desk.loop.round())
     assert len(desk.worker.asked) == 2
+
+
+@in_loop
+async def test_on_demand_two_do_not_work_on_one_partition() -> None:
+    desk = Desk()
+    desk.lead(1, 99)
+    may_end = asyncio.Event()
+
+    async def wait() -> None:
+        await may_end.wait()
+
+    desk.worker.before = wait
+    first = asyncio.ensure_future(desk.loop.optimize((TOPIC_ID, 0)))
+    await turns()
+    with pytest.raises(KafkaError, match="orders-0 is being optimized") as refused:
+        await desk.loop.optimize((TOPIC_ID, 0))
+    assert refused.value.code is ErrorCode.OPERATION_NOT_ATTEMPTED
+    other = asyncio.ensure_future(desk.loop.optimize((TOPIC_ID, 1)))
+    may_end.set()
+    assert (await first).rows == (await other).rows == 40
+    assert (await desk.loop.optimize((TOPIC_ID, 0))).rows == 40, "the former one is over"
+
+
+@in_loop
+async def test_on_demand_who_loses_the_lead_tells_no_figures() -> None:
+    """They would be zeros, or a part: the next leader does it all."""
+    desk = Desk()
+
+    async def depose() -> None:
+        desk.led.clear()
+
+    desk.worker.before = depose
+    desk.worker.answers = [replace(DONE, is_done=False)]
+    with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
+        await desk.loop.optimize((TOPIC_ID, 0))

@@ -27,10 +27,12 @@ from kafka_ds.protocol.messages import (
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeTopicPartitionsRequest,
+    MaintainTableRequest,
     MetadataRequest,
     OffsetDeleteRequest,
     UpdateFeaturesRequest,
 )
+from kafka_ds.protocol.messages.brokers import OPTIMIZE
 from kafka_ds.protocol.messages.cluster import MetadataRequestTopic
 from kafka_ds.protocol.messages.quorum import FeatureUpdateKey
 from kafka_ds.protocol.messages.security import AlterQuotaEntryData
@@ -280,6 +282,11 @@ async def test_producers_consumers_and_those_who_make_topics_are_throttled(tmp_p
         assert first.responses == [], "it gets nothing, and asks again"
         follower = await broker.ask(fetch_request("a", 0, replica_id=7), 12, principal=ALICE)
         assert follower.throttle_time_ms == 0, "brokers are exempt"
+
+        await limit(broker, {"client_id": "operator"}, request_percentage=0.000001)
+        upkeep = MaintainTableRequest(topic="a", partition=0, operation=OPTIMIZE)
+        answers = [await broker.ask(upkeep, 0, client_id="operator") for _ in range(2)]
+        assert answers[-1].throttle_time_ms > 0, "it is no broker that asks"
 
         shown = {
             (metric.name, labels): value
