@@ -232,6 +232,7 @@ class SimWorker:
         process = self._host.process
         assert process is not None
         process.on_kill.append(self._broker_killed)
+        self._host.on_power_loss.append(self._machine_off)
 
     @property
     def pid(self) -> int | None:
@@ -270,6 +271,10 @@ class SimWorker:
         if self._body is not None:
             seconds = self._tier.world.random.random() * ORPHAN_SECONDS_MAX
             self._tier.fibers.loop.call_later(seconds, self._body.die, context=Context())
+
+    def _machine_off(self) -> None:
+        if self._body is not None:
+            Context().run(self._body.die)
 
 
 class Tier:

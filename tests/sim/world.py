@@ -226,6 +226,7 @@ class Host:
         self.log_dirs = [f"/data{number}" for number in range(1, world.log_dirs + 1)]
         # Called when the process halts itself.
         self.on_halt: Callable[[Host], None] = lambda _: None
+        self.on_power_loss: list[Callable[[], None]] = []
         self._world = world
         self._starting: asyncio.Task[None] | None = None
 
@@ -315,10 +316,13 @@ class Host:
             self.on_halt(self)
 
     def lose_power(self) -> None:
-        """Part of what was not synced is lost."""
+        """Part of what was not synced is lost. No process of the machine lives to see it."""
         if self.process is not None and self.process.is_alive:
             self.process.kill()
             self._world.fabric.reset(self.process, silently=True)
+        for action in self.on_power_loss:
+            action()
+        self.on_power_loss.clear()
         self.disk.lose_power(self._world.random)
         self.node = None
 

@@ -75,8 +75,12 @@ class CachedPartition:
         """The reader was told nothing."""
         self.high_watermark = self.log_start_offset = UNKNOWN_OFFSET
 
-    def is_news(self, data: FetchPartitionData) -> bool:
-        """Whether this is news for the reader; remembers it as told."""
+    def is_news(self, data: FetchPartitionData, *, is_follower: bool) -> bool:
+        """Whether this is news for the reader; remembers it as told.
+
+        A follower that had to truncate took nothing else of what it was told: its requests say so (v18, KIP-1166).
+        """
+        requested = self.requested
         is_news = (
             bool(data.records)
             or data.high_watermark != self.high_watermark
@@ -84,6 +88,10 @@ class CachedPartition:
             or data.error_code != ErrorCode.NONE
             or data.diverging_epoch is not None
             or data.preferred_read_replica >= 0
+            or (
+                is_follower
+                and requested.high_watermark < min(data.high_watermark, requested.fetch_offset)
+            )
         )
         self.log_start_offset = data.log_start_offset
         failed = data.error_code != ErrorCode.NONE
@@ -571,10 +579,11 @@ class FetchContext(NamedTuple):
         """Drop partitions that have not changed."""
         responses: list[FetchableTopicResponse] = []
         served = []
+        is_follower = session.idle.replica_id > CONSUMER
         for group, answer in zip(self.groups, response.responses, strict=True):
             kept = []
             for cached, data in zip(group.cached, answer.partitions, strict=True):
-                if cached.is_news(data):
+                if cached.is_news(data, is_follower=is_follower):
                     kept.append(data)
                     if data.records:
                         served.append(cached)

@@ -271,6 +271,21 @@ def test_after_an_error_the_reader_is_told_anew() -> None:
     assert told == [True, True, False]
 
 
+def test_a_follower_that_knows_less_than_it_was_told_is_told_anew() -> None:
+    """Where it truncates it takes nothing else of the answer. Unheard, it would be answered at once, for ever."""
+    sessions = cache()
+    number = opened(sessions, follower=True)
+    behind = FetchPartition(partition=0, fetch_offset=5, partition_max_bytes=100, high_watermark=3)
+    knows = FetchPartition(partition=0, fetch_offset=5, partition_max_bytes=100, high_watermark=5)
+    parted = {("t", 0): data(0, diverging_epoch=FetchEpochEndOffset(epoch=1, end_offset=3))}
+    told = []
+    for epoch, wanted, of in ((1, behind, parted), (2, behind, {}), (3, knows, {})):
+        request = asking({"t": [wanted]}, session=(number, epoch))
+        context = begin(sessions, request, follower=True)
+        told.append(bool(shown(answer(context, of))))
+    assert told == [True, True, False]
+
+
 def test_who_has_got_records_goes_to_the_end_of_the_line() -> None:
     sessions = cache()
     context = begin(sessions, asking({"t": [partition(0), partition(1)], "u": [partition(0)]}))
