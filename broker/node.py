@@ -29,7 +29,7 @@ from broker.console.server import Console
 from broker.controller.controller import Controller, Defaults
 from broker.controller.driver import ClusterDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
-from broker.coordinator.group.offset_publisher import OffsetPublisher
+from broker.coordinator.group.offset_publisher import PUBLISH_SECONDS, OffsetPublisher
 from broker.coordinator.group.settings import group_settings
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
 from broker.coordinator.transaction.settings import transaction_settings
@@ -132,7 +132,7 @@ class Node(KafkaBroker):
         self._told: Told = {}
         self._lost_its_disks = False
         self._halt = halt
-        self._offset_publisher: OffsetPublisher | None = None
+        self.offset_publisher: OffsetPublisher | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
         self.fetching = FetchManager(
             lambda: self.config,
@@ -208,8 +208,8 @@ class Node(KafkaBroker):
 
     def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
         led, begun = (lambda: self.replica_manager), self.groups.topic.begun
-        self._offset_publisher = OffsetPublisher(ask, led, begun, interval_ms)
-        return self._offset_publisher.run()
+        self.offset_publisher = OffsetPublisher(ask, led, begun, interval_ms)
+        return self.offset_publisher.run()
 
     async def _begin_applying(self) -> None:
         # ConfigError where a later process has this number: in that one's epoch nothing is fetched from here.
@@ -506,19 +506,23 @@ class Node(KafkaBroker):
 
     async def stop(self) -> None:
         """End cleanly: nothing that was acknowledged needs a recovery at the next start."""
-        if self._ticking is not None:
-            self._ticking.cancel()
         # Before others coordinate the groups, and once more what comes until they do.
-        publisher = self._offset_publisher if self._serves_clients else None
-        has_published = publisher is not None and await publisher.publish_last()
+        publisher = self.offset_publisher if self._serves_clients else None
+        has_published, left_s = False, PUBLISH_SECONDS
+        if publisher is not None:
+            began_s = asyncio.get_running_loop().time()
+            has_published = await publisher.publish_last(left_s)
+            left_s -= asyncio.get_running_loop().time() - began_s
         await self.member.leave()
+        if self._ticking is not None:
+            self._ticking.cancel()  # not before: until then it leads
         await self.server.stop_accepting()
         await self._metrics_server.stop()
         await self.console.stop()
         await self.cleaner.stop()
         await self.moves.stop()
         if publisher is not None and has_published:
-            await publisher.publish_last()
+            await publisher.publish_last(left_s)
         self.groups.stop()
         self.transactions.stop()
         self.alter_partition_manager.stop()

@@ -1,7 +1,7 @@
 """Shell: publishes to the lake what this broker leads: the ends of its partitions, its groups and their offsets.
 
 - It does so every `lake.offsets.interval.ms` if something has moved. What came after is lost with all disks.
-- A broker that stops publishes once more, for PUBLISH_SECONDS at most. If it had not published before, it leaves out
+- A broker that stops publishes twice more, for PUBLISH_SECONDS in all. If it had not published before, it leaves out
   coordinators without a group: it may have begun on empty disks by mistake.
 - A partition of `__consumer_offsets` goes with its groups, of one leader epoch, or not at all: until its coordinator is
   active the table keeps what it has. One pass is spread over turns of the event loop.
@@ -71,16 +71,16 @@ class OffsetPublisher:
             except Exception:  # the root of a task: nobody else would hear of it
                 log.exception("Offsets are not published to the lake")
 
-    async def publish_last(self) -> bool:
+    async def publish_last(self, seconds: float) -> bool:
         """Write what has moved, before this broker stops; what cannot be written in time is told, and False."""
         if self._interval_ms < 0:
             return True
         try:
-            async with asyncio.timeout(PUBLISH_SECONDS):
+            async with asyncio.timeout(seconds):
                 await self.publish(begins=False)
             return True
         except (TimeoutError, WorkerLost, WorkerFailed) as error:
-            why = str(error) or f"the lake did not answer for {PUBLISH_SECONDS:g} s"
+            why = str(error) or f"the lake did not answer for {seconds:.1f} s"
             log.warning(
                 "The last committed offsets of groups are not published to the lake: %s", why
             )

@@ -158,6 +158,7 @@ class LogManager:
         self._deleted = DeletedLogs(disk, clock, self._directories)
         self._checkpointed = _Checkpointed()
         self._upkeep = LogUpkeep()
+        self._rolled: list[Log] = []
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[TopicPartition, str] = {}
         now_ms = clock.now_ms()
@@ -928,14 +929,18 @@ class LogManager:
     # -- upkeep ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> list[Log]:
-        """Do what is due: roll by time, flush by time, retention, checkpoints, deletes; the logs that have rolled."""
+        """Do what is due: roll by time, flush by time, retention, checkpoints, deletes.
+
+        Returns the logs that have rolled since it last returned.
+        """
         retain = self._retention_due.is_over(now_ms)
         expire = self._expiration_due.is_over(now_ms)
-        rolled = self._upkeep.run(self._logs, now_ms, retain=retain, expire=expire)
+        self._upkeep.run(self._logs, now_ms, self._rolled, retain=retain, expire=expire)
         if self._checkpoints_due.is_over(now_ms):
             for directory in self._directories.online:
                 self.checkpoint_logs(directory)
         self._deleted.tick(now_ms)
+        rolled, self._rolled = self._rolled, []
         return rolled
 
     # -- ending ---------------------------------------------------------------------------------

@@ -67,11 +67,17 @@ class LogUpkeep:
         self._asked.pop(key, None)
 
     def run(
-        self, logs: Mapping[TopicPartition, Log], now_ms: int, *, retain: bool, expire: bool
-    ) -> list[Log]:
+        self,
+        logs: Mapping[TopicPartition, Log],
+        now_ms: int,
+        rolled: list[Log],
+        *,
+        retain: bool,
+        expire: bool,
+    ) -> None:
         """Do what is due for these logs; `retain`: also local retention, `expire`: forget silent producers.
 
-        Returns those that have rolled a segment.
+        Those that have rolled a segment are added to `rolled`, whatever fails after it.
         """
         back_ms = 0 if self._ran_ms is None else self._ran_ms - now_ms
         self._ran_ms = now_ms
@@ -94,7 +100,6 @@ class LogUpkeep:
                 ):
                     self._asked[key] = log
         asked, self._asked = self._asked, {}
-        rolled = []
         for key, log in asked.items():
             self._quiet.pop(key, None)
             if logs.get(key) is log:
@@ -104,7 +109,6 @@ class LogUpkeep:
                     rolled.append(log)
                 if expire:
                     log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
-        return rolled
 
     def _look_after(self, key: TopicPartition, log: Log, now_ms: int, *, retain: bool) -> None:
         """Do what is due in one log, and note until when nothing will be, unless it changes."""

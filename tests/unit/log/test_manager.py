@@ -154,6 +154,28 @@ def test_a_recreated_topic_gets_a_new_log_at_once() -> None:
     assert bench.manager.get("t", 0) is new
 
 
+def test_a_log_that_has_rolled_is_told_of_whatever_fails_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else its segment is not copied before the next one rolls."""
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID, LogConfig(segment_ms=1_000, retention_ms=-1))
+    bench.append("t")
+    bench.manager.tick(bench.clock.ms)
+    bench.clock.ms += 10**9
+
+    def fail(directory: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(bench.manager, "checkpoint_logs", fail)
+        with pytest.raises(OSError, match="broken"):
+            bench.manager.tick(bench.clock.ms)
+    assert len(log.segments.all) == 2
+    assert bench.manager.tick(bench.clock.ms) == [log]
+    assert bench.manager.tick(bench.clock.ms) == []
+
+
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize("is_tiered", [False, True])
 def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did(

@@ -14,6 +14,7 @@ from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState, Tie
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.frame import encode_request
 from tests.fakes.clock import ManualClock
 
 TOPIC_ID = bytes(range(16))
@@ -279,7 +280,7 @@ def test_nor_does_it_on_a_follower(error: Exception) -> None:
 
 def test_what_the_lake_has_lost_stays_on_a_follower() -> None:
     """Also where the log was in the lake as a whole: it is asked for while retention may take of it."""
-    partition = Mock(is_lost=False, key=("t", 0), index=0, topic="t")
+    partition = Mock(is_lost=False, key=("t", 0), partition=0, topic="t")
     log, follower = partition.log, partition.follower
     log.highest_offset_in_remote_storage, log.log_end_offset, log.segments.all = -1, 10, [0, 5]
     follower.leader, follower.leader_epoch = 1, 3
@@ -294,5 +295,7 @@ def test_what_the_lake_has_lost_stays_on_a_follower() -> None:
         answer.topics[0].name = "t"
         ends.peers = Mock(ask=AsyncMock(return_value=answer))
         asyncio.run(ends.look())
+        _, _, _, request = ends.peers.ask.call_args.args
+        assert encode_request(request, 11, 1, "c"), "what is asked can be sent"
         reached.append(log.highest_offset_in_remote_storage)
     assert reached == [9, 4, 9, -1]

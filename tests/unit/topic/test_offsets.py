@@ -10,7 +10,6 @@ from typing import Any
 import polars
 import pytest
 
-from broker.coordinator.group import offset_publisher
 from broker.coordinator.group.offset_publisher import OffsetPublisher
 from broker.worker.metadata.offset_rows import rows_of
 from kafka_ds.delta.actions import add_action, remove_action
@@ -245,9 +244,8 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
 
 @in_loop
 async def test_a_stop_does_not_wait_for_a_store_that_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(offset_publisher, "PUBLISH_SECONDS", 0.05)
     async with in_process(tmp_path) as broker:
         node = broker.node
         await broker.create("orders")
@@ -261,15 +259,15 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
                 await asyncio.Event().wait()
 
         publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
-        assert not await publisher.publish_last()
+        assert not await publisher.publish_last(0.05)
         assert "are not published to the lake" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
         assert asked[0].shards == []
         await broker.ask(_commit("billing", 7), 8)
-        assert await publisher.publish_last()
+        assert await publisher.publish_last(60)
         assert len(asked[1].shards) == 1
         never = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
-        assert await never.publish_last()
+        assert await never.publish_last(60)
         assert len(asked) == 2
 
 
@@ -290,9 +288,9 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
         await broker.create("orders")
         await node.groups.topic.ensure()
         node.groups.start()
-        assert await publisher.publish_last()
+        assert await publisher.publish_last(60)
         await broker.create("others")
-        assert await publisher.publish_last()
+        assert await publisher.publish_last(60)
         assert shards == []
 
 
