@@ -157,6 +157,10 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _aws("sts"),
         _aws("apache-client"),
     ),
+    # For tests: what the page on Avro uses.
+    "spark-avro": (
+        Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=SPARK_VERSION),
+    ),
     # Spark's built-in Kafka source. Its token provider was released as 4.0.0 only; it is not exercised here.
     "spark-kafka": (
         Artifact(

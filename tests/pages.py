@@ -17,6 +17,9 @@ BLOCK = re.compile(r"^( *)```([a-z]*)(?: title=\"(\S+)\")?\n(.*?)^\1```$", re.MU
 COMMAND = re.compile(r"^\$ (.*)\n((?:[^$].*\n|\n)*)", re.MULTILINE)
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}")
 TIMEOUT_S = 120.0
+# Of docs/how-to/decode.md: a zero, the schema's id, and by Avro's rules order 21 as 42, and the length of a text as its
+# double.
+AVRO_ORDER = b"\0\0\0\0\7" + bytes([42, 6]) + b"ada"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

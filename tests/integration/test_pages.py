@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import CommandLine
-from tests.pages import ROOT, Block, Reader, blocks_of
-from tests.processes import BrokerProcess, wait_until
+from tests.pages import AVRO_ORDER, ROOT, Block, Reader, blocks_of
+from tests.processes import BrokerProcess, running_broker, wait_until
+from tests.s3_server import S3Server
 
 # What is waited for between steps: records in the table, disks without what is there.
 QUICKLY = {
@@ -79,12 +83,35 @@ def test_avro_is_decoded(broker: BrokerProcess, tmp_path: Path) -> None:
         block for block in steps("docs/how-to/decode.md") if block.title == "avro_orders.py"
     ]
     reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
-    # A zero, the schema's id, and by Avro's rules order 21 as 42, and the length of a text as its double.
-    written = b"\0\0\0\0\7" + bytes([42, 6]) + b"ada"
-    CommandLine(broker.bootstrap, tmp_path).ok("produce", "avro-orders", typed=written + b"\n")
+    CommandLine(broker.bootstrap, tmp_path).ok("produce", "avro-orders", typed=AVRO_ORDER + b"\n")
     wait_for_rows(broker, tmp_path, 1)
     reader.follow(script)
     reader.type("python -i avro_orders.py <<< 'print(orders.rows())' 2>&-", "[(21, 'ada')]\n")
+
+
+def test_a_lake_on_s3(s3_server: S3Server, tmp_path: Path) -> None:
+    """The broker of the page with the variables of the page, of which the values are this server's."""
+    start, query, *_ = blocks_of(ROOT / "docs/how-to/s3.md")
+    exports, command = start.code.strip().rsplit("\n", 1)
+    variables = {name: value for name, value in s3_server.environment.items() if name in exports}
+    assert len(variables) == 4
+    for name, value in variables.items():
+        exports = re.sub(rf"{name}=\S+", f"{name}={value}", exports)
+    printed = subprocess.run(
+        ["bash", "-c", f"{exports}\nenv"], capture_output=True, text=True, check=True, env={}
+    )
+    lines = dict(line.partition("=")[::2] for line in printed.stdout.splitlines())
+    given = {name: lines[name] for name in variables}
+    assert given == variables
+    program, broker_command, option, setting = shlex.split(command)
+    assert (program, broker_command, option) == ("kafka-ds", "broker", "--override")
+    overrides = {**QUICKLY, **dict([setting.split("=")])}
+    with running_broker(tmp_path / "broker", overrides, given) as broker:
+        CommandLine(broker.bootstrap, tmp_path).ok("produce", "orders", typed=b"a\nb\nc\n")
+        wait_for_rows(broker, tmp_path, 3, **given)
+        reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap, **given)
+        (asked,) = query.code.splitlines()
+        reader.type(asked, "count_star()\n           3\n")
 
 
 def test_tls_scram_and_acls(tmp_path: Path) -> None:
@@ -106,8 +133,8 @@ def test_tls_scram_and_acls(tmp_path: Path) -> None:
         broker.stop()
 
 
-def wait_for_rows(broker: BrokerProcess, home: Path, count: int) -> None:
-    kafka_ds = CommandLine(broker.bootstrap, home)
+def wait_for_rows(broker: BrokerProcess, home: Path, count: int, **environment: str) -> None:
+    kafka_ds = CommandLine(broker.bootstrap, home, **environment)
     wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lake_rows"] == count)
 
 

@@ -42,8 +42,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     # Spark's own Kafka source beside ours, to compare with.
-    kafka = ",".join(map(str, sorted(jars.fetch("spark-kafka").glob("*.jar"))))
-    running = session("tests", master="local[2]", settings=settings, extra_jars=kafka)
+    sets = ("spark-kafka", "spark-avro")
+    extra = ",".join(str(jar) for name in sets for jar in sorted(jars.fetch(name).glob("*.jar")))
+    running = session("tests", master="local[2]", settings=settings, extra_jars=extra)
     yield running
     running.stop()
 

@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_conf.session
 from spark_conf.catalog import topic_catalog
-from tests.pages import ROOT, Block, Reader, blocks_of
+from tests.command_line import CommandLine
+from tests.pages import AVRO_ORDER, ROOT, Block, Reader, blocks_of
 from tests.processes import BrokerProcess
 from tests.spark.topics import Topic
 
@@ -83,6 +84,16 @@ def test_the_pages_of_spark_do_what_they_say(
     (view,) = blocks("docs/how-to/decode.md", "sql")
     spark.sql(view.code)
     assert spark.sql("SELECT sum(order.total) FROM orders_json").head()[0] == 51987  # type: ignore[index]
+
+    (avro,) = [
+        each for each in blocks("docs/how-to/decode.md", "python") if "from_avro" in each.code
+    ]
+    Topic(orders.broker, "avro-orders").create(1)
+    CommandLine(orders.broker.bootstrap, tmp_path).ok(
+        "produce", "avro-orders", typed=AVRO_ORDER + b"\n"
+    )
+    run(avro)
+    assert names["avro_orders"].collect() == [(21, "ada")]  # type: ignore[attr-defined]
 
 
 def read(spark: SparkSession, topic: Topic, name: str) -> DataFrame:
