@@ -133,7 +133,7 @@ class Member(Client):
         self._member_id, self._generation = answer.member_id, answer.generation_id
         request = SyncGroupRequest(
             group_id=self.group,
-            generation_id_or_member_epoch=self._generation,
+            generation_id=self._generation,
             member_id=self._member_id,
             assignments=self._assign(sorted(each.member_id for each in answer.members)),
         )
@@ -228,7 +228,7 @@ class Member(Client):
     async def _heartbeat(self) -> None:
         request = HeartbeatRequest(
             group_id=self.group,
-            generation_id_or_member_epoch=self._generation,
+            generation_id=self._generation,
             member_id=self._member_id,
         )
         self._check((await self._asked(request, 3)).error_code)
