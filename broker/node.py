@@ -37,7 +37,12 @@ from broker.kafka_broker import KafkaBroker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
 from broker.log.directories.directories import are_empty, disown, unowned
-from broker.log.directories.manager import LogManager
+from broker.log.directories.manager import (
+    FailureHandling,
+    LogManager,
+    LogManagerSettings,
+    LogsInCluster,
+)
 from broker.log.directories.metrics import log_samples
 from broker.membership.lifecycle import BrokerIdentity, endpoints_told
 from broker.membership.member import ClusterMember
@@ -57,6 +62,7 @@ from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
 from broker.replica.serving.fetch_manager import FetchManager
+from broker.replica.state_applier import LeadingContext
 from broker.security.security import Security
 from broker.server.dispatch import Dispatcher
 from broker.server.local_request import handle_locally
@@ -256,21 +262,27 @@ class Node(KafkaBroker):
     async def _open_logs(self) -> LogManager:
         config, loop = self.config, asyncio.get_running_loop()
         manager = LogManager(
-            config.log_dirs,
+            LogManagerSettings(
+                log_dirs=config.log_dirs,
+                node_id=config.node_id,
+                flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+                retention_check_interval_ms=config.log_retention_check_interval_ms,
+                recovery_threads=config.num_recovery_threads_per_data_dir,
+            ),
             disk=self.disk,
             clock=self.clock,
             background=ThreadBackground(loop, self._executor),
-            node_id=config.node_id,
-            cluster_id=self.metadata.cluster_id,
-            config_for=self._config_for,
-            flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
-            retention_check_interval_ms=config.log_retention_check_interval_ms,
-            topic_id_for=lambda name: getattr(self.metadata.topics.get(name), "topic_id", None),
-            home_for=partial(known_home, self.metadata, config.node_id),
-            recovery_threads=config.num_recovery_threads_per_data_dir,
-            soon=loop.call_soon,
-            directory_failed=self._directory_failed,
-            all_failed=self._halt,
+            cluster=LogsInCluster(
+                config_for=self._config_for,
+                cluster_id=self.metadata.cluster_id,
+                topic_id_for=lambda name: getattr(self.metadata.topics.get(name), "topic_id", None),
+                home_for=partial(known_home, self.metadata, config.node_id),
+            ),
+            failures=FailureHandling(
+                soon=loop.call_soon,
+                directory_failed=self._directory_failed,
+                all_failed=self._halt,
+            ),
         )
         self.metrics.add_source(lambda: log_samples(manager))
         try:
@@ -360,12 +372,14 @@ class Node(KafkaBroker):
         self.replica_manager = ReplicaManager(
             self.log_manager,
             fetcher_context_of(self),
-            log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
-            alter_partition=self.alter_partition_manager,
-            decide_recovered=self.member.requests.recovered,
-            tier=self.tier,
+            LeadingContext(
+                log_config=lambda overrides: self._log_configs.committed(self.config, overrides),
+                alter_partition=self.alter_partition_manager,
+                decide_recovered=self.member.requests.recovered,
+                tier=self.tier,
+                lag_ms_max=config.replica_lag_time_max_ms,
+            ),
             checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
-            lag_ms_max=config.replica_lag_time_max_ms,
         )
         self.moves = moves_of(self)
 

@@ -12,7 +12,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from kafka_ds.ipc.worker import COPY_NICENESS, Worker, begin, serve
+from kafka_ds.ipc.worker import COPY_NICENESS, Operations, Worker, begin, serve
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -36,9 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     gc.freeze()
     worker = Worker(
         channel,
-        writing=(),
-        reading=service.operations(),
-        afterwards=lambda: None,
+        Operations(writing=(), reading=service.operations(), afterwards=lambda: None),
         reader_threads=2,
         reader_niceness=COPY_NICENESS,
     )

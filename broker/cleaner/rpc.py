@@ -31,21 +31,20 @@ KEY_BYTES = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerSettings:
-    """Settings of the log cleaner; `of` takes them out of a mapping of Kafka's names to typed values."""
+    """The settings that the cleaner needs; what each means, and its default, says `broker.config.broker`."""
 
-    log_cleaner_enable: bool = True
-    log_cleaner_threads: int = 1
-    log_cleaner_dedupe_buffer_size: int = 128 << 20
-    log_cleaner_io_buffer_size: int = 512 << 10
-    log_cleaner_io_buffer_load_factor: float = 0.9
-    log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
-    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_enable: bool
+    log_cleaner_threads: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_backoff_ms: int
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """Take each field from the setting of the same name; a setting not there keeps its default."""
-        names = {field: field.replace("_", ".") for field in cls.__dataclass_fields__}
-        return cls(**{field: values[name] for field, name in names.items() if name in values})
+        """Take each field from the setting of the same name."""
+        return cls(**{field: values[field.replace("_", ".")] for field in cls.__dataclass_fields__})
 
     @property
     def slots(self) -> int:

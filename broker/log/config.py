@@ -1,4 +1,4 @@
-"""Pure: the settings of one log, as values, with Kafka's defaults.
+"""Pure: the settings of one log, as values; what each means, and its default, says `broker.config.topic`.
 
 Rules of this file: names are Kafka's topic-level names with dots turned into underscores. The text that a user may
 write for them is checked where it is read (`broker.config.settings`), not here.
@@ -20,39 +20,39 @@ AS_PRODUCED = "producer"
 class LogConfig:
     """What may differ from topic to topic. -1 in a retention is no limit, -2 is "as the total"."""
 
-    cleanup_policy: frozenset[str] = frozenset({"delete"})
-    compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
-    compression_type: str = AS_PRODUCED
-    compression_zstd_level: int = 3
-    delete_retention_ms: int = DAY_MS
-    file_delete_delay_ms: int = 60_000
-    flush_messages: int = UNLIMITED
-    flush_ms: int = UNLIMITED
-    index_interval_bytes: int = 4096
-    local_retention_bytes: int = -2
-    local_retention_ms: int = -2
-    max_compaction_lag_ms: int = UNLIMITED
-    max_message_bytes: int = 1_048_588
-    message_timestamp_after_max_ms: int = 3_600_000
-    message_timestamp_before_max_ms: int = UNLIMITED
-    message_timestamp_type: str = CREATE_TIME
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    min_insync_replicas: int = 1
-    preallocate: bool = False
-    producer_id_expiration_ms: int = DAY_MS
-    remote_copy_lag_bytes: int = 0
-    remote_copy_lag_ms: int = 0
-    remote_log_copy_disable: bool = False
-    remote_log_delete_on_disable: bool = False
-    remote_storage_enable: bool = False
-    retention_bytes: int = -1
-    retention_ms: int = 7 * DAY_MS
-    segment_bytes: int = 1 << 30
-    segment_index_bytes: int = 10 << 20
-    segment_jitter_ms: int = 0
-    segment_ms: int = 7 * DAY_MS
+    cleanup_policy: frozenset[str]
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_type: str
+    compression_zstd_level: int
+    delete_retention_ms: int
+    file_delete_delay_ms: int
+    flush_messages: int
+    flush_ms: int
+    index_interval_bytes: int
+    local_retention_bytes: int
+    local_retention_ms: int
+    max_compaction_lag_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    min_insync_replicas: int
+    preallocate: bool
+    producer_id_expiration_ms: int
+    remote_copy_lag_bytes: int
+    remote_copy_lag_ms: int
+    remote_log_copy_disable: bool
+    remote_log_delete_on_disable: bool
+    remote_storage_enable: bool
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
+    segment_ms: int
 
     @property
     def is_compacted(self) -> bool:

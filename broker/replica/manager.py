@@ -9,13 +9,12 @@ nobody: it is out of all ISRs. Only the event loop's thread is here; opening man
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.config.settings import ConfigError
-from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.metadata.events import (
     BrokerRegistrationChanged,
@@ -30,12 +29,10 @@ from broker.metadata.topic_names import in_force
 from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
-from broker.replica.lake_recovery import DecideRecovered, end_of_lake
-from broker.replica.leader.alter_partition import AlterPartitionManager
+from broker.replica.lake_recovery import end_of_lake
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.leader.state import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.replicas import Replicas
-from broker.replica.state_applier import ReplicaStateApplier
+from broker.replica.state_applier import LeadingContext, ReplicaStateApplier
 from broker.replica.strays import set_strays_aside
 from broker.replica.topic_metrics import TopicCounters
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -44,7 +41,6 @@ from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from broker.metrics.topics import PerTopic
-    from broker.remote.manager import TierManager
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -58,27 +54,19 @@ class ReplicaManager:
         self,
         log_manager: LogManager,
         context: FetcherContext,
+        leading: LeadingContext,
         *,
-        log_config: Callable[[Mapping[str, str]], LogConfig],
-        alter_partition: AlterPartitionManager,
-        decide_recovered: DecideRecovered,
-        tier: TierManager | None = None,
         checkpoint_interval_ms: int = CHECKPOINT_INTERVAL_MS,
-        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
         new_fetchers: Callable[[FetcherContext], Fetchers] = Fetchers,
     ) -> None:
-        """`log_config` makes a log's settings of a topic's own; `alter_partition` asks for changes of ISRs.
-
-        `decide_recovered` makes it durable that partitions have met the lake.
-        """
         self._log_manager = log_manager
         self._node_id = context.node_id
         self._clock = context.clock
         self._image = context.image
-        self._log_config = log_config
+        self._log_config = leading.log_config
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._checkpoint_due_ms = 0
-        self._lag_ms_max = lag_ms_max
+        self._lag_ms_max = leading.lag_ms_max
         self._lag_due_ms = 0
         self._replicas = Replicas()
         # At the end: whether a log that had lost something has not met the lake yet.
@@ -87,20 +75,12 @@ class ReplicaManager:
             replace(
                 context,
                 write_recovery_points=log_manager.checkpoint_recovery_points,
-                end_of_lake=partial(end_of_lake, tier),
+                end_of_lake=partial(end_of_lake, leading.tier),
                 count_bytes_in=self._count_bytes_in,
             )
         )
         self.applier = ReplicaStateApplier(
-            self._replicas,
-            log_manager,
-            self.fetchers,
-            context,
-            log_config=log_config,
-            alter_partition=alter_partition,
-            decide_recovered=decide_recovered,
-            tier=tier,
-            lag_ms_max=lag_ms_max,
+            self._replicas, log_manager, self.fetchers, context, leading
         )
 
     def _count_bytes_in(self, partition: FollowerPartition, size_bytes: int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.config.settings import ConfigError
@@ -55,6 +56,19 @@ class FetcherChanges:
         self.add: dict[tuple[str, int], FollowerPartition] = {}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadingContext:
+    """What partitions need of the broker that leads them."""
+
+    log_config: Callable[[Mapping[str, str]], LogConfig]
+    """A log's settings, of a topic's own."""
+    alter_partition: AlterPartitionManager
+    decide_recovered: DecideRecovered
+    """Makes durable that partitions have met the lake."""
+    tier: TierManager | None
+    lag_ms_max: int
+
+
 class ReplicaStateApplier:
     """Of one broker's replicas."""
 
@@ -64,12 +78,7 @@ class ReplicaStateApplier:
         logs: LogManager,
         fetchers: Fetchers,
         context: FetcherContext,
-        *,
-        log_config: Callable[[Mapping[str, str]], LogConfig],
-        alter_partition: AlterPartitionManager,
-        decide_recovered: DecideRecovered,
-        tier: TierManager | None,
-        lag_ms_max: int,
+        leading: LeadingContext,
     ) -> None:
         self._replicas = replicas
         self._logs = logs
@@ -77,16 +86,14 @@ class ReplicaStateApplier:
         self._node_id = context.node_id
         self._clock = context.clock
         self._image = context.image
-        self._log_config = log_config
-        self._alter_partition = alter_partition
-        self._tier = tier
-        self._lag_ms_max = lag_ms_max
+        self._leading = leading
+        self._tier = leading.tier
         # Whether nothing may begin any more.
         self.is_stopped = False
         self._recovery = LakeRecovery(
             replicas,
-            tier=tier,
-            decide_recovered=decide_recovered,
+            tier=leading.tier,
+            decide_recovered=leading.decide_recovered,
             elected=self.elected,
             write_recovery_points=logs.checkpoint_recovery_points,
         )
@@ -212,7 +219,7 @@ class ReplicaStateApplier:
             high_watermark=watermark,
             min_insync_replicas=log.config.min_insync_replicas,
             brokers=self._image.brokers,
-            lag_ms_max=self._lag_ms_max,
+            lag_ms_max=self._leading.lag_ms_max,
             has_lost=has_lost,
         )
         partition = LeaderPartition(
@@ -220,7 +227,7 @@ class ReplicaStateApplier:
             leader,
             self._replicas.topic_metrics.of(event.topic),
             clock=self._clock,
-            alter_partition=self._alter_partition,
+            alter_partition=self._leading.alter_partition,
             tier=self._tier,
         )
         self._replicas.led.setdefault(event.topic, {})[event.partition] = partition
@@ -232,7 +239,9 @@ class ReplicaStateApplier:
     def _open(self, event: PartitionChanged) -> tuple[Log, int, bool]:
         """The partition's log, its high watermark of the checkpoint, and whether it has lost something."""
         key = TopicPartition(event.topic, event.partition)
-        config = self._log_config(in_force(key.topic, self._image.topics[key.topic].configs))
+        config = self._leading.log_config(
+            in_force(key.topic, self._image.topics[key.topic].configs)
+        )
         existed = self._logs.get(*key) is not None
         may_be_new = not self.is_starting and self._unopened.get(key, True)
         is_new = may_be_new and event.registration.partition_epoch == 0

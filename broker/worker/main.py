@@ -15,7 +15,7 @@ from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE, TierSettings
 from kafka_ds.delta.commit import CommitError, Conflict
 from kafka_ds.delta.log import ForeignTable
 from kafka_ds.ipc.shared_memory import WorkerMemory
-from kafka_ds.ipc.worker import Worker, begin, serve
+from kafka_ds.ipc.worker import Operations, Worker, begin, serve
 from kafka_ds.process.crash_points import WORKER_POINTS, armed_from_environment
 
 # A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
@@ -50,17 +50,15 @@ def main(arguments: Sequence[str]) -> None:
     memory = WorkerMemory(int(arguments[2])) if len(arguments) > 2 else None
     service = Service(settings, armed_from_environment(WORKER_POINTS), memory)
     gc.freeze()
-    worker = Worker(
-        channel,
+    operations = Operations(
         writing=(service.writing(), service.publishing()),
         reading=service.reading(),
         maintaining=service.maintaining(),
         afterwards=service.afterwards,
-        reader_threads=settings.remote_log_reader_threads,
         kinds=KINDS,
         freed=memory.end if memory is not None else lambda leases: None,
     )
-    serve(worker)
+    serve(Worker(channel, operations, reader_threads=settings.remote_log_reader_threads))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from kafka_ds.ipc.channel import BlockingChannel
 from kafka_ds.ipc.codec import VERSION_VARIABLE, encode
@@ -36,33 +37,37 @@ COPY_NICENESS = 10
 UPKEEP_NICENESS = 15
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """What carries out the requests of each class. Each of `writing` has a thread."""
+
+    writing: Sequence[Mapping[type, Operation]]
+    reading: Mapping[type, Operation]
+    maintaining: Mapping[type, Operation] = field(default_factory=dict)
+    afterwards: Callable[[], None]
+    """What is tidied up when nothing is asked."""
+    kinds: Mapping[type[Exception], str] = field(default_factory=dict)
+    """What an error is called in an answer; others are ours, INTERNAL, and in the log."""
+    freed: Callable[[Sequence[int]], None] = lambda leases: None
+    """Told the leases of shared memory that the broker is done with."""
+
+
 class Worker:
     """Hands requests to threads and their answers back."""
 
     def __init__(
         self,
         channel: BlockingChannel,
+        operations: Operations,
         *,
-        writing: Sequence[Mapping[type, Operation]],
-        reading: Mapping[type, Operation],
-        maintaining: Mapping[type, Operation] | None = None,
-        afterwards: Callable[[], None],
         reader_threads: int,
         reader_niceness: int = READ_NICENESS,
-        kinds: Mapping[type[Exception], str] | None = None,
-        freed: Callable[[Sequence[int]], None] = lambda leases: None,
     ) -> None:
-        """`writing`, `reading`, `maintaining`: what carries out requests of a class. Each of `writing` has a thread.
-
-        `kinds`: what an error is called in an answer; others are ours, INTERNAL, and in the log.
-
-        `freed` is told the leases of shared memory that the broker is done with.
-        """
-        self._kinds = kinds or {}
+        reading, maintaining = operations.reading, operations.maintaining
+        self._kinds = operations.kinds
         self._expected = tuple(self._kinds)
-        self._freed = freed
+        self._freed = operations.freed
         self._channel = channel
-        maintaining = maintaining or {}
         self._operations = {**reading, **maintaining}
         self._writes: list[queue.SimpleQueue[Asked | None]] = []
         self._reads: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
@@ -72,11 +77,11 @@ class Worker:
             **dict.fromkeys(reading, self._reads),
             **dict.fromkeys(maintaining, self._maintenance),
         }
-        for each in writing:
+        for each in operations.writing:
             self._writes.append(queue.SimpleQueue())
             self._operations |= each
             self._queues |= dict.fromkeys(each, self._writes[-1])
-        self._afterwards = afterwards
+        self._afterwards = operations.afterwards
         self._readers = 0
         self._reading_with = threading.Lock()
         self._reader_threads = reader_threads

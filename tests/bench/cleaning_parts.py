@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from broker.cleaner.rewriter import Cleaning
-from broker.cleaner.rpc import CleanerSettings, CleanJob, SourceSegment
+from broker.cleaner.rpc import CleanJob, SourceSegment
 from kafka_ds.process.system import SystemDisk
 from kafka_ds.records.batch import Codec, Record, build_batch, stamp
 from tests.bench.report import Figure, Report
+from tests.fakes.settings import cleaner_settings
 
 SEGMENT_BYTES = 64 << 20
 SEGMENTS = 4
@@ -105,7 +106,7 @@ def _clean(folder: Path, segments: list[SourceSegment]) -> None:
         aborted=(),
         last_records=(),
         keeps_tombstones=False,
-        settings=CleanerSettings(),
+        settings=cleaner_settings(),
     )
     cleaning = Cleaning(job, SystemDisk(), (1, 2), lambda _: None)
     assert cleaning.map().end_offset == end_offset

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from kafka_ds.process.seams import DiskFile, ReadableBuffer
@@ -16,6 +15,8 @@ from kafka_ds.records.batch import HEADER_BYTES, Record, build_batch
 from tests.bench.report import Figure, Report
 from tests.bench.sides import OurSide, client
 from tests.clients.topics import create_topic
+from tests.fakes.logs import log_manager
+from tests.fakes.settings import log_settings
 
 LARGE_BYTES = 10 << 30
 PARTITIONS = 2_000
@@ -60,13 +61,13 @@ class QuickDisk(SystemDisk):
 
 
 def _manager(folder: Path, disk: SystemDisk | None = None) -> LogManager:
-    manager = LogManager(
+    manager = log_manager(
         [str(folder)],
         disk=disk or SystemDisk(),
         clock=SystemClock(),
         background=InlineBackground(),
         node_id=1,
-        config=LogConfig(retention_ms=-1),
+        config=log_settings(retention_ms=-1),
         recovery_threads=2,
     )
     manager.load()

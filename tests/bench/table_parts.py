@@ -12,7 +12,7 @@ from pathlib import Path
 
 from broker.remote.process import new_worker
 from broker.worker.delta.storage import RemoteStorageManager
-from broker.worker.rpc import StateRequest, TieredState, TierSettings
+from broker.worker.rpc import StateRequest, TieredState
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.crash_points import CrashPoints
@@ -21,6 +21,7 @@ from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.table import TopicTable
 from tests.bench.report import Figure, Report
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.fakes.settings import tier_settings
 from tests.lake.large_table import PARTITIONS, ROWS, table_of
 
 FEW, MANY = 500, 50_000
@@ -44,7 +45,7 @@ def _seconds(work: Callable[[], None], times: int = 1) -> float:
 
 
 def _load(store: LocalStore) -> None:
-    settings = TierSettings(lake_uri=store.root)
+    settings = tier_settings(lake_uri=store.root)
     RemoteStorageManager(store, settings, CrashPoints()).state("orders", TOPIC_ID, 0)
 
 
@@ -80,7 +81,7 @@ def _commits(table: TopicTable, count: int) -> Callable[[], None]:
 
 def _start(store: LocalStore) -> None:
     """A worker process, from its start to its first answer."""
-    settings = TierSettings(lake_uri=store.root)
+    settings = tier_settings(lake_uri=store.root)
     question = StateRequest(partitions=[TopicIdPartition(TOPIC_ID, "orders", 0)])
 
     async def ask() -> None:

@@ -18,7 +18,6 @@ from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction.transaction_metadata import decode_record
-from broker.log.config import LogConfig
 from broker.log.validation import prepare
 from broker.registry import REGISTRY
 from kafka_ds.delta.actions import CorruptLog
@@ -48,13 +47,14 @@ from kafka_ds.topic.files.pages import ColumnChunk, PagePart, Unusual, binaries,
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 from kafka_ds.topic.snapshot import TopicSnapshot
+from tests.fakes.settings import log_settings
 from tests.fakes.store import MemoryStore
 
 NOW_MS = 1_700_000_000_000
 # The largest input; larger ones teach nothing.
 INPUT_BYTES_MAX = 4096
-_PLAIN = LogConfig()
-_DEMANDING = LogConfig(
+_PLAIN = log_settings()
+_DEMANDING = log_settings(
     compression_type="gzip",
     cleanup_policy=frozenset({"compact"}),
     message_timestamp_before_max_ms=10**12,

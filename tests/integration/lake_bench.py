@@ -5,11 +5,12 @@ from pathlib import Path
 from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import CopyAnswer, CopyRequest, TierSettings
+from broker.worker.rpc import CopyAnswer, CopyRequest
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.records.batch import Record
 from kafka_ds.topic.lake import open_lake
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import (
     TOPIC,
@@ -40,7 +41,7 @@ class Lake:
         uri = address_for(root) if kind == "s3" else str(root / "lake")
         if kind != "s3":
             begin_lake(root / "lake")
-        self.settings = TierSettings(lake_uri=uri, node_id=1)
+        self.settings = tier_settings(lake_uri=uri, node_id=1)
 
     def open(
         self, crash_at: str = ""

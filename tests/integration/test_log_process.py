@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.failures import LogDirectoryError
 from broker.log.log import Log
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, new_uuid
 from kafka_ds.records.batch import iterate_headers, read_records
+from tests.fakes.logs import log_manager
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 
-CONFIG = LogConfig(segment_bytes=30_000, index_interval_bytes=500, retention_ms=-1)
+CONFIG = log_settings(segment_bytes=30_000, index_interval_bytes=500, retention_ms=-1)
 
 WRITER = """
 import sys
@@ -32,7 +33,7 @@ while True:
 
 
 def manager_of(folder: str | Path) -> LogManager:
-    manager = LogManager(
+    manager = log_manager(
         [str(folder)],
         disk=SystemDisk(),
         clock=SystemClock(),

@@ -13,7 +13,7 @@ from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange, TierSettings
+from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange
 from kafka_ds.delta.actions import remove_action
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
@@ -22,6 +22,7 @@ from kafka_ds.records.batch import ControlType, Record, build_batch, end_transac
 from kafka_ds.segments.producers import AppendOrigin
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 from tests.integration.worker_bench import Worker
@@ -241,7 +242,7 @@ class GivesUpAt(CrashPoints):
 def test_a_copy_of_what_is_led_elsewhere_by_now_goes_no_further(
     store: MemoryStore, tmp_path: Path, point: str
 ) -> None:
-    settings = TierSettings(node_id=1)
+    settings = tier_settings(node_id=1)
     points = GivesUpAt(point)
     copier = Copier(
         RemoteStorageManager(store, settings, points, clock=store.clock),

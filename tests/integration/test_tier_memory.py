@@ -16,7 +16,6 @@ from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from broker.worker.orphans import Orphans
-from broker.worker.rpc import TierSettings
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import DAY_MS
 from kafka_ds.delta.store import local as store_local
@@ -26,6 +25,7 @@ from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.names import TOPICS
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request, segment
 
@@ -61,7 +61,7 @@ def test_topics_that_come_and_go_leave_nothing(
     ):
         monkeypatch.setattr(module, name, 1)
     begin_lake(tmp_path / "lake")
-    settings, points = TierSettings(lake_uri=str(tmp_path / "lake"), node_id=1), CrashPoints()
+    settings, points = tier_settings(lake_uri=str(tmp_path / "lake"), node_id=1), CrashPoints()
     store = open_store(settings.lake_uri)
     storage = RemoteStorageManager(store, settings, points)
     metadata = RemoteLogMetadataManager(store, settings, points)

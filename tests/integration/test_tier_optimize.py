@@ -16,7 +16,7 @@ from deltalake.schema import Field, PrimitiveType
 from broker.worker.delta import optimizer
 from broker.worker.delta.optimizer import OPERATION
 from broker.worker.errors import StorageError
-from broker.worker.rpc import StoragePlace, TierSettings
+from broker.worker.rpc import StoragePlace
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.names import commit_file
 from kafka_ds.delta.store.local import LocalStore
@@ -30,6 +30,7 @@ from kafka_ds.topic.files.rewrite import is_optimized
 from kafka_ds.topic.names import is_light_file
 from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.deletion_vectors import inline
+from tests.fakes.settings import tier_settings
 from tests.integration.filled_lake import fill, optimize, storage_of
 from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
@@ -46,7 +47,7 @@ END = RANGES * 10
 def lake(tmp_path: Path) -> Iterator[Lake]:
     """Eight files of ten offsets each, every other one compressed in haste."""
     made = Lake("delta", tmp_path)
-    made.settings = TierSettings(
+    made.settings = tier_settings(
         lake_uri=str(tmp_path / "lake"), node_id=1, lake_maintenance_min_files=4
     )
     for start in range(0, END, 10):
@@ -232,7 +233,7 @@ def test_killed_between_two_steps_a_lost_rewrite_is_written_again(
     if is_large:
         scramble(lake)
         monkeypatch.setattr(rewrite, "WINDOW_BYTES", 1000)
-        lake.settings = TierSettings(
+        lake.settings = tier_settings(
             lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000
         )
     script = Script(lake)
@@ -332,7 +333,7 @@ def test_what_others_have_scattered_is_put_in_order(
     assert not lie_well(lake)
     if is_large:
         monkeypatch.setattr(rewrite, "WINDOW_BYTES", 1000)
-        lake.settings = TierSettings(
+        lake.settings = tier_settings(
             lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000
         )
     done = optimize(storage_of(lake))
@@ -438,7 +439,7 @@ def test_what_a_disk_that_fails_has_taken_already_goes(
     """No commit names these files, and each retry would leave as many again."""
     scramble(lake)
     monkeypatch.setattr(rewrite, "WINDOW_BYTES", 1000)
-    lake.settings = TierSettings(lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000)
+    lake.settings = tier_settings(lake_uri=lake.settings.lake_uri, lake_maintenance_file_bytes=2000)
     folder = lake.root / "lake" / "topics" / TOPIC / "partition=0"
     before, written = set(folder.iterdir()), []
 

@@ -1,6 +1,7 @@
 """What attempts that died have left is taken out in the end, and nobody misses it."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
     left = set(files(folder))
     assert len(left) == 2
     # Another broker's worker takes the range: it knows nothing of the dead one's attempt.
-    lake.settings = type(lake.settings)(lake_uri=lake.settings.lake_uri, node_id=2)
+    lake.settings = replace(lake.settings, node_id=2)
     lake.copy(request)
     reading = lake.open()[1]
     orphans = Orphans(open_store(lake.settings.lake_uri), SystemLogClock())

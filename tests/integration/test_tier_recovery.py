@@ -11,7 +11,7 @@ from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.remote_log import DELETIONS, RemoteLogMetadataManager
-from broker.worker.rpc import CONFLICT, FINISHED, TierSettings
+from broker.worker.rpc import CONFLICT, FINISHED
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.process.crash_points import CrashPoints
@@ -20,6 +20,7 @@ from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.schemas import DAY_MS
 from kafka_ds.topic.snapshot import TopicSnapshot
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.dying_worker import die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
@@ -117,7 +118,7 @@ def test_a_table_that_cannot_be_read_fails_its_topic_alone(
 
 
 def test_a_table_is_told_how_long_to_keep_its_history(store: MemoryStore) -> None:
-    settings = TierSettings(node_id=1, lake_log_retention_ms=30 * DAY_MS + 1)
+    settings = tier_settings(node_id=1, lake_log_retention_ms=30 * DAY_MS + 1)
     worker = Worker(store)
     worker.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
     worker.storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=1, offset=0)
@@ -258,8 +259,8 @@ def test_a_table_that_a_topic_left_which_was_deleted_as_it_was_made(
         asked.append(topic_id)
         return is_known
 
-    storage = RemoteStorageManager(store, TierSettings(), CrashPoints(), was_deleted=was_deleted)
-    metadata = RemoteLogMetadataManager(store, TierSettings(), CrashPoints())
+    storage = RemoteStorageManager(store, tier_settings(), CrashPoints(), was_deleted=was_deleted)
+    metadata = RemoteLogMetadataManager(store, tier_settings(), CrashPoints())
     copier = Copier(
         storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=lambda: bytes([7] * 16)
     )

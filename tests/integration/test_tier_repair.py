@@ -19,7 +19,6 @@ from broker.worker.rpc import (
     CopyRequest,
     StoragePlace,
     StoreState,
-    TierSettings,
 )
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
@@ -28,6 +27,7 @@ from kafka_ds.process.crash_points import REPAIR_POINTS, CrashPoints
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.files.parquet import FileReader, write_rows
 from kafka_ds.topic.snapshot import TopicSnapshot
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.dying_worker import Died, DiesAt, die_copying, optimize_and_vacuum
 from tests.integration.tier_segments import (
@@ -322,7 +322,7 @@ def test_a_file_may_end_within_a_batch(store: MemoryStore, tmp_path: Path) -> No
     )
     whole = copy_range(path, 0, 99)
     worker = Worker(store)
-    settings = TierSettings(node_id=1, lake_file_bytes=1)
+    settings = tier_settings(node_id=1, lake_file_bytes=1)
     worker.storage._settings = settings
     worker.copy(whole)
     files = data_files(store)
@@ -435,7 +435,7 @@ Operations = Mapping[type, Callable[..., Any]]
 def worker(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> Operations:
     """What a broker asks of a worker process."""
     monkeypatch.setattr(service, "open_lake", lambda uri, **_: store)
-    settings = TierSettings(log_dirs=(), lake_copy_threads=1)
+    settings = tier_settings(log_dirs=(), lake_copy_threads=1)
     return service.Service(settings, CrashPoints()).writing()
 
 
@@ -518,7 +518,7 @@ def test_a_worker_that_dies_while_it_repairs_leaves_it_to_the_next(
         del store.objects[path]
     dying = Worker(store, node_id=2)
     dying.storage = RemoteStorageManager(
-        store, TierSettings(node_id=2), DiesAt(point), clock=store.clock
+        store, tier_settings(node_id=2), DiesAt(point), clock=store.clock
     )
     with pytest.raises(Died):
         repair(dying, source(0, 9))

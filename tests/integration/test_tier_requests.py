@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from broker.worker import service
-from broker.worker.rpc import FINISHED, CopyRequest, StateRequest, TierSettings
+from broker.worker.rpc import FINISHED, CopyRequest, StateRequest
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
 
@@ -26,7 +27,7 @@ class Asked:
         self.store = MemoryStore()
         self._folder = folder
         monkeypatch.setattr(service, "open_lake", lambda uri, **_: self.store)
-        settings = TierSettings(log_dirs=(), lake_copy_threads=1)
+        settings = tier_settings(log_dirs=(), lake_copy_threads=1)
         self.service = service.Service(settings, CrashPoints())
 
     def copy(self, number: int, *, partitions: int = 1) -> Mapping[str, int]:

@@ -8,7 +8,7 @@ from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import PartitionOutcome, TierSettings
+from broker.worker.rpc import PartitionOutcome
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.records.batch import (
@@ -23,6 +23,7 @@ from kafka_ds.records.batch import (
     seal,
 )
 from kafka_ds.topic.lake import open_lake
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import begin_lake
 from tests.integration.tier_broker import table
 from tests.integration.tier_segments import (
@@ -42,7 +43,7 @@ class Lake:
         self.path = root / "lake"
         begin_lake(self.path)
         self.root = root
-        settings = TierSettings(lake_uri=str(self.path))
+        settings = tier_settings(lake_uri=str(self.path))
         store = open_lake(str(self.path), is_there=True)
         self.storage = RemoteStorageManager(store, settings, CrashPoints())
         metadata = RemoteLogMetadataManager(store, settings, CrashPoints())
@@ -151,7 +152,7 @@ def test_a_shorter_attempt_that_lost_does_not_hide_the_one_that_won(lake: Lake) 
         place = won.with_name(f"{won.name.partition('-')[0]}-{identity}.residue")
         place.write_bytes(lost.read_bytes())
         fresh = RemoteStorageManager(
-            open_lake(str(lake.path), is_there=True), TierSettings(), CrashPoints()
+            open_lake(str(lake.path), is_there=True), tier_settings(), CrashPoints()
         )
         read = fresh.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=2000, committed_only=False)
         assert offsets([bytes(chunk) for chunk in read.chunks]) == list(range(10))

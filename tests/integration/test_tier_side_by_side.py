@@ -24,7 +24,6 @@ from broker.worker.rpc import (
     StoragePlace,
     SurveyQuestion,
     SurveyRequest,
-    TierSettings,
     Unavailable,
 )
 from kafka_ds.process.crash_points import CrashPoints
@@ -33,6 +32,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, Call, MemoryStore
 from tests.integration.tier_segments import copy_range, segment
 
@@ -87,7 +87,7 @@ def meetings(store: MemoryStore) -> list[Meeting]:
 @pytest.fixture
 def copy(store: MemoryStore, tmp_path: Path) -> Callable[[int], CopyAnswer]:
     """One copy of all partitions by a worker that converts one after the other, the so-many-th."""
-    worker = service.Service(TierSettings(log_dirs=(), lake_copy_threads=1), CrashPoints())
+    worker = service.Service(tier_settings(log_dirs=(), lake_copy_threads=1), CrashPoints())
 
     def copied(number: int) -> CopyAnswer:
         start = number * RECORDS
@@ -184,7 +184,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
             raise AttributeError("of ours")
         return able(self)
 
-    worker = service.Service(TierSettings(log_dirs=()), CrashPoints())
+    worker = service.Service(tier_settings(log_dirs=()), CrashPoints())
     monkeypatch.setattr(TopicTable, "read", fail_one)
     places = [
         StoragePlace(

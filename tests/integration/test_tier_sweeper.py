@@ -9,7 +9,7 @@ import deltalake
 import pytest
 
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.rpc import StoragePlace, Survey, TierSettings
+from broker.worker.rpc import StoragePlace, Survey
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.store.uri import open_store
@@ -19,6 +19,7 @@ from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
 from kafka_ds.topic.snapshot import TopicSnapshot
+from tests.fakes.settings import tier_settings
 from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     BASE_MS,
@@ -401,7 +402,7 @@ def test_what_a_leader_that_died_began_to_delete_its_successor_ends(
     """Another broker, which was at work before and after; nothing else is due of that partition."""
     fill(delta, 3)
     successor = Lake("delta", delta.root)
-    successor.settings = TierSettings(lake_uri=delta.settings.lake_uri, node_id=2)
+    successor.settings = tier_settings(lake_uri=delta.settings.lake_uri, node_id=2)
     copier, storage, metadata = successor.open()
     copier.copy(copy_request([copy_range(segment(delta.root / "a", 30, 10), 30, 39)]))
     begin_at(delta, 10)

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 
 from broker.worker import service as worker_service
-from broker.worker.rpc import FINISHED, CopyRequest, PublishOffsets, TierSettings
+from broker.worker.rpc import FINISHED, CopyRequest, PublishOffsets
 from broker.worker.service import Service
 from kafka_ds.delta import maintenance
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import BadCheckpoint
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.ipc.channel import BlockingChannel
-from kafka_ds.ipc.worker import Worker
+from kafka_ds.ipc.worker import Operations, Worker
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.names import REMOTE_LOG_METADATA, topic_table
 from kafka_ds.topic.offsets import OffsetsTable
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import FolderStore, begin_lake
 from tests.integration.tier_segments import TOPIC, copy_range, copy_request, segment
 
@@ -40,7 +41,7 @@ def test_one_table_without_a_checkpoint_keeps_no_other_from_its_own(
     monkeypatch.setattr(maintenance, "write_checkpoint", write_most)
     lake = tmp_path / "lake"
     begin_lake(lake)
-    settings = TierSettings(
+    settings = tier_settings(
         lake_uri=str(lake), log_dirs=(), lake_copy_threads=1, lake_checkpoint_interval=2
     )
     service = Service(settings, CrashPoints())
@@ -64,15 +65,17 @@ def test_offsets_are_published_while_a_copy_is_under_way(
     store = FolderStore(tmp_path / "lake")
     monkeypatch.setattr(worker_service, "open_lake", lambda uri, is_there: store)
     copying = store.hold(path=f"{topic_table(TOPIC)}/*.json")
-    service = Service(TierSettings(lake_uri="lake", node_id=1, log_dirs=()), CrashPoints())
+    service = Service(tier_settings(lake_uri="lake", node_id=1, log_dirs=()), CrashPoints())
     end, other = socket.socketpair()
     end.settimeout(60)
     broker = BlockingChannel(end)
     worker = Worker(
         BlockingChannel(other),
-        writing=(service.writing(), service.publishing()),
-        reading=service.reading(),
-        afterwards=lambda: None,
+        Operations(
+            writing=(service.writing(), service.publishing()),
+            reading=service.reading(),
+            afterwards=lambda: None,
+        ),
         reader_threads=1,
         reader_niceness=0,
     )

@@ -5,13 +5,14 @@ from typing import Any
 from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import PartitionOutcome, TierSettings
+from broker.worker.rpc import PartitionOutcome
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,
@@ -28,7 +29,7 @@ class Worker:
 
     def __init__(self, store: MemoryStore, node_id: int = 1) -> None:
         self.store = store
-        settings = TierSettings(node_id=node_id)
+        settings = tier_settings(node_id=node_id)
         self.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
         self.metadata = RemoteLogMetadataManager(store, settings, CrashPoints(), clock=store.clock)
         self.copier = Copier(

@@ -27,7 +27,6 @@ from broker.metadata.events import (
 )
 from broker.metadata.log import MetadataLog, replay_commit
 from broker.worker.metadata.materialise import Materialiser
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import Store
@@ -39,6 +38,7 @@ from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.offsets import OffsetsTable
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 
 S = RemoteLogSegmentState
 T0 = 1_700_000_000_000
@@ -230,7 +230,7 @@ def write_cluster(store: Store, clock: ManualClock, commits: Iterable[tuple[Even
         version = log.commit(log.begin(events, image))
         assert version is not None
         replay_commit(image, version, events)
-    worker = Materialiser(store, TierSettings(), CrashPoints(), lambda topic, topic_id: None)
+    worker = Materialiser(store, tier_settings(), CrashPoints(), lambda topic, topic_id: None)
     worker.materialise(image.version)
 
 

@@ -18,13 +18,13 @@ from broker.worker.delta import tables as delta_tables
 from broker.worker.delta.reader import ColdRead, ColdReader
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.ipc import shared_memory
 from kafka_ds.ipc.shared_memory import BrokerMemory, WorkerMemory
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import SystemDisk, new_uuid
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -48,7 +48,7 @@ class Lake:
         self.start()
         copier = Copier(
             self.storage,
-            RemoteLogMetadataManager(self.store, TierSettings(), CrashPoints()),
+            RemoteLogMetadataManager(self.store, tier_settings(), CrashPoints()),
             node_id=1,
             crash_points=CrashPoints(),
             new_id=new_uuid,
@@ -64,7 +64,7 @@ class Lake:
             SystemDisk(), self.clock, str(self.folder / "cache"), bytes_max=1 << 20, ttl_ms=-1
         )
         self.cache.load()
-        settings = TierSettings(lake_reader_cache_bytes=memory_bytes)
+        settings = tier_settings(lake_reader_cache_bytes=memory_bytes)
         self.storage = RemoteStorageManager(
             self.store, settings, CrashPoints(), cache=self.cache, memory=shared
         )

@@ -10,7 +10,6 @@ import pytest
 from broker.metadata.log import MetadataLog
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.delta.tiered_extent import removals
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.maintenance import write_checkpoint
@@ -23,6 +22,7 @@ from kafka_ds.topic.schemas import CHECKPOINT_INTERVAL
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.fakes.settings import tier_settings
 from tests.lake.foreign_rows import offsets
 from tests.lake.odd_rows import ROWS, comparable, copy_rows
 
@@ -127,7 +127,7 @@ def test_spark_cleans_up_none_of_the_clusters_decisions(spark, tmp_path):
 
 def lay_anew(table, *, data_change=False):
     """All of partition 0 in one file, as the broker merges small ones."""
-    settings = TierSettings(lake_maintenance_min_files=2)
+    settings = tier_settings(lake_maintenance_min_files=2)
     storage = RemoteStorageManager(table.log.store, settings, CrashPoints())
     done = storage.optimizer.optimize("orders", TOPIC_ID, 0, leader_epoch=0)
     assert (done.reasons, done.files_after) == ({"small": 1}, 1)

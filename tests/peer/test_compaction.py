@@ -22,16 +22,16 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.cleaner.rpc import CleanerSettings
 from broker.cleaner.service import CleaningService
 from broker.cleaner.throttle import Throttle
 from broker.compaction.manager import LogCleaner
-from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from kafka_ds.ipc.request import ErrorAnswer
 from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk
 from kafka_ds.records.batch import iterate_headers, read_records
 from kafka_ds.segments.checkpoint import decode_offsets
+from tests.fakes.logs import log_manager
+from tests.fakes.settings import cleaner_settings, log_settings
 from tests.peer.apache_kafka import TOOL_OPTIONS, ApacheKafka, java
 from tests.peer.jvm import TOOLS, Jvm
 from tests.processes import running_broker, wait_until
@@ -74,13 +74,13 @@ def test_kafkas_own_tester_finds_nothing_wrong(kafka_jars: Path, tmp_path: Path)
 
 
 def manager_of(folder: Path) -> LogManager:
-    manager = LogManager(
+    manager = log_manager(
         [str(folder)],
         disk=SystemDisk(),
         clock=SystemClock(),
         background=InlineBackground(),
         node_id=1,
-        config=LogConfig(
+        config=log_settings(
             cleanup_policy=frozenset({"compact"}),
             min_cleanable_dirty_ratio=0.0,
             segment_bytes=SEGMENT_BYTES,
@@ -92,7 +92,7 @@ def manager_of(folder: Path) -> LogManager:
 
 def clean(manager: LogManager) -> None:
     """One round of our cleaner, in this process."""
-    settings, disk, clock = CleanerSettings(), SystemDisk(), SystemClock()
+    settings, disk, clock = cleaner_settings(), SystemDisk(), SystemClock()
     service = CleaningService(disk, Throttle(clock), lambda: (1, 2))
 
     async def ask(request: Any) -> Any:

@@ -17,6 +17,8 @@ from kafka_ds.process.system import InlineBackground, SystemClock, SystemDisk, n
 from kafka_ds.records.batch import Codec, ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.records.batch import iterate_headers as batch_headers
 from kafka_ds.segments.producers import AppendOrigin
+from tests.fakes.logs import log_manager
+from tests.fakes.settings import log_settings
 from tests.peer.apache_kafka import ApacheKafka
 from tests.peer.jvm import Jvm
 from tests.peer.log_writers import consume, produce, produce_transactions
@@ -24,11 +26,11 @@ from tests.peer.log_writers import consume, produce, produce_transactions
 pytestmark = pytest.mark.jars
 
 NOW_MS = SystemClock().now_ms()
-CONFIG = LogConfig(segment_bytes=8000, index_interval_bytes=500, retention_ms=-1)
+CONFIG = log_settings(segment_bytes=8000, index_interval_bytes=500, retention_ms=-1)
 
 
 def manager_of(folder: Path, config: LogConfig = CONFIG) -> LogManager:
-    manager = LogManager(
+    manager = log_manager(
         [str(folder)],
         disk=SystemDisk(),
         clock=SystemClock(),
@@ -192,7 +194,7 @@ def test_what_recovery_makes_anew_is_read_too(jvm: Jvm, manager: LogManager) -> 
 
 
 def test_times_set_by_the_broker(jvm: Jvm, tmp_path: Path) -> None:
-    config = LogConfig(
+    config = log_settings(
         segment_bytes=8000, index_interval_bytes=500, message_timestamp_type=LOG_APPEND_TIME
     )
     manager = manager_of(tmp_path / "data", config)
@@ -225,7 +227,7 @@ def peer(kafka_jars: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
 @pytest.mark.slow
 def test_a_directory_goes_from_kafka_to_us_and_back(peer: ApacheKafka) -> None:
     peer.stop()
-    manager = manager_of(peer.data, LogConfig(index_interval_bytes=500))
+    manager = manager_of(peer.data, log_settings(index_interval_bytes=500))
     assert manager.was_clean
     plain, pay = manager.get("plain", 0), manager.get("pay", 0)
     assert plain is not None
@@ -268,7 +270,7 @@ def test_a_directory_that_kafka_left_in_a_crash_is_recovered_as_kafka_would(
     peer.start()
     consume(peer.bootstrap, "plain", 1000)
     peer.stop()
-    manager = manager_of(ours, LogConfig(index_interval_bytes=500))
+    manager = manager_of(ours, log_settings(index_interval_bytes=500))
     assert not manager.was_clean
     plain = manager.get("plain", 0)
     assert plain is not None

@@ -34,7 +34,7 @@ from kafka_ds.ipc.channel import cut
 from kafka_ds.ipc.child import WorkerDied, WorkerFailed, WorkerLost
 from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.ipc.request import ErrorAnswer
-from kafka_ds.ipc.worker import INTERNAL
+from kafka_ds.ipc.worker import INTERNAL, Operations
 from kafka_ds.process.crash_points import WORKER_POINTS, CrashPoints
 from kafka_ds.topic.files import parquet
 from tests.sim.clients import EPOCH_MS
@@ -147,12 +147,14 @@ class WorkerProcess:
         )
         self._worker = Worker(
             self,  # type: ignore[arg-type]
-            writing=(self._operations[0], self._operations[3]),
-            maintaining=self._operations[1],
-            reading=self._operations[2],
-            afterwards=self._service.afterwards,
+            Operations(
+                writing=(self._operations[0], self._operations[3]),
+                maintaining=self._operations[1],
+                reading=self._operations[2],
+                afterwards=self._service.afterwards,
+                kinds=KINDS,
+            ),
             reader_threads=READERS,
-            kinds=KINDS,
         )
         self._writes, self._publishing, self._maintenance = (
             Lane(fibers, self.process) for _ in range(3)

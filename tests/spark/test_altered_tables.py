@@ -11,10 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
 from broker.worker.delta.storage import RemoteStorageManager
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.recovery import add_back, give_up
+from tests.fakes.settings import tier_settings
 from tests.integration.tier_segments import all_records
 from tests.spark.scan_source import NOBODY, source
 from tests.unit.source.source_lake import Lake, Row, record_batch
@@ -107,7 +107,7 @@ def consumed(storage: RemoteStorageManager, lake: Lake) -> list[int]:
 def test_deletion_vectors_are_honoured_by_all_readers_and_stop_no_copy(
     spark: SparkSession, lake: Lake
 ) -> None:
-    settings = TierSettings(lake_uri=lake.uri, node_id=1, lake_maintenance_min_files=2)
+    settings = tier_settings(lake_uri=lake.uri, node_id=1, lake_maintenance_min_files=2)
     storage = RemoteStorageManager(lake.store, settings, CrashPoints())
     size = 3000
     lake.add(0, [record_batch([Row(offset=n) for n in range(40, size)])], row_group_bytes=4096)

@@ -103,52 +103,76 @@ class FutureLog:
         self.log.take_epochs_of(self.of)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerSettings:
+    """Of the broker's settings those that are about its log directories."""
+
+    log_dirs: Sequence[str]
+    node_id: int
+    flush_offset_checkpoint_interval_ms: int
+    retention_check_interval_ms: int
+    recovery_threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsInCluster:
+    """What the cluster's metadata say of logs.
+
+    Without `cluster_id` it is that of the disks, or a new one. `topic_id_for(topic)` tells which of two logs of a name
+    is the topic's, `home_for(topic, partition)` in which directory the cluster believes a log to be.
+    """
+
+    config_for: Callable[[str], LogConfig]
+    cluster_id: str | None = None
+    topic_id_for: Callable[[str], bytes | None] = _unknown
+    home_for: Callable[[str, int], bytes | None] = _nowhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureHandling:
+    """What follows when a directory fails.
+
+    `soon` lets a failure take effect later, as it may be noticed in the middle of any work. `directory_failed` is
+    called with the partitions of a directory that has failed, and `all_failed` when none is left, where Kafka halts.
+    """
+
+    soon: Soon = _at_once
+    directory_failed: Callable[[Sequence[TopicPartition]], None] = _ignored
+    all_failed: Callable[[], None] = _at_the_end
+
+
 class LogManager:
     """The logs of a broker, by topic and partition."""
 
     def __init__(
         self,
-        log_dirs: Sequence[str],
+        settings: LogManagerSettings,
         *,
         disk: Disk,
         clock: Clock,
         background: Background,
-        node_id: int,
-        cluster_id: str | None = None,
-        config: LogConfig | None = None,
-        config_for: Callable[[str], LogConfig] | None = None,
-        flush_offset_checkpoint_interval_ms: int = 60_000,
-        retention_check_interval_ms: int = 300_000,
-        topic_id_for: Callable[[str], bytes | None] = _unknown,
-        home_for: Callable[[str, int], bytes | None] = _nowhere,
-        recovery_threads: int = 1,
-        soon: Soon = _at_once,
-        directory_failed: Callable[[Sequence[TopicPartition]], None] = _ignored,
-        all_failed: Callable[[], None] = _at_the_end,
+        cluster: LogsInCluster,
+        failures: FailureHandling | None = None,
     ) -> None:
-        """`config_for(topic)` wins over `config`; without `cluster_id` it is that of the disks, or a new one.
-
-        `topic_id_for(topic)` tells which of two logs of a name is the topic's, `home_for(topic, partition)` in which
-        directory the cluster believes a log to be. `soon` lets a failure take effect later, as it may be noticed in
-        the middle of any work. `directory_failed` is called with the partitions of a directory that has failed, and
-        `all_failed` when none is left, where Kafka halts.
-        """
+        failures = failures or FailureHandling()
         self._disk, self._clock, self._background = disk, clock, background
-        self._node_id, self._cluster_id = node_id, cluster_id
-        self._config, self._config_for = config or LogConfig(), config_for
-        self._directories = LogDirectories(disk, log_dirs, background, soon=soon, failed=self.fail)
+        self._node_id, self._cluster_id = settings.node_id, cluster.cluster_id
+        self._config_for = cluster.config_for
+        self._directories = LogDirectories(
+            disk, settings.log_dirs, background, soon=failures.soon, failed=self.fail
+        )
         self._loader = LogLoader(
             disk,
             clock,
             background,
-            config_of=self._config_of,
+            config_of=cluster.config_for,
             report=self._storage_failed,
-            threads_per_directory=recovery_threads,
+            threads_per_directory=settings.recovery_threads,
         )
-        self._topic_id_for, self._home_for = topic_id_for, home_for
+        self._topic_id_for, self._home_for = cluster.topic_id_for, cluster.home_for
         # Partitions whose log is, or may be, in a directory that has failed.
         self._offline: set[TopicPartition] = set()
-        self._directory_failed, self._all_failed = directory_failed, all_failed
+        self._directory_failed, self._all_failed = failures.directory_failed, failures.all_failed
         self._logs: dict[TopicPartition, Log] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._futures: dict[TopicPartition, FutureLog] = {}
@@ -162,8 +186,8 @@ class LogManager:
         # Where logs are to be made that are not there yet, by the path of a directory.
         self.preferred: dict[TopicPartition, str] = {}
         now_ms = clock.now_ms()
-        self._checkpoints_due = Interval(flush_offset_checkpoint_interval_ms, now_ms)
-        self._retention_due = Interval(retention_check_interval_ms, now_ms)
+        self._checkpoints_due = Interval(settings.flush_offset_checkpoint_interval_ms, now_ms)
+        self._retention_due = Interval(settings.retention_check_interval_ms, now_ms)
         self._expiration_due = Interval(PRODUCER_EXPIRATION_CHECK_MS, now_ms)
         self.recovery_losses: dict[
             TopicPartition, tuple[int, int]
@@ -338,9 +362,6 @@ class LogManager:
         self._homes[key] = directory
         self._upkeep.add(key, log)
 
-    def _config_of(self, topic: str) -> LogConfig:
-        return self._config if self._config_for is None else self._config_for(topic)
-
     # -- logs -----------------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> Log | None:
@@ -433,7 +454,7 @@ class LogManager:
         self._forget_checkpoints(directory, key)
         log = Log.open(
             directory.file(name),
-            config or self._config_of(topic),
+            config or self._config_for(topic),
             self._disk,
             self._clock,
             topic=topic,

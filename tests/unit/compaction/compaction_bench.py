@@ -11,7 +11,6 @@ from broker.cleaner.service import CleaningService
 from broker.cleaner.throttle import Throttle
 from broker.compaction.manager import LogCleaner
 from broker.log.config import LogConfig
-from broker.log.directories.manager import LogManager
 from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.ipc.request import ErrorAnswer
 from kafka_ds.process.seams import Disk
@@ -28,7 +27,9 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import log_manager
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.settings import cleaner_settings, log_settings
 
 TOPIC_ID = uuid_from_text("AAAAAAAAAAAAAAAAAAAABA")
 SECRET = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
@@ -47,7 +48,7 @@ def compacted(**more: Any) -> LogConfig:
         "file_delete_delay_ms": 0,
         "retention_ms": -1,
     }
-    return LogConfig(**{**settings, **more})
+    return log_settings(**{**settings, **more})
 
 
 class Bench:
@@ -64,14 +65,14 @@ class Bench:
         self.config = config or compacted()
         self.disk = MemoryDisk() if disk is None else disk
         self.clock = clock or ManualClock()
-        self.settings = settings or CleanerSettings(log_cleaner_io_buffer_size=600)
+        self.settings = settings or cleaner_settings(log_cleaner_io_buffer_size=600)
         self.meanwhile: dict[type, Callable[[], object]] = {}
         """What happens when a request of this kind was carried out, before its answer is heard."""
         self.open()
 
     def open(self) -> None:
         """Begin, or begin again."""
-        self.manager = LogManager(
+        self.manager = log_manager(
             ["/data"],
             disk=self.disk,
             clock=self.clock,

@@ -6,10 +6,11 @@ import errno
 
 import pytest
 
-from broker.cleaner.rpc import CleanerSettings, LogGroup
+from broker.cleaner.rpc import LogGroup
 from kafka_ds.records.batch import Codec, ControlType, Record, TimestampType, build_batch
 from kafka_ds.segments.index import AbortedTxn, encode_aborted
 from kafka_ds.segments.producers import AppendOrigin
+from tests.fakes.settings import cleaner_settings
 from tests.unit.compaction.compaction_bench import Bench, compacted
 
 BIG = b"x" * 300
@@ -231,7 +232,9 @@ def test_small_segments_become_one() -> None:
 
 
 def test_a_full_table_ends_the_part_that_is_cleaned() -> None:
-    settings = CleanerSettings(log_cleaner_dedupe_buffer_size=24 * 5, log_cleaner_io_buffer_size=64)
+    settings = cleaner_settings(
+        log_cleaner_dedupe_buffer_size=24 * 5, log_cleaner_io_buffer_size=64
+    )
     bench = Bench(settings=settings)
     for index in range(12):
         bench.append([(b"k%d" % (index % 6), b"%d" % index)])
@@ -245,7 +248,7 @@ def test_a_full_table_ends_the_part_that_is_cleaned() -> None:
 
 
 def test_a_batch_with_more_keys_than_fit_makes_the_log_uncleanable() -> None:
-    bench = Bench(settings=CleanerSettings(log_cleaner_dedupe_buffer_size=24 * 5))
+    bench = Bench(settings=cleaner_settings(log_cleaner_dedupe_buffer_size=24 * 5))
     bench.append([(b"k%d" % index, b"") for index in range(6)])
     bench.log.roll()
     assert bench.clean()

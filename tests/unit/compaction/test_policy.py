@@ -15,6 +15,7 @@ from broker.log.config import LogConfig
 from kafka_ds.records import hashes
 from kafka_ds.records.crc import crc32c
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import cleaner_settings, log_settings
 
 NOW_MS = 1_000_000
 
@@ -44,7 +45,7 @@ def state(**more: Any) -> LogState:
 
 
 def config(**more: Any) -> LogConfig:
-    return LogConfig(cleanup_policy=frozenset({"compact"}), **more)
+    return log_settings(cleanup_policy=frozenset({"compact"}), **more)
 
 
 @pytest.mark.parametrize(("copied", "expected"), [(0, 0), (19, 10), (20, 20), (40, 30), (None, 30)])
@@ -164,7 +165,7 @@ def test_cleaners_share_what_they_may_read_and_write() -> None:
     assert throttle.wait_seconds(500) == 1.0
     clock.ms += 10_000
     assert throttle.wait_seconds(100) == 0.1, "what was not used is not saved up"
-    throttle.limit(CleanerSettings().log_cleaner_io_max_bytes_per_second)
+    throttle.limit(cleaner_settings().log_cleaner_io_max_bytes_per_second)
     clock.ms += 10_000
     assert throttle.wait_seconds(1 << 40) == 0
 
@@ -173,4 +174,4 @@ def test_the_memory_of_all_cleaners_is_shared_among_them() -> None:
     settings = CleanerSettings.of(load(None, ["log.cleaner.threads=2"]).values())
     assert settings.keys_max == int((64 << 20) // 24 * 0.9)
     assert settings.read_bytes == 128 << 10
-    assert CleanerSettings(log_cleaner_dedupe_buffer_size=0).keys_max == 1
+    assert cleaner_settings(log_cleaner_dedupe_buffer_size=0).keys_max == 1

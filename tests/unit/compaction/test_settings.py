@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from broker.cleaner.rpc import CleanerSettings, CleanJob, CleanLimit
+from tests.fakes.settings import cleaner_settings
 from tests.loops import in_loop
 from tests.unit.compaction.compaction_bench import Bench
 
@@ -42,7 +43,7 @@ async def turns() -> None:
 
 @in_loop
 async def test_who_has_nothing_to_do_looks_when_the_back_off_changes() -> None:
-    bench = Slow(0, CleanerSettings(log_cleaner_backoff_ms=HOUR_MS))
+    bench = Slow(0, cleaner_settings(log_cleaner_backoff_ms=HOUR_MS))
     bench.cleaner.start()
     await turns()
     bench.log = bench.manager.create("late", 0, bytes(range(16)))
@@ -58,7 +59,7 @@ async def test_who_has_nothing_to_do_looks_when_the_back_off_changes() -> None:
 
 @in_loop
 async def test_as_many_logs_are_cleaned_at_a_time_as_the_setting_says() -> None:
-    bench = Slow(6, CleanerSettings(log_cleaner_backoff_ms=HOUR_MS))
+    bench = Slow(6, cleaner_settings(log_cleaner_backoff_ms=HOUR_MS))
     bench.cleaner.start()
     await turns()
     assert len(bench.of(CleanJob)) == 1
@@ -81,7 +82,7 @@ async def test_as_many_logs_are_cleaned_at_a_time_as_the_setting_says() -> None:
 
 @in_loop
 async def test_the_limit_of_bytes_reaches_the_child_at_once() -> None:
-    bench = Slow(0, CleanerSettings(log_cleaner_io_max_bytes_per_second=1.0))
+    bench = Slow(0, cleaner_settings(log_cleaner_io_max_bytes_per_second=1.0))
     bench.cleaner.start()
     bench.cleaner.configure(replace(bench.settings, log_cleaner_io_max_bytes_per_second=1e6))
     await turns()
@@ -92,12 +93,12 @@ async def test_the_limit_of_bytes_reaches_the_child_at_once() -> None:
 @in_loop
 async def test_memory_is_that_of_the_settings_in_force() -> None:
     """Two keys fit, then all."""
-    bench = Bench(settings=CleanerSettings(log_cleaner_dedupe_buffer_size=24 * 3))
+    bench = Bench(settings=cleaner_settings(log_cleaner_dedupe_buffer_size=24 * 3))
     for number in range(12):
         bench.append([(b"%d" % (number % 4), b"v" * 150)])
     assert await bench.cleaner.clean_dirtiest()
     first = bench.log.compaction.cleaned_offset
-    bench.cleaner.configure(CleanerSettings())
+    bench.cleaner.configure(cleaner_settings())
     assert await bench.cleaner.clean_dirtiest()
     assert first is not None and bench.log.compaction.cleaned_offset is not None
     assert first < bench.log.compaction.cleaned_offset

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import main
+from broker.cleaner.rpc import CleanerSettings
 from broker.config.describe import ConfigSource, describe_broker, describe_topic
 from broker.config.doc import render
 from broker.config.dynamic import with_changes
@@ -334,13 +335,17 @@ def test_a_log_config_is_a_topic_config() -> None:
     names = {field.name for field in fields(LogConfig) if field.init}
     names.remove("producer_id_expiration_ms")
     assert names <= set(TopicConfig.__dataclass_fields__)
-    assert log_config(load(None), {}) == LogConfig(remote_storage_enable=True)
+    taken = log_config(load(None, ["log.retention.ms=7"]), {"segment.bytes": "2000000"})
+    assert (taken.retention_ms, taken.segment_bytes) == (7, 2_000_000)
 
 
-def test_the_tier_reads_declared_settings_with_the_same_defaults() -> None:
-    config = load(None)
-    assert set(map(attribute_of, broker_settings())) >= set(TierSettings.__dataclass_fields__)
-    assert TierSettings.of(config.values()) == TierSettings()
+def test_tier_and_cleaner_read_declared_settings() -> None:
+    declared = set(map(attribute_of, broker_settings()))
+    for settings in (TierSettings, CleanerSettings):
+        assert declared >= set(settings.__dataclass_fields__)
+    values = load(None, ["lake.max.lag.ms=5", "log.cleaner.threads=3"]).values()
+    assert TierSettings.of(values).lake_max_lag_ms == 5
+    assert CleanerSettings.of(values).log_cleaner_threads == 3
 
 
 def test_sources_and_synonyms_are_told() -> None:

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from broker.coordinator.loads import Loads
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorShard
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.metadata.events import PartitionRegistration
 from broker.replica.leader.partition import LeaderPartition
@@ -16,6 +15,7 @@ from broker.replica.leader.state import LeaderState
 from kafka_ds.process.system import SystemDisk
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import log_settings
 
 NOW_MS = 1_700_000_000_000
 S = TypeVar("S", bound=CoordinatorShard)
@@ -28,7 +28,7 @@ class PartitionBench:
         self.clock = ManualClock(NOW_MS)
         self.log = Log.open(
             str(folder / f"{topic}-0"),
-            LogConfig(**config),
+            log_settings(**config),
             SystemDisk(),
             self.clock,
             topic=topic,

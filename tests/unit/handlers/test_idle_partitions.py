@@ -17,7 +17,6 @@ from typing import Any, cast
 import pytest
 
 from broker.handlers.records.fetch import fetch
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.metadata.events import PartitionRegistration
 from broker.metadata.image import BrokerRegistration, MetadataImage, TopicImage
@@ -41,6 +40,7 @@ from kafka_ds.records.batch import ControlType, end_transaction_marker, iterate_
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.in_process import batch_of
 from tests.loops import in_loop, turns
 from tests.model_runs import examples
@@ -147,7 +147,7 @@ class Side:
         topic, index = key
         log = self.logs.get(key)
         if log is None:
-            config = LogConfig(segment_bytes=600, retention_bytes=1200)
+            config = log_settings(segment_bytes=600, retention_bytes=1200)
             folder = f"/d/{topic}-{index}"
             where = folder, config, self.disk, self.clock
             log = Log.open(*where, topic=topic, partition=index, topic_id=TOPICS[topic])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from broker.config.loader import load
 from broker.remote.process import new_worker
 from broker.worker.rpc import (
     CopyAnswer,
@@ -28,8 +29,8 @@ from kafka_ds.ipc.channel import BlockingChannel, ChannelProtocol
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.ipc.codec import decode, encode
 from kafka_ds.ipc.memory import Trimmer, resident_file_bytes
+from kafka_ds.ipc.worker import Operations, serve
 from kafka_ds.ipc.worker import Worker as Serving
-from kafka_ds.ipc.worker import serve
 from kafka_ds.process.crash_points import (
     BROKER_POINTS,
     WORKER_POINTS,
@@ -39,6 +40,7 @@ from kafka_ds.process.crash_points import (
 from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.version import VERSION
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import copy_range, copy_request
 from tests.loops import in_loop
@@ -84,7 +86,7 @@ def test_frames_of_any_size_cross_both_ways() -> None:
 
 def worker_of(folder: Path, **settings: object) -> ChildWorker:
     begin_lake(folder)
-    made = TierSettings(lake_uri=str(folder), **settings)  # type: ignore[arg-type]
+    made = tier_settings(lake_uri=str(folder), **settings)  # type: ignore[arg-type]
     return new_worker(made.worker_arguments(), SystemClock(), idle_ms=made.lake_worker_idle_ms)
 
 
@@ -179,9 +181,11 @@ def test_an_answer_that_cannot_be_sent_is_an_error_and_the_thread_goes_on() -> N
 
     worker = Serving(
         theirs,
-        writing=(),
-        reading={Read: lambda request: next(answers)},
-        afterwards=lambda: None,
+        Operations(
+            writing=(),
+            reading={Read: lambda request: next(answers)},
+            afterwards=lambda: None,
+        ),
         reader_threads=1,
         reader_niceness=0,
     )
@@ -214,7 +218,9 @@ def test_a_request_that_cannot_be_read_ends_the_worker_with_a_line(
     statuses: list[int] = []
     monkeypatch.setattr(os, "_exit", statuses.append)
     channel = BlockingChannel(theirs)
-    worker = Serving(channel, writing=(), reading={}, afterwards=lambda: None, reader_threads=1)
+    worker = Serving(
+        channel, Operations(writing=(), reading={}, afterwards=lambda: None), reader_threads=1
+    )
     with contextlib.suppress(AttributeError):
         serve(worker)
     assert statuses == [1] and "the worker cannot go on" in caplog.text
@@ -265,7 +271,7 @@ def test_large_buffers_of_a_value_are_not_copied() -> None:
 
 
 def test_settings_are_taken_by_kafka_s_names_and_cross_to_the_worker() -> None:
-    settings = TierSettings.of({"node.id": 7, "lake.max.lag.ms": 5, "other": 1})
+    settings = TierSettings.of(load(None, ["node.id=7", "lake.max.lag.ms=5"]).values())
     assert (settings.node_id, settings.lake_max_lag_ms) == (7, 5)
     assert TierSettings.from_worker_argument(settings.worker_arguments()[0]) == settings
 

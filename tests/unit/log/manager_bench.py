@@ -8,7 +8,9 @@ from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from kafka_ds.protocol.topic_partition import TopicPartition
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import log_manager
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
@@ -25,7 +27,7 @@ class Bench:
         self.clock = ManualClock(NOW_MS)
         self.background = ManualBackground()
         self.log_dirs = log_dirs or ("/a",)
-        self.config = LogConfig(retention_ms=-1)
+        self.config = log_settings(retention_ms=-1)
         self.failed: list[list[TopicPartition]] = []
         self.ends = 0
         self.manager = self.start()
@@ -40,7 +42,7 @@ class Bench:
         recovery_threads: int = 1,
     ) -> LogManager:
         self.background = ManualBackground()
-        self.manager = LogManager(
+        self.manager = log_manager(
             self.log_dirs,
             disk=self.disk,
             clock=self.clock,

@@ -8,6 +8,7 @@ from kafka_ds.records.batch import iterate_headers
 from kafka_ds.segments import names
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
+from tests.fakes.settings import log_settings
 
 NOW_MS = 1_700_000_000_000
 
@@ -15,7 +16,7 @@ NOW_MS = 1_700_000_000_000
 FOLDER = "/data/t-0"
 
 
-CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+CONFIG = log_settings(segment_bytes=1000, index_interval_bytes=100)
 
 
 def open_log(

@@ -26,6 +26,7 @@ from kafka_ds.records.batch import (
     read_records,
 )
 from kafka_ds.segments.producers import AppendOrigin
+from tests.fakes.settings import log_settings
 from tests.unit.log.batch_headers import with_header
 from tests.unit.log.log_model import client_batch, marker
 
@@ -34,7 +35,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    return open_log(tmp_path, LogConfig())
+    return open_log(tmp_path, log_settings())
 
 
 def open_log(folder: Path, config: LogConfig) -> Log:
@@ -101,7 +102,7 @@ def test_compressed_batches_pass_untouched(log: Log, codec: Codec) -> None:
 
 
 def test_log_append_time_replaces_the_times_and_the_checksum(tmp_path: Path) -> None:
-    log = open_log(tmp_path, LogConfig(message_timestamp_type=LOG_APPEND_TIME))
+    log = open_log(tmp_path, log_settings(message_timestamp_type=LOG_APPEND_TIME))
     info = append(log, client_batch(3, timestamp_ms=5))
     data = everything(log)
     header = read_header(data)
@@ -196,7 +197,7 @@ class TestRefusals:
         assert refused(log, late) is ErrorCode.INVALID_TIMESTAMP
 
     def test_a_timestamp_too_far_back_anywhere_in_the_batch(self, tmp_path: Path) -> None:
-        log = open_log(tmp_path, LogConfig(message_timestamp_before_max_ms=1000))
+        log = open_log(tmp_path, log_settings(message_timestamp_before_max_ms=1000))
         times = [NOW_MS, NOW_MS - 1001, NOW_MS]
         records = [Record(i, time, None, b"") for i, time in enumerate(times)]
         assert refused(log, build_batch(records)) is ErrorCode.INVALID_TIMESTAMP
@@ -208,7 +209,7 @@ class TestRefusals:
 
     def test_too_large(self, tmp_path: Path) -> None:
         size = len(self.good)
-        log = open_log(tmp_path, LogConfig(max_message_bytes=size - 1))
+        log = open_log(tmp_path, log_settings(max_message_bytes=size - 1))
         assert refused(log, self.good) is ErrorCode.MESSAGE_TOO_LARGE
         log.update_config(replace(log.config, max_message_bytes=size, segment_bytes=size - 1))
         assert refused(log, self.good) is ErrorCode.RECORD_LIST_TOO_LARGE
@@ -342,7 +343,7 @@ class TestReplicas:
     def test_offsets_and_epochs_are_the_leaders(self, tmp_path: Path, log: Log) -> None:
         for epoch in range(3):
             append(log, client_batch(4, timestamp_ms=NOW_MS), epoch=epoch)
-        follower = open_log(tmp_path / "follower", LogConfig())
+        follower = open_log(tmp_path / "follower", log_settings())
         data = everything(log)
         info = append(follower, data, origin=AppendOrigin.REPLICATION)
         assert (info.first_offset, info.last_offset) == (0, 11)
@@ -352,7 +353,7 @@ class TestReplicas:
     def test_damage_and_offsets_that_go_back_are_refused(self, tmp_path: Path, log: Log) -> None:
         append(log, client_batch(4, timestamp_ms=NOW_MS))
         data = everything(log)
-        follower = open_log(tmp_path / "follower", LogConfig())
+        follower = open_log(tmp_path / "follower", log_settings())
         append(follower, data, origin=AppendOrigin.REPLICATION)
         for bad in (data, data[:-1], data[:-1] + b"!"):
             with pytest.raises(KafkaError) as raised:
@@ -361,7 +362,7 @@ class TestReplicas:
         assert follower.log_end_offset == 4
 
     def test_gaps_of_compaction_are_taken(self, tmp_path: Path) -> None:
-        follower = open_log(tmp_path, LogConfig())
+        follower = open_log(tmp_path, log_settings())
         for base in (3, 10, 2**31 + 50):
             batch = build_batch([Record(base, NOW_MS, b"k", b"v")], leader_epoch=1)
             append(follower, batch, origin=AppendOrigin.REPLICATION)

@@ -11,18 +11,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk, PowerLoss
+from tests.fakes.settings import log_settings
 from tests.model_runs import examples
 from tests.unit.log.log_model import LogModel, ModelBatch, client_batch, marker
 
 FOLDER = "/data/orders-0"
-CONFIG = LogConfig(
+CONFIG = log_settings(
     segment_bytes=1500, index_interval_bytes=200, segment_index_bytes=800, max_message_bytes=1400
 )
 PRODUCERS = st.integers(0, 2)

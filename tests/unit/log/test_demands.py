@@ -28,6 +28,7 @@ from kafka_ds.records.batch import (
     read_records,
     seal,
 )
+from tests.fakes.settings import log_settings
 from tests.unit.records.record_cases import damaged
 
 NOW_MS = 1_700_000_000_000
@@ -46,7 +47,7 @@ times = st.builds(lambda sign, far: NOW_MS + sign * far, st.sampled_from([1, -1]
 few_bytes = st.none() | st.binary(max_size=9) | st.just(b"x" * 200)
 record_parts = st.tuples(times, few_bytes, few_bytes, st.just(()) | st.just(((b"h", None),)))
 configs = st.builds(
-    LogConfig,
+    log_settings,
     cleanup_policy=st.sampled_from([frozenset({"delete"}), frozenset({"compact"})]),
     compression_type=st.sampled_from(["producer", *CODECS]),
     compression_gzip_level=st.sampled_from([-1, 1]),
@@ -161,7 +162,7 @@ def many(count: int) -> list[Record]:
 def test_a_refusal_names_the_first_of_very_many(codec: Codec) -> None:
     """A batch of a megabyte may unpack to so many that their names fill the memory."""
     count = REFUSED_RECORDS_MAX + 10
-    config = LogConfig(cleanup_policy=frozenset({"compact"}))
+    config = log_settings(cleanup_policy=frozenset({"compact"}))
     records = [*many(count), Record(count, NOW_MS * 2, b"k", b"v")]
     for sent, code in (
         (records, ErrorCode.INVALID_TIMESTAMP),
@@ -182,7 +183,7 @@ def test_a_refusal_says_what_is_wrong_with_each() -> None:
         Record(2, NOW_MS - 11, b"k", b"v"),
         Record(3, NOW_MS + 21, b"k", b"v"),
     ]
-    config = LogConfig(
+    config = log_settings(
         cleanup_policy=frozenset({"compact"}),
         message_timestamp_before_max_ms=10,
         message_timestamp_after_max_ms=20,
@@ -201,7 +202,7 @@ def test_what_is_packed_anew_is_in_memory_once(wanted: str) -> None:
     """A small batch may unpack to very much."""
     size = 8 << 20
     batch = build_batch([Record(0, NOW_MS, b"k", bytes(size))], codec=Codec.ZSTD)
-    config = LogConfig(compression_type=wanted, max_message_bytes=1 << 20)
+    config = log_settings(compression_type=wanted, max_message_bytes=1 << 20)
     first = build_batch([Record(0, NOW_MS, b"k", b"v")], codec=Codec.ZSTD)
     prepare(memoryview(bytearray(first)), config, NOW_MS)  # What is imported now is not counted.
     tracemalloc.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from kafka_ds.records.batch import stamp
@@ -13,6 +12,7 @@ from kafka_ds.segments import names
 from kafka_ds.segments.checkpoint import decode_epochs
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
@@ -26,7 +26,7 @@ def open_log(
 ) -> Log:
     return Log.open(
         FOLDER,
-        LogConfig(remote_storage_enable=tiered),
+        log_settings(remote_storage_enable=tiered),
         disk,
         ManualClock(NOW_MS),
         topic="t",

@@ -15,7 +15,6 @@ from random import Random
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from kafka_ds.protocol.errors import KafkaError
@@ -23,6 +22,7 @@ from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk, PowerLoss
+from tests.fakes.settings import log_settings
 from tests.model_runs import examples
 from tests.unit.log.log_model import LogModel, ModelBatch, ModelProducer, client_batch, marker
 
@@ -86,7 +86,7 @@ class Model(LogModel):
 FOLDER = "/d/t-0"
 STEPS = 60
 SEEDS_AT_ONCE = 10
-PLAIN = LogConfig(segment_bytes=1500, index_interval_bytes=150, max_message_bytes=1400)
+PLAIN = log_settings(segment_bytes=1500, index_interval_bytes=150, max_message_bytes=1400)
 CONFIGS = (
     PLAIN,
     replace(PLAIN, preallocate=True),

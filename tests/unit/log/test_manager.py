@@ -7,13 +7,13 @@ import errno
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.directories.manager import GONE_MAX
 from broker.log.failures import LogDirectoryError
 from kafka_ds.process.system import new_uuid
 from kafka_ds.segments import names
 from kafka_ds.segments.names import RECOVERY_POINT_CHECKPOINT
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
 from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
@@ -129,7 +129,7 @@ def test_logs_are_spread_over_the_directories() -> None:
 def test_creating_what_is_there_gives_it() -> None:
     bench = Bench()
     log = bench.manager.create("t", 0, TOPIC_ID)
-    assert bench.manager.create("t", 0, TOPIC_ID, LogConfig(segment_bytes=5)) is log
+    assert bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_bytes=5)) is log
     assert log.config.segment_bytes == 5
 
 
@@ -159,7 +159,7 @@ def test_a_log_that_has_rolled_is_told_of_whatever_fails_after_it(
 ) -> None:
     """Else its segment is not copied before the next one rolls."""
     bench = Bench()
-    log = bench.manager.create("t", 0, TOPIC_ID, LogConfig(segment_ms=1_000, retention_ms=-1))
+    log = bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_ms=1_000, retention_ms=-1))
     bench.append("t")
     bench.manager.tick(bench.clock.ms)
     bench.clock.ms += 10**9
@@ -183,7 +183,7 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
 ) -> None:
     """The checkpoints that were written last name the log of the topic that was deleted."""
     bench = Bench()
-    bench.config = LogConfig(retention_ms=-1, remote_storage_enable=is_tiered)
+    bench.config = log_settings(retention_ms=-1, remote_storage_enable=is_tiered)
     old = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     old.advance_log_start_offset(8)
@@ -444,7 +444,7 @@ def test_a_checkpoint_that_could_not_be_written_at_once_is_written_when_it_is_du
 
 def test_retention_runs_when_it_is_due() -> None:
     bench = Bench()
-    config = LogConfig(segment_bytes=200, retention_bytes=0, retention_ms=-1)
+    config = log_settings(segment_bytes=200, retention_bytes=0, retention_ms=-1)
     log = bench.manager.create("t", 0, TOPIC_ID, config)
     bench.append("t", count=10)
     bench.manager.tick(bench.clock.ms)
@@ -460,7 +460,7 @@ def test_each_topic_has_its_own_settings() -> None:
         bench.manager.create(topic, 0, TOPIC_ID)
     bench.stop()
     sizes = {"x": 1000, "y": 2000}
-    bench.start(config_for=lambda topic: LogConfig(segment_bytes=sizes[topic]))
+    bench.start(config_for=lambda topic: log_settings(segment_bytes=sizes[topic]))
     assert {log.topic: log.config.segment_bytes for log in bench.manager.logs()} == sizes
 
 

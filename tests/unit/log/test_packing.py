@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import DAY_MS, LOG_APPEND_TIME, LogConfig
+from broker.log.config import DAY_MS, LOG_APPEND_TIME
 from broker.log.recompression import CODECS
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.records.batch import (
@@ -27,6 +27,7 @@ from kafka_ds.records.batch import (
     seal,
 )
 from kafka_ds.segments.producers import AppendOrigin
+from tests.fakes.settings import log_settings
 from tests.unit.log.compressed_logs import NOW_MS, append, open_log, refusal, stored
 
 NAMES = {codec: name for name, codec in CODECS.items()}
@@ -44,7 +45,7 @@ RECORDS = [
 def test_a_batch_is_stored_in_the_topics_codec(
     tmp_path: Path, source: Codec, target: Codec
 ) -> None:
-    log = open_log(tmp_path, LogConfig(compression_type=NAMES[target]))
+    log = open_log(tmp_path, log_settings(compression_type=NAMES[target]))
     sent = build_batch(
         RECORDS,
         codec=source,
@@ -81,7 +82,7 @@ def test_levels_are_honoured(tmp_path: Path, codec: Codec, fast: int, small: int
     sizes = []
     for level in (fast, small):
         changes: dict[str, Any] = {f"compression_{name}_level": level}
-        config = replace(LogConfig(compression_type=name), **changes)
+        config = replace(log_settings(compression_type=name), **changes)
         log = open_log(tmp_path / str(level), config)
         append(log, build_batch([Record(0, NOW_MS, b"k", text)]))
         assert read_records(stored(log))[0].value == text
@@ -90,7 +91,7 @@ def test_levels_are_honoured(tmp_path: Path, codec: Codec, fast: int, small: int
 
 
 def test_with_the_brokers_time(tmp_path: Path) -> None:
-    config = LogConfig(compression_type="zstd", message_timestamp_type=LOG_APPEND_TIME)
+    config = log_settings(compression_type="zstd", message_timestamp_type=LOG_APPEND_TIME)
     log = open_log(tmp_path, config)
     info = append(log, build_batch(RECORDS, codec=Codec.GZIP))
     batch = stored(log)
@@ -104,7 +105,7 @@ def test_with_the_brokers_time(tmp_path: Path) -> None:
 def test_a_header_that_lies_about_its_times_is_put_right(tmp_path: Path) -> None:
     batch = build_batch(RECORDS, codec=Codec.GZIP)
     lying = read_header(batch)._replace(max_timestamp=NOW_MS - 99)
-    log = open_log(tmp_path, LogConfig(compression_type="lz4"))
+    log = open_log(tmp_path, log_settings(compression_type="lz4"))
     append(log, seal(lying, batch[HEADER_BYTES:]))
     assert read_header(stored(log)).max_timestamp == NOW_MS + 4
 
@@ -115,7 +116,7 @@ def test_a_batch_without_its_greatest_time_gets_it(
     tmp_path: Path, policy: str, codec: Codec
 ) -> None:
     """Sarama sent -1 there for years; Kafka writes it itself. What looks for times believes the header."""
-    log = open_log(tmp_path, LogConfig(cleanup_policy=frozenset({policy})))
+    log = open_log(tmp_path, log_settings(cleanup_policy=frozenset({policy})))
     batch = build_batch(RECORDS, codec=codec)
     append(log, seal(read_header(batch)._replace(max_timestamp=-1), batch[HEADER_BYTES:]))
     append(log, batch)
@@ -131,24 +132,24 @@ def test_its_greatest_time_is_judged(tmp_path: Path) -> None:
     late = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS + DAY_MS, b"k", b"v")]
     batch = build_batch(late)
     lying = seal(read_header(batch)._replace(max_timestamp=-1), batch[HEADER_BYTES:])
-    assert refusal(open_log(tmp_path, LogConfig()), lying) is ErrorCode.INVALID_TIMESTAMP
+    assert refusal(open_log(tmp_path, log_settings()), lying) is ErrorCode.INVALID_TIMESTAMP
 
 
 def test_of_the_attributes_what_means_nothing_goes(tmp_path: Path) -> None:
     """As in Kafka: compaction would take a batch's first time for the end of its tombstones."""
     batch = build_batch(RECORDS, producer_id=7, producer_epoch=2, base_sequence=0)
     odd = read_header(batch)._replace(attributes=TRANSACTIONAL_FLAG | DELETE_HORIZON_FLAG | 0x300)
-    log = open_log(tmp_path, LogConfig(compression_type="zstd"))
+    log = open_log(tmp_path, log_settings(compression_type="zstd"))
     append(log, seal(odd, batch[HEADER_BYTES:]))
     assert read_header(stored(log)).attributes == TRANSACTIONAL_FLAG | Codec.ZSTD
 
 
 def test_what_is_too_large_when_unpacked_is_refused(tmp_path: Path) -> None:
     batch = build_batch([Record(0, NOW_MS, b"k", bytes(100_000))], codec=Codec.ZSTD)
-    config = LogConfig(compression_type="uncompressed", max_message_bytes=50_000)
+    config = log_settings(compression_type="uncompressed", max_message_bytes=50_000)
     assert len(batch) < 1000
     assert refusal(open_log(tmp_path, config), batch) is ErrorCode.MESSAGE_TOO_LARGE
-    assert append(open_log(tmp_path / "2", LogConfig(max_message_bytes=50_000)), batch)
+    assert append(open_log(tmp_path / "2", log_settings(max_message_bytes=50_000)), batch)
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -157,17 +158,17 @@ def test_records_that_cannot_be_read_are_refused(tmp_path: Path, codec: Codec) -
     good = build_batch(RECORDS, codec=codec)
     broken = seal(read_header(good), good[HEADER_BYTES:-7])
     target = "gzip" if codec != Codec.GZIP else "zstd"
-    assert refusal(open_log(tmp_path, LogConfig(compression_type=target)), broken) is (
+    assert refusal(open_log(tmp_path, log_settings(compression_type=target)), broken) is (
         ErrorCode.INVALID_RECORD
     )
     skipped = build_batch([RECORDS[0], RECORDS[2]], codec=codec)
     lying = read_header(skipped)._replace(record_count=3)
-    log = open_log(tmp_path / "2", LogConfig(compression_type=target))
+    log = open_log(tmp_path / "2", log_settings(compression_type=target))
     assert refusal(log, seal(lying, skipped[HEADER_BYTES:])) is ErrorCode.INVALID_RECORD
 
 
 def test_markers_stay_as_they_are(tmp_path: Path) -> None:
-    log = open_log(tmp_path, LogConfig(compression_type="gzip"))
+    log = open_log(tmp_path, log_settings(compression_type="gzip"))
     marker = end_transaction_marker(
         ControlType.ABORT, timestamp=NOW_MS, producer_id=1, producer_epoch=0, coordinator_epoch=0
     )
@@ -180,7 +181,7 @@ def test_markers_stay_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_a_compacted_topic_wants_keys(tmp_path: Path, codec: Codec) -> None:
-    log = open_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
+    log = open_log(tmp_path, log_settings(cleanup_policy=frozenset({"compact"})))
     without = [*RECORDS[:3], Record(3, NOW_MS, None, b"v")]
     assert refusal(log, build_batch(without, codec=codec)) is ErrorCode.INVALID_RECORD
     sent = build_batch(RECORDS, codec=codec)
@@ -189,7 +190,7 @@ def test_a_compacted_topic_wants_keys(tmp_path: Path, codec: Codec) -> None:
 
 
 def test_the_age_of_each_record_counts(tmp_path: Path) -> None:
-    log = open_log(tmp_path, LogConfig(message_timestamp_before_max_ms=DAY_MS))
+    log = open_log(tmp_path, log_settings(message_timestamp_before_max_ms=DAY_MS))
     old = [RECORDS[0], Record(1, NOW_MS - DAY_MS - 1, b"k", b"v")]
     assert refusal(log, build_batch(old, codec=Codec.ZSTD)) is ErrorCode.INVALID_TIMESTAMP
     append(log, build_batch([RECORDS[0], Record(1, NOW_MS - DAY_MS, b"k", b"v")]))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 FOLDER = "/data/t-0"
-CONFIG = LogConfig(segment_bytes=1000, index_interval_bytes=100)
+CONFIG = log_settings(segment_bytes=1000, index_interval_bytes=100)
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.replay import LoadFailed, replay_log
 from broker.log.values import LogRead
@@ -16,11 +15,12 @@ from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, ite
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk, MemoryFile
+from tests.fakes.settings import log_settings
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
-CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=400)
+CONFIG = log_settings(segment_bytes=4000, index_interval_bytes=400)
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_times_below_the_start_do_not_count(log: Log) -> None:
 
 def test_times_of_a_batch_within_which_the_log_begins(disk: MemoryDisk) -> None:
     """All its records have the broker's time: the first of those that are left is the answer."""
-    config = LogConfig(message_timestamp_type="LogAppendTime")
+    config = log_settings(message_timestamp_type="LogAppendTime")
     log = Log.open("/data/u-0", config, disk, ManualClock(), topic="u", partition=0)
     for number in range(2):
         batch = client_batch(10, timestamp_ms=0)

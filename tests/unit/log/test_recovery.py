@@ -6,7 +6,6 @@ import logging
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers
@@ -14,6 +13,7 @@ from kafka_ds.segments import names
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.log.recovered_logs import CONFIG, FOLDER, NOW_MS, bases, content, open_log, path
 
@@ -145,7 +145,7 @@ def test_a_segment_that_does_not_continue_the_one_before_goes(disk: MemoryDisk) 
 
 
 def test_compaction_leaves_gaps_between_segments(disk: MemoryDisk) -> None:
-    config = LogConfig(
+    config = log_settings(
         segment_bytes=1000, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})
     )
     log = open_log(disk, config=config)
@@ -538,7 +538,7 @@ def test_a_torn_tail_has_no_whole_batch(disk: MemoryDisk, caplog: pytest.LogCapt
 
 
 def test_nothing_is_told_of_a_whole_log(disk: MemoryDisk, caplog: pytest.LogCaptureFixture) -> None:
-    config = LogConfig(segment_bytes=1000, index_interval_bytes=100, preallocate=True)
+    config = log_settings(segment_bytes=1000, index_interval_bytes=100, preallocate=True)
     log = open_log(disk, config=config)
     fill(log)
     disk.kill()

@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from kafka_ds.protocol.errors import KafkaError
@@ -17,6 +16,7 @@ from kafka_ds.records.batch import ControlType, iterate_headers, stamp
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk, PowerLoss
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.log.truncated_logs import (
     NOW_MS,
@@ -27,7 +27,7 @@ from tests.unit.log.truncated_logs import (
     sequences,
 )
 
-CONFIG = LogConfig(segment_bytes=1200, index_interval_bytes=1)
+CONFIG = log_settings(segment_bytes=1200, index_interval_bytes=1)
 
 
 def refusing(
@@ -65,7 +65,7 @@ def test_who_leads_after_a_cut_that_was_refused_knows_the_producers(
     segment_bytes: int, target: int
 ) -> None:
     """Else the next try of what was cut off would be taken for a duplicate, and acknowledged."""
-    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    config = log_settings(segment_bytes=segment_bytes, index_interval_bytes=1)
 
     def prepare(disk: MemoryDisk) -> Log:
         return log_with_an_abort(disk, config, is_rolled=False)
@@ -119,7 +119,7 @@ def small(log: Log) -> None:
 @pytest.mark.parametrize("preallocate", [False, True])
 def test_a_roll_that_was_refused_leaves_no_segment(*, preallocate: bool) -> None:
     """The next clean start would end the log where that begins, below what was appended since."""
-    config = LogConfig(segment_bytes=1300, index_interval_bytes=1, preallocate=preallocate)
+    config = log_settings(segment_bytes=1300, index_interval_bytes=1, preallocate=preallocate)
 
     def prepare(disk: MemoryDisk) -> Log:
         log = open_log(disk, config)
@@ -139,7 +139,7 @@ def test_a_roll_that_was_refused_leaves_no_segment(*, preallocate: bool) -> None
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_a_roll_behind_a_gap_that_was_refused_leaves_nothing(*, is_empty: bool) -> None:
     """Who leads then writes the offsets of the gap, of which a segment or a snapshot behind it knows nothing."""
-    config = LogConfig(segment_bytes=1600, index_interval_bytes=1)
+    config = log_settings(segment_bytes=1600, index_interval_bytes=1)
     gap_end = 1 << 32 if is_empty else 12
 
     def prepare(disk: MemoryDisk) -> Log:
@@ -232,7 +232,7 @@ def test_no_marker_is_in_the_log_and_not_in_the_index(*, as_follower: bool) -> N
 def test_a_refused_flush_does_not_keep_the_index_from_growing() -> None:
     """Until the garbage collector comes the error holds what it was to write: that was the index, which was locked."""
     disk = MemoryDisk()
-    log = open_log(disk, LogConfig(index_interval_bytes=1))
+    log = open_log(disk, log_settings(index_interval_bytes=1))
     gc.disable()
     try:
         append(log, 7, 3)
@@ -285,7 +285,7 @@ def test_what_a_snapshot_says_of_the_start_at_which_a_log_begins_anew_is_known()
 def test_a_roll_that_is_killed_leaves_no_zeros_behind_the_batches(after: int) -> None:
     """Below the recovery point nothing is looked at, and consumers would get them."""
     disk = MemoryDisk()
-    log = open_log(disk, LogConfig(segment_bytes=5000, preallocate=True))
+    log = open_log(disk, log_settings(segment_bytes=5000, preallocate=True))
     append(log, 7, 2)
     log.flush(wait=True)
     size = log.size_bytes

@@ -12,6 +12,7 @@ from broker.log.log import Log
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
@@ -53,7 +54,7 @@ class Bench:
 
 def segments_of(batches: int, **changes: int | bool | frozenset[str]) -> LogConfig:
     return replace(
-        LogConfig(segment_bytes=batches * BATCH_BYTES, retention_ms=-1),
+        log_settings(segment_bytes=batches * BATCH_BYTES, retention_ms=-1),
         **changes,  # type: ignore[arg-type]
     )
 
@@ -65,20 +66,20 @@ class TestRolling:
         assert bench.bases() == [0, 3, 6]
 
     def test_by_the_records_time(self) -> None:
-        bench = Bench(LogConfig(segment_ms=1000, retention_ms=-1))
+        bench = Bench(log_settings(segment_ms=1000, retention_ms=-1))
         for timestamp_ms in (5000, 5500, 6000, 6001, 3000, 7001, 7002):
             bench.append(timestamp_ms=timestamp_ms)
         assert bench.bases() == [0, 3, 6]
 
     def test_by_the_clock_where_records_have_no_time(self) -> None:
-        bench = Bench(LogConfig(segment_ms=1000, retention_ms=-1))
+        bench = Bench(log_settings(segment_ms=1000, retention_ms=-1))
         bench.append(timestamp_ms=-1)
         bench.clock.ms += 1001
         bench.append(timestamp_ms=-1)
         assert bench.bases() == [0, 1]
 
     def test_an_idle_segment_is_rolled_once(self) -> None:
-        bench = Bench(LogConfig(segment_ms=1000))
+        bench = Bench(log_settings(segment_ms=1000))
         bench.append()
         assert not bench.log.maybe_roll(bench.clock.ms + 1000)
         bench.clock.ms += 1001
@@ -87,7 +88,7 @@ class TestRolling:
         assert bench.bases() == [0, 1]
 
     def test_by_a_full_index(self) -> None:
-        config = LogConfig(segment_index_bytes=48, index_interval_bytes=0, retention_ms=-1)
+        config = log_settings(segment_index_bytes=48, index_interval_bytes=0, retention_ms=-1)
         bench = Bench(config)
         bench.append(14, timestamp_ms=NOW_MS)
         assert bench.bases() == [0, 7], "six offset entries; the first batch of a segment has none"
@@ -100,7 +101,7 @@ class TestRolling:
         from kafka_ds.records.batch import Record, build_batch
         from kafka_ds.segments.producers import AppendOrigin
 
-        bench = Bench(LogConfig())
+        bench = Bench(log_settings())
         for base in (0, 2**31 - 1, 2**31):
             batch = build_batch([Record(base, NOW_MS, None, b"")], leader_epoch=0)
             bench.log.append(
@@ -112,7 +113,7 @@ class TestRolling:
         assert bench.bases() == [0, 2**31]
 
     def test_jitter_is_less_than_asked_for_and_stays(self) -> None:
-        config = LogConfig(segment_ms=100_000, segment_jitter_ms=10_000)
+        config = log_settings(segment_ms=100_000, segment_jitter_ms=10_000)
         bench = Bench(config)
         segment = bench.log.active
         times = {segment.roll_after_ms(config, f"t-{index}") for index in range(50)}

@@ -8,13 +8,13 @@ from random import Random
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import ControlType, iterate_headers
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.memory_disk import MemoryDisk, PowerLoss
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch, marker
 from tests.unit.log.truncated_logs import (
     NOW_MS,
@@ -29,7 +29,7 @@ from tests.unit.log.truncated_logs import (
 # What a cut reads that does not depend on how much is kept: the headers of what goes, the last entries of an index.
 READ_BYTES_MAX = 64 << 10
 COMPACT = frozenset({"compact"})
-COMPACTED = LogConfig(cleanup_policy=COMPACT)
+COMPACTED = log_settings(cleanup_policy=COMPACT)
 
 
 def known(log: Log) -> dict[int, tuple[object, ...]]:
@@ -108,7 +108,7 @@ def test_a_cut_behind_a_gap_of_compaction_ends_where_it_was_made(offset: int, en
 
 
 def test_a_cut_in_a_gap_between_segments_ends_where_it_was_made() -> None:
-    log = open_log(MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT))
+    log = open_log(MemoryDisk(), log_settings(segment_bytes=150, cleanup_policy=COMPACT))
     give(log, 0, 4)
     give(log, 10, 4)
     log.truncate_to(7)
@@ -118,7 +118,7 @@ def test_a_cut_in_a_gap_between_segments_ends_where_it_was_made() -> None:
 
 
 def test_a_cut_between_segments_ends_there_after_a_restart_too() -> None:
-    disk, config = MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT)
+    disk, config = MemoryDisk(), log_settings(segment_bytes=150, cleanup_policy=COMPACT)
     log = open_log(disk, config)
     give(log, 0, 4)
     give(log, 10, 4)
@@ -147,7 +147,7 @@ def offsets(log: Log) -> list[int]:
 @pytest.mark.parametrize("operations", range(14))
 def test_a_crash_in_a_cut_leaves_no_hole(operations: int) -> None:
     """What was durable before it is not looked at again, so nothing else would notice one."""
-    disk, config = MemoryDisk(), LogConfig(segment_bytes=300)
+    disk, config = MemoryDisk(), log_settings(segment_bytes=300)
     log = open_log(disk, config)
     for number in range(12):
         give(log, number, 1)
@@ -163,7 +163,7 @@ def test_a_crash_in_a_cut_leaves_no_hole(operations: int) -> None:
 @pytest.mark.parametrize("operations", range(12))
 def test_a_crash_in_a_recovery_leaves_no_hole_either(operations: int) -> None:
     """In a compacted log a gap between segments would be believed."""
-    disk, config = MemoryDisk(), LogConfig(segment_bytes=300, cleanup_policy=COMPACT)
+    disk, config = MemoryDisk(), log_settings(segment_bytes=300, cleanup_policy=COMPACT)
     log = open_log(disk, config)
     for number in range(12):
         give(log, number, 1)
@@ -184,7 +184,7 @@ def test_a_crash_in_a_recovery_leaves_no_hole_either(operations: int) -> None:
 def test_a_cut_that_the_disk_refuses_leaves_a_log_that_can_lead(
     refused: str, segment_bytes: int, *, is_reopened: bool
 ) -> None:
-    disk, config = MemoryDisk(), LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    disk, config = MemoryDisk(), log_settings(segment_bytes=segment_bytes, index_interval_bytes=1)
     log = open_log(disk, config)
     for number in range(12):
         give(log, number, 1)
@@ -218,7 +218,7 @@ def test_a_cut_of_which_the_disk_refuses_any_step_leaves_a_log_that_can_lead(
     segment_bytes: int, target: int, *, is_rolled: bool
 ) -> None:
     """Above all the second of many renames: what was renamed already would be gone after the next start."""
-    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    config = log_settings(segment_bytes=segment_bytes, index_interval_bytes=1)
     for after in range(1_000):
         disk = MemoryDisk()
         log = log_with_an_abort(disk, config, is_rolled=is_rolled)
@@ -249,7 +249,7 @@ def test_a_cut_that_is_tried_again_ends_with_the_right_producers(
     segment_bytes: int, target: int
 ) -> None:
     """What is read of the log for that may be what the disk refuses."""
-    config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=1)
+    config = log_settings(segment_bytes=segment_bytes, index_interval_bytes=1)
     for after in range(1_000):
         disk = MemoryDisk()
         log = log_with_an_abort(disk, config, is_rolled=False)
@@ -288,7 +288,7 @@ def refuse_to_list(_: str) -> list[str]:
 @pytest.mark.parametrize("room", range(0, 400, 20))
 def test_a_full_disk_behind_a_gap_leaves_a_log_that_can_lead(room: int) -> None:
     """The new segment may be there, and its first batch not."""
-    disk, config = MemoryDisk(), LogConfig(segment_bytes=150, cleanup_policy=COMPACT)
+    disk, config = MemoryDisk(), log_settings(segment_bytes=150, cleanup_policy=COMPACT)
     log = open_log(disk, config)
     give(log, 0, 4)
     disk.capacity_bytes = sum(len(disk.contents(path)) for path in disk.paths()) + room

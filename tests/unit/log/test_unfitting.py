@@ -15,6 +15,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records import machine_code, validation
 from kafka_ds.records.batch import HEADER_BYTES, Codec, Record, build_batch, read_header, seal
 from tests import unfitting
+from tests.fakes.settings import log_settings
 from tests.unit.log.compressed_logs import NOW_MS, append, open_log, refusal, stored
 
 WAYS = [pytest.param(True, id="machine code"), pytest.param(False, id="Python")]
@@ -33,7 +34,7 @@ def log_with(
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_they_are_refused(log_with: Callable[[LogConfig], Log], codec: Codec) -> None:
-    log = log_with(LogConfig())
+    log = log_with(log_settings())
     found = {what: refusal(log, batch) for what, batch in unfitting.unfitting(codec).items()}
     assert found == dict.fromkeys(found, ErrorCode.INVALID_RECORD)
     assert append(log, unfitting.fitting(codec)).last_offset == unfitting.COUNT - 1
@@ -41,7 +42,7 @@ def test_they_are_refused(log_with: Callable[[LogConfig], Log], codec: Codec) ->
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_what_fits_stays_as_it_is(log_with: Callable[[LogConfig], Log], codec: Codec) -> None:
-    log = log_with(LogConfig())
+    log = log_with(log_settings())
     sent = unfitting.fitting(codec)
     append(log, sent)
     assert stored(log)[16:] == sent[16:], "but for its offset and its leader epoch"
@@ -56,7 +57,7 @@ def test_a_header_has_the_greatest_time_of_its_records(
     records = [Record(i, NOW_MS + i, b"k", b"v") for i in range(5)]
     batch = build_batch(records, codec=codec)
     lying = read_header(batch)._replace(max_timestamp=claimed)
-    log = log_with(LogConfig())
+    log = log_with(log_settings())
     append(log, seal(lying, batch[HEADER_BYTES:]))
     assert stored(log)[16:] == batch[16:]
     assert log.offset_for_timestamp(NOW_MS + 3) == (NOW_MS + 3, 3, 3)
@@ -64,7 +65,7 @@ def test_a_header_has_the_greatest_time_of_its_records(
 
 
 def test_a_true_time_that_is_too_late_is_refused(log_with: Callable[[LogConfig], Log]) -> None:
-    config = LogConfig(message_timestamp_after_max_ms=1000)
+    config = log_settings(message_timestamp_after_max_ms=1000)
     batch = build_batch([Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS + 1001, b"k", b"v")])
     lying = seal(read_header(batch)._replace(max_timestamp=NOW_MS), batch[HEADER_BYTES:])
     assert refusal(log_with(config), lying) is ErrorCode.INVALID_TIMESTAMP
@@ -82,7 +83,7 @@ def code() -> None:
 @pytest.mark.usefixtures("code")
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec != Codec.NONE])
 def test_what_takes_long_is_not_looked_at_in_the_event_loop(tmp_path: Path, codec: Codec) -> None:
-    log = open_log(tmp_path, LogConfig())
+    log = open_log(tmp_path, log_settings())
     small = build_batch([Record(0, NOW_MS, b"k", bytes(1000))], codec=codec)
     much = bytes(UNPACKED_AT_ONCE_BYTES_MAX[codec])
     large = build_batch([Record(0, NOW_MS, b"k", much)], codec=codec)
@@ -100,6 +101,6 @@ def test_what_takes_long_is_not_looked_at_in_the_event_loop(tmp_path: Path, code
 
 @pytest.mark.usefixtures("code")
 def test_the_refusal_says_what_is_wrong(tmp_path: Path) -> None:
-    log = open_log(tmp_path, LogConfig())
+    log = open_log(tmp_path, log_settings())
     with pytest.raises(KafkaError, match="record 2 of 3 is cut short"):
         append(log, unfitting.unfitting(Codec.NONE)["one less"])

@@ -218,7 +218,7 @@ def test_a_recovery_ends_the_log_at_damage(
     segments, good = damaged_segments(at_part)
     plant(disk, segments)
     policy = frozenset({"compact" if compacted else "delete"})
-    config = CONFIG.__class__(cleanup_policy=policy, segment_bytes=1000, index_interval_bytes=100)
+    config = replace(CONFIG, cleanup_policy=policy, segment_bytes=1000, index_interval_bytes=100)
     log = open_log(disk, config=config)
     assert records_in(log) == good
     assert log.log_end_offset == good[-1].offset + 1
@@ -234,7 +234,7 @@ def test_a_recovery_ends_the_log_at_damage(
 def test_a_crash_while_a_log_ends_at_damage_leaves_no_hole() -> None:
     """In a compacted log a gap between segments would be believed."""
     segments, good = damaged_segments(0)
-    config = CONFIG.__class__(cleanup_policy=frozenset({"compact"}), segment_bytes=1000)
+    config = replace(CONFIG, cleanup_policy=frozenset({"compact"}), segment_bytes=1000)
     for steps in range(10_000):
         disk = MemoryDisk()
         plant(disk, segments)

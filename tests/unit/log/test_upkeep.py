@@ -8,7 +8,6 @@ import random
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.log import Log
 from kafka_ds.segments.index import AbortedTxn, encode_aborted
 from kafka_ds.segments.names import (
@@ -16,12 +15,13 @@ from kafka_ds.segments.names import (
     RECOVERY_POINT_CHECKPOINT,
     TRANSACTION_INDEX,
 )
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 from tests.unit.log.manager_bench import NOW_MS, TOPIC_ID, Bench
 
 DAY_MS = 24 * 3_600_000
 CONFIGS = tuple(
-    LogConfig(
+    log_settings(
         retention_ms=-1,
         segment_bytes=400,
         segment_ms=segment_ms,
@@ -124,7 +124,7 @@ def test_a_log_that_is_gone_is_not_held_in_memory() -> None:
 def test_a_clock_that_is_set_back_delays_nothing() -> None:
     """The clock was a day ahead and is set back: upkeep due in minutes must not wait for a day."""
     bench = Bench()
-    config = LogConfig(retention_ms=-1, retention_bytes=0, segment_bytes=400, flush_ms=30_000)
+    config = log_settings(retention_ms=-1, retention_bytes=0, segment_bytes=400, flush_ms=30_000)
     log = bench.manager.create("t", 0, TOPIC_ID, config)
     bench.manager.create("gone", 0, TOPIC_ID)
     bench.append("t", count=20)
@@ -152,8 +152,8 @@ def test_a_clock_that_is_set_back_delays_nothing() -> None:
 
 def test_segments_and_flushes_of_a_clock_that_was_set_back_are_in_time() -> None:
     bench = Bench()
-    rolling = bench.manager.create("t", 0, TOPIC_ID, LogConfig(segment_ms=60_000))
-    flushed = bench.manager.create("t", 1, TOPIC_ID, LogConfig(flush_ms=60_000))
+    rolling = bench.manager.create("t", 0, TOPIC_ID, log_settings(segment_ms=60_000))
+    flushed = bench.manager.create("t", 1, TOPIC_ID, log_settings(flush_ms=60_000))
     for partition in range(2):
         bench.append("t", partition)
     bench.manager.tick(bench.clock.ms)
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_a_full_disk_refused_is_written_when_there_is_room() -
 
 def test_a_log_with_an_index_that_says_nothing_keeps_no_other_from_its_upkeep() -> None:
     bench = Bench()
-    bench.config = LogConfig(retention_ms=-1, retention_bytes=0, segment_bytes=400)
+    bench.config = log_settings(retention_ms=-1, retention_bytes=0, segment_bytes=400)
     for partition in range(3):
         bench.manager.create("t", partition, TOPIC_ID)
         bench.append("t", partition, count=20)

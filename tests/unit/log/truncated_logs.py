@@ -10,12 +10,13 @@ from kafka_ds.records.batch import ControlType, stamp
 from kafka_ds.segments.producers import AppendOrigin
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch, marker
 
 NOW_MS = 1_700_000_000_000
 
 
-DEFAULT = LogConfig()
+DEFAULT = log_settings()
 
 
 def open_log(

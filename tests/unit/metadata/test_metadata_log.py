@@ -24,6 +24,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.topic import metadata_table as table
 from kafka_ds.topic.names import CLUSTER_METADATA
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import FolderStore
 from tests.loops import in_loop
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
@@ -319,7 +320,6 @@ def test_the_table_is_the_lakes_own() -> None:
 @in_loop
 async def test_events_become_rows_for_sql(memory_path: Path) -> None:
     from broker.worker.metadata.materialise import Materialiser
-    from broker.worker.rpc import TierSettings
     from kafka_ds.delta.snapshot import TableSnapshot
     from kafka_ds.process.crash_points import CrashPoints
 
@@ -327,7 +327,7 @@ async def test_events_become_rows_for_sql(memory_path: Path) -> None:
     await broker.start()
     await broker.create("a")
     store = LocalStore(str(memory_path))
-    worker = Materialiser(store, TierSettings(), CrashPoints(), lambda topic, topic_id: None)
+    worker = Materialiser(store, tier_settings(), CrashPoints(), lambda topic, topic_id: None)
     worker.materialise(broker.image.version)
     snapshot = TableSnapshot(DeltaLog(store, CLUSTER_METADATA))
     snapshot.read()

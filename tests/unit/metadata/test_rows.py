@@ -16,7 +16,6 @@ from broker.worker.errors import StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata import materialise
 from broker.worker.metadata.materialise import Materialiser
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta import actions
 from kafka_ds.delta.actions import KIND_KEY
 from kafka_ds.delta.commit import FateUnknown, PlainChange
@@ -29,6 +28,7 @@ from kafka_ds.topic.event_files import Merged, merge_events
 from kafka_ds.topic.events import read_events
 from kafka_ds.topic.names import CLUSTER_METADATA
 from kafka_ds.topic.schemas import CLUSTER_METADATA_SCHEMA, DAY_MS
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, FolderStore, MemoryStore
 
 Place = tuple[int, str, int]
@@ -50,7 +50,7 @@ class Cluster:
             self.log.found("c")
             self.image = self.log.load()
         self.deleted: list[bytes] = []
-        self.settings = TierSettings(**settings)
+        self.settings = tier_settings(**settings)
         self.worker = Materialiser(
             store,
             self.settings,
@@ -127,7 +127,7 @@ def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
         deleted.append((topic, topic_id))
 
     def worker() -> Materialiser:
-        return Materialiser(store, TierSettings(), CrashPoints(), delete)
+        return Materialiser(store, tier_settings(), CrashPoints(), delete)
 
     first = worker()
     for number in (1, 2):

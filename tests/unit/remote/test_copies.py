@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.values import SegmentView
 from broker.remote import manager as tier_manager
 from broker.remote.copies import CopyLoop
@@ -24,12 +23,12 @@ from broker.worker.rpc import (
     PartitionOutcome,
     StateRequest,
     TieredState,
-    TierSettings,
     Unavailable,
 )
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import log_settings, tier_settings
 from tests.loops import until
 
 
@@ -154,7 +153,7 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
         local_log_start_offset=0,
         log_end_offset=10 * segments,
         size_bytes=size_bytes * segments,
-        config=LogConfig(remote_storage_enable=True),
+        config=log_settings(remote_storage_enable=True),
         rolled_segments=lambda start=0, limit=None: [v for v in views if v.next_offset > start][
             :limit
         ],
@@ -186,7 +185,7 @@ class Desk:
         self.quota = RemoteQuota(lambda: self.rate, COPY_TIMES, windows=11, window_seconds=1)
         asked: Any = self.worker
         self.loop = CopyLoop(
-            TierSettings(lake_copy_bytes=1 << 20, lake_max_lag_ms=lag_ms),
+            tier_settings(lake_copy_bytes=1 << 20, lake_max_lag_ms=lag_ms),
             self.clock,
             asked,
             TierMetrics(),
@@ -218,23 +217,23 @@ def test_partitions_of_a_topic_are_copied_together() -> None:
 def test_a_topic_that_copies_no_more_is_left_alone_until_it_does_again() -> None:
     """remote.log.copy.disable (KIP-950)."""
     led = led_partition("t", 0, 3, 1_000)
-    led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
+    led.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
     desk = Desk(led)
     asyncio.run(desk.until(1_000))
     assert desk.worker.copied == []
-    led.log.config = LogConfig(remote_storage_enable=True)
+    led.log.config = log_settings(remote_storage_enable=True)
     desk.loop.look_at(led.key)
     asyncio.run(desk.until(0))
     assert sum(map(len, desk.worker.copied)) == 3
 
 
 def test_what_is_copied_no_more_does_not_lag() -> None:
-    manager = TierManager(TierSettings(), ManualClock())
+    manager = TierManager(tier_settings(), ManualClock())
     for at in range(2):
         led = led_partition("t", at, 3, 1_000)
         manager.copies.led[led.key] = led
     assert manager.lags() == {"t": (6_000, 6, 0)}
-    led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
+    led.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
     assert manager.lags() == {"t": (3_000, 3, 0)}
 
 
@@ -243,7 +242,7 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
 ) -> None:
     """What was decided since is asked for with each further try, and not after the first that succeeds."""
     monkeypatch.setattr(tier_manager, "MATERIALISE_SECONDS", 0)
-    settings = TierSettings(remote_log_manager_task_retry_backoff_ms=0)
+    settings = tier_settings(remote_log_manager_task_retry_backoff_ms=0)
     manager, asked = TierManager(settings, ManualClock()), list[int]()
 
     class Fails:
@@ -268,7 +267,7 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
 def test_what_is_too_young_is_held_back(changes: dict[str, int], count: int) -> None:
     """remote.copy.lag.* (KIP-1241); -1 is the local retention, which is without a limit by default."""
     led = led_partition("t", 0, 3, 1_000)
-    led.log.config = LogConfig(
+    led.log.config = log_settings(
         remote_storage_enable=True, **{"remote_copy_lag_bytes": -1 if changes else 0, **changes}
     )
     led.log.segments = SimpleNamespace(all=[])  # type: ignore[assignment]
@@ -504,7 +503,7 @@ def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCapture
 
 def test_what_is_paused_is_counted() -> None:
     led, other = led_partition("t", 0, 2, 1_000), led_partition("u", 0, 2, 1_000)
-    manager = TierManager(TierSettings(), ManualClock())
+    manager = TierManager(tier_settings(), ManualClock())
     for each in (led, other):
         manager.copies.led[each.key] = each
 
@@ -514,7 +513,7 @@ def test_what_is_paused_is_counted() -> None:
     assert paused() == {(): 0, ("t",): 0, ("u",): 0}
     led.state.pause("delta.appendOnly=true", 0)
     assert paused() == {(): 1, ("t",): 1, ("u",): 0}
-    led.log.config = LogConfig(remote_storage_enable=True, remote_log_copy_disable=True)
+    led.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
     assert paused() == {(): 0, ("u",): 0}
 
 
@@ -586,7 +585,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     assert (worker.asked, worker.copied, led.state.copied_offset) == (1, [], -1)
     assert led.state.is_paused
     assert said(caplog) == ["tiering of t-0 is paused: the lake ends at 10, beyond the log"]
-    manager = TierManager(TierSettings(), ManualClock())
+    manager = TierManager(tier_settings(), ManualClock())
     manager.copies.led[led.key] = led
     assert manager.tiered_end(*led.key) is None, "ListOffsets asks the lake"
 

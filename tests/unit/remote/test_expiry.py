@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.metrics import TierMetrics
@@ -19,13 +18,13 @@ from broker.worker.rpc import (
     Sweep,
     Swept,
     TieredState,
-    TierSettings,
 )
 from kafka_ds.ipc.child import WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.topic.expiration import ExpirationDecision
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import log_settings, tier_settings
 
 KEY = (b"t" * 16, 0)
 
@@ -49,14 +48,14 @@ class Desk:
             topic="t",
             topic_id=KEY[0],
             partition=0,
-            config=LogConfig(retention_ms=1000),
+            config=log_settings(retention_ms=1000),
             log_start_offset=0,
             committed_offset=100,
         )
         self.led = self.lead(log, state)
         self.all: dict[Any, Any] = {KEY: self.led}
         self.loop = ExpirationLoop(
-            TierSettings(remote_log_manager_task_interval_ms=1),
+            tier_settings(remote_log_manager_task_interval_ms=1),
             self.clock,
             self,  # type: ignore[arg-type]
             self.metrics,
@@ -138,7 +137,7 @@ def test_without_a_reason_nobody_is_asked() -> None:
     desk = Desk()
     desk.rounds()
     assert desk.rounds(3) == []
-    desk.led.log.config = LogConfig(retention_ms=999)
+    desk.led.log.config = log_settings(retention_ms=999)
     desk.decision = ExpirationDecision(log_start_offset=10)
     assert desk.rounds(3) == ["survey"]
     desk.led.state.learnt(199, 0)
@@ -218,7 +217,7 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_its_retention(error: Exce
         desk.led.state,
     )
     other.key, other.name = (b"s" * 16, 0), "s-0"
-    other.log.config = LogConfig(retention_bytes=1)
+    other.log.config = log_settings(retention_bytes=1)
     reads: list[int] = []
 
     def fail() -> int:
@@ -262,7 +261,9 @@ def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -
     """A compacted log is as large as compaction has left it, so its own retention looks after retention.bytes."""
     desk = Desk()
     policies = frozenset(filter(None, policy.split(",")))
-    desk.led.log.config = LogConfig(retention_ms=1000, retention_bytes=7, cleanup_policy=policies)
+    desk.led.log.config = log_settings(
+        retention_ms=1000, retention_bytes=7, cleanup_policy=policies
+    )
     desk.led.only_local_bytes = lambda: 0
     asked: list[Any] = []
     ask = desk.ask

@@ -10,12 +10,13 @@ from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.partitions import Key, Led
 from broker.replica.fetcher.tiered_ends import TieredEnds
-from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState, TierSettings
+from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import encode_request
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 
 TOPIC_ID = bytes(range(16))
 ERRORS = [OSError("full"), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)]
@@ -84,7 +85,7 @@ class Desk:
             self.led[led.key] = led
         worker: Any = self.store
         self.local = LocalDeletion(
-            TierSettings(lake_local_grace_ms=60),
+            tier_settings(lake_local_grace_ms=60),
             self.clock,
             worker,
             CrashPoints(),

@@ -12,10 +12,11 @@ from broker.remote import optimize
 from broker.remote.copy_policy import CopyState
 from broker.remote.metrics import TierMetrics
 from broker.remote.optimize import SELDOM_ROUNDS, LayoutLoop
-from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
+from broker.worker.rpc import GiveUp, Optimize, Optimized
 from kafka_ds.ipc.child import WorkerFailed
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 from tests.loops import in_loop, turns
 
 TOPIC_ID = bytes(range(16))
@@ -61,7 +62,7 @@ class Desk:
         self.clock, self.worker, self.metrics = ManualClock(0), Worker(), TierMetrics()
         self.led: dict[Any, Any] = {}
         self.loop = LayoutLoop(
-            TierSettings(lake_maintenance_interval_ms=0, **settings),
+            tier_settings(lake_maintenance_interval_ms=0, **settings),
             self.clock,  # type: ignore[arg-type]
             self.worker,  # type: ignore[arg-type]
             self.metrics,
@@ -185,7 +186,7 @@ async def test_a_log_start_that_moves_waits_for_no_round(monkeypatch: pytest.Mon
     monkeypatch.setattr(optimize, "LOG_STARTS_MS", 50)
     desk = Desk()
     desk.loop = LayoutLoop(
-        TierSettings(lake_maintenance_interval_ms=3_600_000),
+        tier_settings(lake_maintenance_interval_ms=3_600_000),
         desk.clock,  # type: ignore[arg-type]
         desk.worker,  # type: ignore[arg-type]
         desk.metrics,
@@ -235,7 +236,7 @@ async def test_while_a_round_lasts_log_starts_are_followed() -> None:
 async def test_it_can_be_switched_off() -> None:
     desk = Desk()
     desk.loop = LayoutLoop(
-        TierSettings(lake_maintenance_interval_ms=-1),
+        tier_settings(lake_maintenance_interval_ms=-1),
         desk.clock,  # type: ignore[arg-type]
         desk.worker,  # type: ignore[arg-type]
         desk.metrics,

@@ -10,10 +10,11 @@ from broker.remote.manager import TierManager, TierRead
 from broker.remote.metrics import TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
-from broker.worker.rpc import UNBOUNDED, CacheCounts, Read, ReadAnswer, TierSettings
+from broker.worker.rpc import UNBOUNDED, CacheCounts, Read, ReadAnswer
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 from tests.in_process import batch_of, fetch_request, in_process, values_of
 from tests.loops import in_loop, pass_time, turns, until
 from tests.unit.handlers.tiered_topics import tiered
@@ -142,7 +143,7 @@ async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(
 @in_loop
 async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
     """remote.fetch.max.wait.ms; the worker's turn is kept, and who asks again finds what it has found."""
-    settings = TierSettings(remote_fetch_max_wait_ms=5, remote_log_reader_threads=1)
+    settings = tier_settings(remote_fetch_max_wait_ms=5, remote_log_reader_threads=1)
     manager = TierManager(settings, ManualClock())
     answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
     asked: list[Read] = []
@@ -171,7 +172,7 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
 @in_loop
 async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
     rate = {"remote.log.manager.fetch.max.bytes.per.second": 1_000}
-    clock, settings = ManualClock(), TierSettings()
+    clock, settings = ManualClock(), tier_settings()
     manager = TierManager(settings, clock, lambda name: rate.get(name) or settings.value_of(name))
 
     class Quick:

@@ -12,9 +12,10 @@ from kafka_ds.protocol.messages.data import FetchEpochEndOffset, FetchPartition,
 from kafka_ds.records.batch import Record, build_batch
 from tests.fakes.clock import ManualClock
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.settings import log_settings
 
 NOW_MS = 1_700_000_000_000
-SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
+SMALL = log_settings(segment_bytes=600, index_interval_bytes=100)
 
 
 def open_log(disk: MemoryDisk, folder: str = "/d/t-0", config: LogConfig = SMALL) -> Log:

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from broker.byte_rate import ByteRate
 from broker.config.settings import MAX_LONG
 from broker.log.config import LogConfig
-from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.replica.moves import LogMoves, MovesAround
 from kafka_ds.process.system import InlineBackground
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import log_manager
 from tests.fakes.memory_disk import MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
-SMALL = LogConfig(segment_bytes=600, retention_ms=-1, file_delete_delay_ms=0)
+SMALL = log_settings(segment_bytes=600, retention_ms=-1, file_delete_delay_ms=0)
 
 
 class MovingBench:
@@ -41,7 +42,7 @@ class MovingBench:
         self.told = self.manager.directory_id_of("t", 0)
 
     def start(self) -> None:
-        self.manager = LogManager(
+        self.manager = log_manager(
             self.log_dirs,
             disk=self.disk,
             clock=self.clock,

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
-from broker.log.config import LogConfig
-from broker.log.directories.manager import LogManager
 from broker.metadata.events import (
     Event,
     PartitionChanged,
@@ -19,11 +17,15 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
+from broker.replica.leader.state import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.manager import ReplicaManager
+from broker.replica.state_applier import LeadingContext
 from kafka_ds.protocol.messages.data import FetchPartitionData
 from kafka_ds.topic.metadata_table import MetadataPosition
 from tests.fakes.clock import ManualClock
+from tests.fakes.logs import log_manager
 from tests.fakes.memory_disk import ManualBackground, MemoryDisk
+from tests.fakes.settings import log_settings
 from tests.unit.log.log_model import client_batch
 from tests.unit.replica.followed_logs import NOW_MS, append, content, open_log
 
@@ -93,13 +95,13 @@ class Bench:
         self.disk = MemoryDisk()
         self.clock = ManualClock(NOW_MS)
         self.image = MetadataImage()
-        self.config = LogConfig()
+        self.config = log_settings()
         self._version = 0
         self.start()
 
     def start(self) -> None:
         self.background = ManualBackground()
-        self.logs = LogManager(
+        self.logs = log_manager(
             ("/d",),
             disk=self.disk,
             clock=self.clock,
@@ -119,10 +121,13 @@ class Bench:
                 listener="PLAINTEXT",
                 config=cast(Any, None),
             ),
-            log_config=lambda _: self.config,
-            alter_partition=cast(Any, None),
-            decide_recovered=_nothing,
-            tier=self.tier,
+            LeadingContext(
+                log_config=lambda _: self.config,
+                alter_partition=cast(Any, None),
+                decide_recovered=_nothing,
+                tier=self.tier,
+                lag_ms_max=REPLICA_LAG_TIME_MAX_MS,
+            ),
             new_fetchers=lambda _: cast(Fetchers, self.fetchers),
         )
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.log.directories.metrics import DROPPED_BYTES, DROPPED_OFFSETS, log_samples
 from broker.metadata.events import (
     NO_LEADER,
@@ -22,6 +21,7 @@ from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from kafka_ds.topic.metadata_table import MetadataPosition
+from tests.fakes.settings import log_settings
 from tests.loops import in_loop
 from tests.unit.replica.replica_bench import (
     ID,
@@ -88,7 +88,7 @@ async def test_a_log_that_leads_right_after_a_cut_has_its_recovery_point_on_the_
 @in_loop
 async def test_a_leader_that_follows_tells_all_who_wait() -> None:
     bench = Bench(Tier())
-    bench.config = LogConfig(remote_storage_enable=True)
+    bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(ME, replicas=(ME, OTHER)))
     led = bench.led()
     produce(led)
@@ -116,7 +116,7 @@ async def test_a_leader_that_follows_tells_all_who_wait() -> None:
 @in_loop
 async def test_the_tier_is_told_of_the_segments_that_its_leader_rolls() -> None:
     bench = Bench(Tier())
-    bench.config = LogConfig(remote_storage_enable=True, segment_bytes=100)
+    bench.config = log_settings(remote_storage_enable=True, segment_bytes=100)
     await bench.create(registered(ME, replicas=(ME, OTHER)))
     led = bench.led()
     for _ in range(3):
@@ -251,14 +251,14 @@ async def test_high_watermarks_of_both_kinds_survive_a_restart() -> None:
 async def test_settings_reach_the_logs_that_are_followed() -> None:
     bench = Bench()
     await bench.create(registered(OTHER))
-    bench.config = LogConfig(segment_bytes=12345)
+    bench.config = log_settings(segment_bytes=12345)
     await bench.commit(
         ConfigChanged(
             resource_type=TOPIC_RESOURCE, resource_name="t", name="segment.bytes", value="12345"
         )
     )
     assert bench.followed().log.config.segment_bytes == 12345
-    bench.config = LogConfig(segment_bytes=54321)
+    bench.config = log_settings(segment_bytes=54321)
     bench.manager.configure_all()
     assert bench.followed().log.config.segment_bytes == 54321
     assert bench.fetchers.set_anew == 2 * [bench.followed()]
@@ -295,7 +295,7 @@ async def test_a_log_that_lost_something_asks_the_lake_when_it_leads_but_not_onc
 ) -> None:
     caplog.set_level("INFO")
     bench = Bench(Tier())
-    bench.config = LogConfig(remote_storage_enable=True)
+    bench.config = log_settings(remote_storage_enable=True)
     # Added to a partition that others have led before: its log is less than theirs.
     await bench.create(registered(OTHER, 5), registered(OTHER, 5))
     assert bench.followed(0).has_lost
@@ -391,7 +391,7 @@ async def test_a_folder_that_is_gone_is_an_error_also_without_a_lake(
 async def test_a_topic_that_is_made_anew_has_lost_nothing_of_the_one_before() -> None:
     """The checkpointed high watermark belongs to an earlier topic of the same name."""
     bench = Bench()
-    bench.config = LogConfig(remote_storage_enable=True)
+    bench.config = log_settings(remote_storage_enable=True)
     await bench.create(registered(OTHER), registered(OTHER))
     for index in (0, 1):
         give(bench.followed(index), 3, watermark=3)

@@ -6,7 +6,6 @@ import errno
 
 import pytest
 
-from broker.log.config import LogConfig
 from broker.metadata.events import (
     ConfigChanged,
     PartitionChanged,
@@ -17,6 +16,7 @@ from broker.metadata.events import (
 from broker.replica.follower.state import State
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
+from tests.fakes.settings import log_settings
 from tests.loops import in_loop
 from tests.unit.replica.replica_bench import (
     ALL,
@@ -47,7 +47,7 @@ async def test_what_follows_a_deletion_in_its_commit_takes_effect_whatever_the_d
 ) -> None:
     bench = Bench()
     await bench.create(registered(ME), registered(OTHER))
-    bench.config = LogConfig(segment_bytes=12345)
+    bench.config = log_settings(segment_bytes=12345)
     other = PartitionChanged(topic="u", topic_id=NEW_ID, partition=0, registration=registered(ME))
     setting = ConfigChanged(
         resource_type=TOPIC_RESOURCE, resource_name="u", name="segment.bytes", value="12345"
@@ -140,7 +140,7 @@ async def test_a_new_leader_counts_what_flush_messages_wants_flushed_when_it_is(
     *, produces: bool
 ) -> None:
     bench = Bench()
-    bench.config = LogConfig(flush_messages=1)
+    bench.config = log_settings(flush_messages=1)
     await bench.create(registered(OTHER))
     give(bench.followed(), 10, watermark=7)
     await bench.commit(changed(alone(1)))

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.maintenance import write_checkpoint
@@ -15,6 +14,7 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, SCHEMA_JSON, MemoryStore
 
 
@@ -196,7 +196,7 @@ def test_nothing_is_appended_before_the_table_is_there(store):
 def test_a_broker_that_looks_again_after_the_clean_up_sees_what_others_have_begun_since(tmp_path):
     store, clock = LocalStore(str(tmp_path)), ManualClock()
     one, two = (
-        RemoteLogMetadataManager(store, TierSettings(node_id=number), CrashPoints(), clock=clock)
+        RemoteLogMetadataManager(store, tier_settings(node_id=number), CrashPoints(), clock=clock)
         for number in (1, 2)
     )
     states = RemoteLogSegmentState

@@ -7,9 +7,9 @@ import pytest
 
 from broker.worker.cache.chunks import BatchChunk
 from broker.worker.delta.reader import ColdReader
-from broker.worker.rpc import TierSettings
 from kafka_ds.ipc import shared_memory
 from kafka_ds.ipc.shared_memory import BrokerMemory, WorkerMemory
+from tests.fakes.settings import tier_settings
 
 CHUNK_BYTES = 1024
 OWNER = "a partition"
@@ -22,7 +22,7 @@ class Reader:
         broker = BrokerMemory(4 * CHUNK_BYTES)
         self.memory = WorkerMemory(os.dup(broker.fd))
         broker.close_fd()
-        settings = TierSettings(lake_reader_cache_bytes=1 << 20)
+        settings = tier_settings(lake_reader_cache_bytes=1 << 20)
         nothing: Any = None
         self.cold = ColdReader(nothing, nothing, nothing, settings, memory=self.memory)
 

@@ -8,7 +8,6 @@ import pytest
 
 from broker.worker.metadata.event_files import EventMerging
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta.commit import FateUnknown, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
 from kafka_ds.delta.maintenance import vacuum, write_checkpoint
@@ -20,6 +19,7 @@ from kafka_ds.topic.events import RemoteLogEvents, read_events
 from kafka_ds.topic.names import REMOTE_LOG_METADATA
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.clock import ManualClock
+from tests.fakes.settings import tier_settings
 from tests.fakes.store import ALWAYS, MemoryStore
 
 STATES = tuple(RemoteLogSegmentState)[:2]
@@ -181,7 +181,7 @@ def test_a_table_with_columns_of_others_is_left_as_it_is(store: MemoryStore) -> 
 
 def metadata_of(store: MemoryStore, **settings: int) -> RemoteLogMetadataManager:
     return RemoteLogMetadataManager(
-        store, TierSettings(**settings), CrashPoints(), clock=store.clock
+        store, tier_settings(**settings), CrashPoints(), clock=store.clock
     )
 
 
@@ -208,7 +208,7 @@ def test_it_is_looked_at_by_its_setting(tmp_path: Path) -> None:
     fill(events, 10)
 
     def merging(interval_ms: int = 300_000) -> EventMerging:
-        settings = TierSettings(lake_maintenance_interval_ms=interval_ms)
+        settings = tier_settings(lake_maintenance_interval_ms=interval_ms)
         return EventMerging(store, REMOTE_LOG_METADATA, settings, CrashPoints(), clock)
 
     first = merging()

@@ -9,7 +9,6 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.delta.tiered_extent import removals
 from broker.worker.maintenance import TableMaintenance
-from broker.worker.rpc import TierSettings
 from kafka_ds.delta import actions
 from kafka_ds.delta.commit import PlainChange
 from kafka_ds.delta.log import ForeignTable, SystemLogClock
@@ -23,6 +22,7 @@ from kafka_ds.topic.names import AppIdKind, app_id
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, batch_of, commit, copy_of, write_file
+from tests.fakes.settings import tier_settings
 
 PROPERTY = "delta.setTransactionRetentionDuration"
 
@@ -149,7 +149,7 @@ def test_where_nothing_has_the_numbers_any_more_nothing_is_answered(store, dated
     table = forget(store)
     cut(table)
     unset = "offset 29.*an engine forgot them.*docs/concepts/table.md"
-    storage = RemoteStorageManager(store, TierSettings(), CrashPoints())
+    storage = RemoteStorageManager(store, tier_settings(), CrashPoints())
     with pytest.raises(ForeignTable, match=unset):
         storage.state("orders", TOPIC_ID, 0)
     with pytest.raises(ForeignTable, match=unset):

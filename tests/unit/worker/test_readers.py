@@ -9,7 +9,7 @@ from broker.worker.cache.chunks import BatchChunk
 from broker.worker.cache.readers import READING_SECONDS, Readers
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta.reader import ColdReader
-from broker.worker.rpc import TierSettings
+from tests.fakes.settings import tier_settings
 
 CHUNK_BYTES = 1000
 OFFSETS = 10
@@ -34,7 +34,7 @@ def test_half_of_what_is_kept_is_shared_by_those_who_read_now() -> None:
 def test_no_chunk_goes_before_it_is_read(consumers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers of different topics take turns: what is prepared for one does not evict another's."""
     nothing: Any = None
-    settings = TierSettings(lake_reader_cache_bytes=24 * CHUNK_BYTES)
+    settings = tier_settings(lake_reader_cache_bytes=24 * CHUNK_BYTES)
     cold = ColdReader(nothing, nothing, nothing, settings)
     built: Counter[tuple[str, int]] = Counter()
     files = delta_reader._Files((), 10**6, 10**6, 10**6, 0, "0" * 16)

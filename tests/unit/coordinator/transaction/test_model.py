@@ -22,7 +22,6 @@ from broker.coordinator.transaction.transaction_metadata import (
     decode_record,
     encode_record,
 )
-from broker.log.config import LogConfig
 from broker.log.own_batches import LocatedBatch, accept
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
@@ -37,6 +36,7 @@ from kafka_ds.records.batch import (
 )
 from kafka_ds.segments.index import AbortedTxn
 from kafka_ds.segments.producers import AppendOrigin, OwnBatch, Producers, record_own
+from tests.fakes.settings import log_settings
 from tests.model_runs import examples
 
 IDS = ["x", "y"]
@@ -44,7 +44,7 @@ PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 TIMEOUT_MS = 1_000
 # Few, so that those that were fenced are heard of again.
 CLIENTS_MAX = 4
-CONFIG = LogConfig()
+CONFIG = log_settings()
 NUMBERS = st.integers(0, 50)
 # Once, or until it is let in.
 TRIES = st.sampled_from([3, 1])
