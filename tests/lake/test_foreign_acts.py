@@ -23,7 +23,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", range(min(4, examples(2))))
+@pytest.mark.parametrize("seed", range(examples(2)))
 def test_spark_erases_restores_and_vacuums(seed: int, spark: Any) -> None:
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     scenario = foreign(seed, engine=partial(SparkEngine, spark=spark))
