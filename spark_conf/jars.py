@@ -2,7 +2,7 @@
 
 Every version is pinned here and nowhere else. Nothing but Java and PySpark is needed: no Maven, and no registry is
 named, since Ivy has a default resolver. A set is complete or absent, never half: it is fetched into a folder beside,
-which is renamed when all of it is there.
+which is renamed when all of it is there. To Delta's come our LogStores, compiled by the Scala that PySpark carries.
 
 Usage: ``python -m spark_conf.jars [set ...]`` prints the folder of each set.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import os
 import subprocess
 import sys
@@ -45,6 +46,10 @@ OLD_KAFKAS = {
 FETCH_TIMEOUT_S = 1800
 # Ivy runs for seconds: a better compiler and threads that collect beside it would cost more than they bring.
 QUICK_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+
+
+LOG_STORE = Path(__file__).parent / "log_store.scala"
+COMPILE_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +187,7 @@ GROUPS = {"old-kafkas": tuple(f"kafka-{version}" for version in OLD_KAFKAS)}
 
 
 class JarsUnavailable(RuntimeError):
-    """A set could not be fetched; the message names the set and what was missing."""
+    """A set could not be fetched or compiled; the message names the set and what was missing."""
 
 
 def cache_folder() -> Path:
@@ -196,13 +201,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafka-ds" / "jars"
 
 
-def _ivy_jar() -> Path:
+def _sparks(pattern: str) -> list[Path]:
+    """The jars of PySpark with such names."""
     import pyspark
 
-    jars = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    jars = sorted((Path(pyspark.__file__).parent / "jars").glob(pattern))
     if not jars:
-        raise JarsUnavailable("PySpark's folder holds no Ivy jar")
-    return jars[0]
+        raise JarsUnavailable(f"PySpark's folder holds no {pattern}")
+    return jars
 
 
 def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
@@ -245,12 +251,49 @@ def fetch(name: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with _alone(target.parent / f".{name}.lock"):
         # Another process may have fetched it meanwhile.
-        return _bring(name, target) if _missing(name, target) else target
+        missing = _missing(name, target)
+        if any(not jar.startswith(LOG_STORE.stem) for jar in missing):
+            _bring(name, target)
+        elif missing:
+            _compile_log_stores(target)
+    return target
 
 
 def _missing(name: str, folder: Path) -> list[str]:
-    """The jars of a set that are not in the folder: all of them, or those whose pinned version was changed."""
-    return [jar for each in SETS[name] for jar in each.jars() if not (folder / jar).exists()]
+    """The jars of a set that are not in the folder: all of them, or those whose version or source was changed."""
+    jars = [jar for each in SETS[name] for jar in each.jars()]
+    if name.startswith("delta"):
+        jars.append(_log_stores_jar())
+    return [jar for jar in jars if not (folder / jar).exists()]
+
+
+def _log_stores_jar() -> str:
+    """Its file name, another one for each text of the source."""
+    return f"{LOG_STORE.stem}-{hashlib.sha256(LOG_STORE.read_bytes()).hexdigest()[:8]}.jar"
+
+
+def _compile_log_stores(folder: Path) -> None:
+    """Put the jar of our LogStores beside Delta's, in place of one of another source."""
+    jars = [str(path) for path in (*_sparks("scala-*.jar"), *_sparks("hadoop-client-api-*.jar"))]
+    jars += [str(path) for path in folder.glob("delta-storage-*.jar")]
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".log-stores-") as scratch:
+        made = Path(scratch) / "made.jar"
+        command = [java_command(), *QUICK_JAVA, "-cp", os.pathsep.join(jars)]
+        command += ["scala.tools.nsc.Main", "-usejavacp", "-d", str(made), str(LOG_STORE)]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise JarsUnavailable(
+                f"{LOG_STORE.name} was not compiled within {COMPILE_TIMEOUT_S} s"
+            ) from None
+        if done.returncode != 0:
+            detail = (done.stdout + done.stderr).strip() or "no output"
+            raise JarsUnavailable(f"{LOG_STORE.name} was not compiled: {detail}")
+        for old in folder.glob(f"{LOG_STORE.stem}-*.jar"):
+            old.unlink()
+        made.rename(folder / _log_stores_jar())
 
 
 def delta_of_pyspark() -> str:
@@ -269,7 +312,7 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _bring(name: str, target: Path) -> Path:
+def _bring(name: str, target: Path) -> None:
     named = ", ".join(f"{each.name} {each.revision}" for each in SETS[name])
     _say(f"downloading {named} from Maven Central (or where Ivy is told to look) into {target}")
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
@@ -283,7 +326,7 @@ def _bring(name: str, target: Path) -> Path:
                     *QUICK_JAVA,
                     f"-Divy.default.ivy.user.dir={target.parent / '.ivy' / name}",
                     "-jar",
-                    str(_ivy_jar()),
+                    str(_sparks("ivy-*.jar")[0]),
                     "-ivy",
                     str(module),
                     "-confs",
@@ -304,12 +347,13 @@ def _bring(name: str, target: Path) -> Path:
                 f"jars {name!r}: not all there after {FETCH_TIMEOUT_S} s; what has come is kept, run it again"
             ) from None
         found = folder / "jars"
+        if name.startswith("delta") and list(found.glob("delta-storage-*.jar")):
+            _compile_log_stores(found)
         missing = _missing(name, found)
         if result.returncode != 0 or missing:
             detail = (result.stdout + result.stderr).strip().splitlines()[-1:] or ["no output"]
             raise JarsUnavailable(f"jars {name!r}: missing {missing or 'some'}; Ivy: {detail[0]}")
         _settle(found, target)
-    return target
 
 
 def _settle(found: Path, target: Path) -> None:

@@ -41,8 +41,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
-    # Spark's own Kafka source beside ours, to compare with.
-    sets = ("spark-kafka", "spark-avro")
+    # Spark's own Kafka source beside ours, to compare with, and S3A.
+    sets = ("spark-kafka", "spark-avro", "s3a")
     extra = ",".join(str(jar) for name in sets for jar in sorted(jars.fetch(name).glob("*.jar")))
     running = session("tests", master="local[2]", settings=settings, extra_jars=extra)
     yield running

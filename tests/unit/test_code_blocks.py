@@ -23,6 +23,7 @@ from broker.config.listeners import listener_key
 from broker.config.loader import from_given, known_names
 from broker.config.properties import parse_properties
 from kafka_ds.client.security import parse_security
+from spark_conf.session import defaults
 from tests.pages import ROOT, Block, all_blocks
 
 BLOCKS = all_blocks()
@@ -159,6 +160,9 @@ def test_settings_are_known(block: Block) -> None:
         return  # Trino's.
     given = {each.key: each.value for each in parse_properties(block.code)}
     assert given
+    if all(name.startswith("spark.") for name in given):
+        assert given.items() <= defaults().items()
+        return
     if "security.protocol" in given:
         assert parse_security(given).uses_tls
         return
