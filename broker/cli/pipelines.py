@@ -3,10 +3,35 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from types import ModuleType
 
 import click
 
 from broker.cli.options import Mistake, Target, cluster_options
+
+_lake_option = click.option(
+    "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
+)
+_master_option = click.option(
+    "--master", default="local[*]", show_default=True, help="Where Spark runs: its master URL."
+)
+
+
+def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
+    """The application, and the lake's address. Raises Mistake before a JVM is started."""
+    if find_spec("pyspark") is None:
+        raise Mistake("pipelines need PySpark: install kafka-ds with its extra `spark`")
+    from spark_conf.jars import JarsUnavailable, fetch
+    from spark_conf.java import JavaUnusable, java_home
+    from spark_conf.pipelines import main
+
+    try:
+        java_home()
+        fetch("delta")
+    except (JarsUnavailable, JavaUnusable) as problem:
+        raise Mistake(str(problem)) from None
+    with target.admin() as admin:
+        return main, lake or target.lake_of(admin)
 
 
 @click.group()
@@ -15,9 +40,7 @@ def pipelines() -> None:
 
 
 @pipelines.command("run")
-@click.option(
-    "--lake", metavar="DIR", help="lake.uri: a folder or s3://... Default: the cluster's."
-)
+@_lake_option
 @click.option("--once", is_flag=True, help="Take every table to its topic's present end, and end.")
 @click.option(
     "--interval",
@@ -27,9 +50,7 @@ def pipelines() -> None:
     metavar="SECONDS",
     help="From the beginning of one round to that of the next.",
 )
-@click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark runs: its master URL."
-)
+@_master_option
 @cluster_options
 def run(target: Target, lake: str | None, once: bool, interval: float, master: str) -> None:
     """Keep the tables of topics with lake.table.value.format.
@@ -44,19 +65,26 @@ def run(target: Target, lake: str | None, once: bool, interval: float, master: s
       kafka-ds pipelines run --once --lake data/lake
       kafka-ds pipelines run --bootstrap-server broker-1:9092 --lake s3://bucket/lake
     """
-    if find_spec("pyspark") is None:
-        raise Mistake("pipelines need PySpark: install kafka-ds with its extra `spark`")
-    from spark_conf.jars import JarsUnavailable
-    from spark_conf.java import JavaUnusable
-    from spark_conf.pipelines import main
-
-    with target.admin() as admin:  # Told before a JVM is started.
-        where = lake or target.lake_of(admin)
-    try:
-        failed = main.run(
-            target.client_options(), where, once=once, interval_s=interval, master=master
-        )
-    except (JarsUnavailable, JavaUnusable) as problem:
-        raise Mistake(str(problem)) from None
-    if failed:
+    main, where = _prepared(target, lake)
+    options = target.client_options()
+    if main.run(options, where, once=once, interval_s=interval, master=master):
         raise click.exceptions.Exit(1)
+
+
+@pipelines.command("replay")
+@click.argument("topic")
+@_lake_option
+@_master_option
+@cluster_options
+def replay(target: Target, topic: str, lake: str | None, master: str) -> None:
+    """Read a topic's records again that are in its errors table.
+
+    Those that fit now become rows as others, and leave the errors table. Stop `pipelines run` before.
+
+    \b
+    Examples:
+      kafka-ds pipelines replay orders --lake data/lake
+    """
+    main, where = _prepared(target, lake)
+    count = main.replay(target.client_options(), where, topic, master=master)
+    click.echo(f"{count} records of {topic} fit now")

@@ -113,9 +113,9 @@ class TopicConfig:
     )
     lake_table_mode: str = string(
         "append",
-        "What the typed table holds: a row for each record (append).",
+        "What the typed table holds: a row for each record (append), or for each key the newest one, unless that has "
+        "no value (current).",
         choices=("append", "current"),
-        honours=("append",),
         ours=True,
     )
     lake_table_value_format: str = string(

@@ -1,7 +1,7 @@
 """Shell: records of a topic → rows of its typed table, as expressions of Spark.
 
-A row has the record's place (`METADATA`), the columns of its value, and `_rescued`: what no column takes. The column
-`_reason` says why something was rescued; the table does not have it. One record never fails a batch.
+A row has the record's place (`METADATA`), the columns of its value, and `_rescued`: what no column takes. The table has
+neither `_reason` (why something was rescued) nor `_tombstone` (there is no value). One record never fails a batch.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ KEY: Final = "_key"
 METADATA: Final = ("_partition", "_offset", "_timestamp", KEY, "_headers", "_schema_id")
 RESCUED: Final = "_rescued"
 REASON: Final = "_reason"
+TOMBSTONE: Final = "_tombstone"
 VALUE: Final = "value"
 # Kinds of fields that are looked at in one batch, and the longest description of one: beyond, values are rescued.
 KINDS_MAX: Final = 10_000
@@ -67,6 +68,7 @@ def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
         f.lit(None).cast("int").alias("_schema_id"),
         VALUE,
         f.when(~is_text, f.lit("the key is not UTF-8")).alias(REASON),
+        f.col(VALUE).isNull().alias(TOMBSTONE),
     )
 
 
@@ -79,6 +81,7 @@ def decode_string(rows: DataFrame) -> DecodedRows:
             f.when(is_text, f.col(VALUE).cast("string")).alias(VALUE),
             f.when(~is_text, f.base64(VALUE)).alias(RESCUED),
             _reasons(REASON, f.when(~is_text, f.lit(NOT_UTF8))),
+            TOMBSTONE,
         )
     )
 
@@ -100,13 +103,14 @@ def parse_json(rows: DataFrame) -> DataFrame:
         f.when(problem.isNull(), f.col(_PARSED)).alias(_PARSED),
         rescued.alias(RESCUED),
         _reasons(REASON, problem),
+        TOMBSTONE,
     )
 
 
 def decode_json(parsed: DataFrame, columns: ObjectOf) -> DecodedRows:
     """The rows of `parse_json` with a column for each field; `columns` are those that the table has."""
     seen, is_all = _kinds_seen(parsed)
-    level = place(columns, seen, reserved=(*METADATA, RESCUED, REASON))
+    level = place(columns, seen, reserved=(*METADATA, RESCUED, REASON, TOMBSTONE))
     rescued = _rescued(level, is_all=is_all)
     why = f.when(rescued.isNotNull(), f.lit(NO_COLUMN))
     rows = parsed.select(
@@ -114,6 +118,7 @@ def decode_json(parsed: DataFrame, columns: ObjectOf) -> DecodedRows:
         *(each.alias(name) for name, each in _columns(level, (), is_all=is_all).items()),
         f.coalesce(RESCUED, rescued).alias(RESCUED),
         _reasons(REASON, why),
+        TOMBSTONE,
     )
     return DecodedRows(rows=rows, clashes=level.clashes)
 

@@ -11,7 +11,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spark_conf import s3a
@@ -19,6 +20,8 @@ from spark_conf.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_conf.pipelines.pipelines import Pipelines
 
 INTERVAL_S = 1.0
 MASTER = "local[*]"
@@ -28,20 +31,32 @@ def run(
     options: Mapping[str, str], lake: str, *, once: bool, interval_s: float, master: str
 ) -> list[str]:
     """Keep the tables; with `once` the topics are returned of which that failed."""
-    from spark_conf.pipelines.pipelines import Pipelines
-
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("kafka_ds.pipelines").setLevel(logging.INFO)
     ended: list[int] = []
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, _: ended.append(number))
-    spark = _session(master, lake)
-    pipelines = Pipelines(spark, options, absolute(lake))
-    try:
+    with _pipelines(options, lake, master) as pipelines:
         if once:
             return pipelines.run_once()
         pipelines.run(interval_s, lambda: bool(ended))
         return []
+
+
+def replay(options: Mapping[str, str], lake: str, topic: str, *, master: str) -> int:
+    """Take the records of a topic's errors again; how many fit now."""
+    with _pipelines(options, lake, master) as pipelines:
+        return pipelines.replay(topic)
+
+
+@contextmanager
+def _pipelines(options: Mapping[str, str], lake: str, master: str) -> Iterator[Pipelines]:
+    from spark_conf.pipelines.pipelines import Pipelines
+
+    spark = _session(master, lake)
+    pipelines = Pipelines(spark, options, absolute(lake))
+    try:
+        yield pipelines
     finally:
         pipelines.close()
         spark.stop()

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
 from kafka_ds.client.admin import Admin
@@ -21,12 +23,13 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
-from kafka_ds.errors import KafkaDsError
+from kafka_ds.errors import KafkaDsError, OptionError
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from spark_conf.pipelines import decoder
+from spark_conf.pipelines.decoder import DecodedRows
 from spark_conf.pipelines.progress import TableStep, next_step
-from spark_conf.pipelines.typed_table import ERRORS, TypedTable
+from spark_conf.pipelines.typed_table import APPEND, CURRENT, ERRORS, TypedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +38,8 @@ LOGGER = logging.getLogger("kafka_ds.pipelines")
 VALUE_FORMAT: Final = "lake.table.value.format"
 KEY_FORMAT: Final = "lake.table.key.format"
 CLUSTER_COLUMNS: Final = "lake.table.cluster.columns"
-SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, CLUSTER_COLUMNS)
+MODE: Final = "lake.table.mode"
+SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS)
 NONE: Final = "none"
 # How many offsets one step takes: its records are kept in memory, and beyond that on disk, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
@@ -50,6 +54,7 @@ class Pipeline:
     partitions: tuple[int, ...]
     value_format: str
     key_format: str
+    mode: str
     cluster_columns: tuple[str, ...]
 
 
@@ -90,6 +95,7 @@ class Pipelines:
                     partitions=tuple(each.partition for each in topics[name].partitions),
                     value_format=value_format,
                     key_format=settings.get(KEY_FORMAT) or NONE,
+                    mode=settings.get(MODE) or APPEND,
                     cluster_columns=tuple(
                         filter(None, (settings.get(CLUSTER_COLUMNS) or "").split(","))
                     ),
@@ -128,6 +134,31 @@ class Pipelines:
         while self._advance(pipeline, ends):
             pass
 
+    def replay(self, topic: str) -> int:
+        """Take the records again of which something was rescued, by the settings of now; how many fit."""
+        pipeline = next((each for each in self.wanted() if each.topic == topic), None)
+        if pipeline is None:
+            raise OptionError(f"topic {topic} has no {VALUE_FORMAT}: it has no typed table")
+        table = TypedTable(self._spark, self._store, self._lake, topic)
+        done = table.last_step()
+        rescued = table.rescued()
+        bounds = rescued.groupBy("_partition").agg(f.min("_offset"), f.max("_offset")).collect()
+        if done is None or not bounds:
+            return 0
+        start = {row[0]: row[1] for row in bounds}
+        # Of a key the newest record counts, which may be behind the last error.
+        end = done.end if done.mode == CURRENT else {row[0]: row[2] + 1 for row in bounds}
+        again = replace(done, start=start, end={p: end[p] for p in start})
+        records = self._records(pipeline, again)
+        is_rescued = (f.col("partition") == f.col("_partition")) & (
+            f.col("offset") == f.col("_offset")
+        )
+        wanted = records.join(f.broadcast(rescued), is_rescued, "left_semi")
+        if done.mode == CURRENT:
+            wanted = records.join(wanted.select("key").distinct(), "key", "left_semi")
+        with self._decoded(pipeline, table, wanted.select(records.columns)) as decoded:
+            return table.take_again(decoded, done.mode)
+
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
         """Take one step towards these ends; whether there was one to take."""
         table = TypedTable(self._spark, self._store, self._lake, pipeline.topic)
@@ -136,12 +167,20 @@ class Pipelines:
             LOGGER.warning(
                 "%s: it was deleted and created again: its table begins anew", pipeline.topic
             )
-            done = TableStep(number=done.number + 1, topic_id=pipeline.topic_id, start={}, end={})
+            done = replace(
+                done, number=done.number + 1, topic_id=pipeline.topic_id, start={}, end={}
+            )
             table.start_anew(done)
+        if done is not None and done.mode not in ("", pipeline.mode):
+            raise OptionError(
+                f"{MODE}={pipeline.mode}, but the table was made as {done.mode}: set it back, or remove "
+                f"{table.path} and {table.errors_path} to have it made anew"
+            )
         step = next_step(
             done,
             table.begun_step(),
             topic_id=pipeline.topic_id,
+            mode=pipeline.mode,
             starts=self._offsets(pipeline, EARLIEST),
             ends=ends,
             limit=OFFSETS_PER_STEP,
@@ -154,20 +193,8 @@ class Pipelines:
 
     def _take(self, pipeline: Pipeline, table: TypedTable, step: TableStep) -> None:
         began = time.monotonic()
-        rows = decoder.with_metadata(self._records(pipeline, step), pipeline.key_format)
-        if pipeline.value_format == "json":
-            rows = decoder.parse_json(rows)
-        # Looked at for kinds and errors, and then written: it is read once.
-        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
-        try:
-            decoded = (
-                decoder.decode_json(rows, table.columns())
-                if pipeline.value_format == "json"
-                else decoder.decode_string(rows)
-            )
-            table.append(step, decoded, pipeline.cluster_columns)
-        finally:
-            rows.unpersist()
+        with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
+            table.take(step, decoded, pipeline.cluster_columns)
         LOGGER.info(
             "%s: step %d, %d offsets in %.1f s",
             pipeline.topic,
@@ -175,6 +202,25 @@ class Pipelines:
             step.offsets,
             time.monotonic() - began,
         )
+
+    @contextmanager
+    def _decoded(
+        self, pipeline: Pipeline, table: TypedTable, records: DataFrame
+    ) -> Iterator[DecodedRows]:
+        """Rows of records, kept meanwhile: looked at for kinds and errors, then written, but read once."""
+        rows = decoder.with_metadata(records, pipeline.key_format)
+        is_json = pipeline.value_format == "json"
+        if is_json:
+            rows = decoder.parse_json(rows)
+        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            yield (
+                decoder.decode_json(rows, table.columns())
+                if is_json
+                else decoder.decode_string(rows)
+            )
+        finally:
+            rows.unpersist()
 
     def _records(self, pipeline: Pipeline, step: TableStep) -> DataFrame:
         moved = [p for p, end in step.end.items() if end > step.start[p]]

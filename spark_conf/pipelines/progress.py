@@ -24,6 +24,7 @@ class TableStep:
 
     number: int
     topic_id: str
+    mode: str
     start: Mapping[int, int] = field(hash=False)
     end: Mapping[int, int] = field(hash=False)
 
@@ -35,7 +36,12 @@ class TableStep:
     def text(self) -> str:
         """As it stands in the commit."""
         offsets = {str(p): [self.start.get(p, 0), end] for p, end in sorted(self.end.items())}
-        document = {"step": self.number, "topicId": self.topic_id, "offsets": offsets}
+        document = {
+            "step": self.number,
+            "topicId": self.topic_id,
+            "mode": self.mode,
+            "offsets": offsets,
+        }
         return json.dumps({_KEY: document}, separators=(",", ":"))
 
     @classmethod
@@ -47,6 +53,7 @@ class TableStep:
             return cls(
                 number=int(document["step"]),
                 topic_id=str(document["topicId"]),
+                mode=str(document["mode"]),
                 start={p: start for p, (start, _) in offsets.items()},
                 end={p: end for p, (_, end) in offsets.items()},
             )
@@ -71,6 +78,7 @@ def next_step(
     begun: TableStep | None,
     *,
     topic_id: str,
+    mode: str,
     starts: Mapping[int, int],
     ends: Mapping[int, int],
     limit: int,
@@ -89,4 +97,4 @@ def next_step(
         return None
     most = max(1, limit // len(behind))
     end = {p: min(max(ends.get(p, 0), at), at + most) for p, at in start.items()}
-    return TableStep(number=number, topic_id=topic_id, start=start, end=end)
+    return TableStep(number=number, topic_id=topic_id, mode=mode, start=start, end=end)

@@ -2,30 +2,43 @@
 
 The errors of a step are committed before its rows. A driver that dies in between leaves a step of errors that the rows
 do not have; the next driver takes exactly that step again, for the rows alone. So each error and row is there once.
+A table of current state has a row for each key, by MERGE: the later record of a partition wins, and between partitions,
+of which a key has several only after some were added, the later timestamp.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
-from spark_conf.pipelines.decoder import REASON, RESCUED, DecodedRows, columns_of
+from spark_conf.pipelines.decoder import KEY, REASON, RESCUED, TOMBSTONE, DecodedRows, columns_of
 from spark_conf.pipelines.kinds import ObjectOf
 from spark_conf.pipelines.progress import APP_ID, TableStep, last_step
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 LOGGER = logging.getLogger("kafka_ds.pipelines")
 TABLES: Final = "tables"
 ERRORS: Final = "__errors"
 # So many steps make small files enough to be merged.
 STEPS_PER_OPTIMIZE: Final = 100
+APPEND: Final = "append"
+CURRENT: Final = "current"
+NO_KEY: Final = "the record has no key: a table of current state has a row for each key"
+_FOR_CURRENT: Final = {
+    "delta.enableChangeDataFeed": "true",
+    "delta.enableDeletionVectors": "true",
+}
+_NEWER: Final = "CASE WHEN s._partition = t._partition THEN s._offset > t._offset ELSE s._timestamp >= t._timestamp END"
+_OF_RECORD: Final = "t._partition = s._partition AND t._offset = s._offset"
+_DELTA: Final = "spark.databricks.delta"
 _OF_ERRORS: Final = ("_partition", "_offset", "_timestamp", "_schema_id", RESCUED, REASON)
 
 
@@ -60,7 +73,7 @@ class TypedTable:
             return None
         ends = self._rows().groupBy("_partition").agg(f.max("_offset")).collect()
         end = {row[0]: row[1] + 1 for row in ends}
-        return TableStep(number=number, topic_id="", start=end, end=end)
+        return TableStep(number=number, topic_id="", mode="", start=end, end=end)
 
     def columns(self) -> ObjectOf:
         """The columns of values that the table has."""
@@ -73,12 +86,30 @@ class TypedTable:
 
     # -- a step ---------------------------------------------------------------------------------
 
-    def append(self, step: TableStep, decoded: DecodedRows, cluster_columns: Sequence[str]) -> None:
+    def take(
+        self, step: TableStep, decoded: DecodedRows, cluster_columns: Sequence[str] = ()
+    ) -> None:
         """Take a step: its errors, unless they are there already, and then its rows."""
+        is_current = step.mode == CURRENT
+        if is_current:
+            told = f.concat_ws("; ", REASON, f.when(f.col(KEY).isNull(), f.lit(NO_KEY)))
+            reason = f.when(told != "", told)
+            decoded = replace(decoded, rows=decoded.rows.withColumn(REASON, reason))
         self._append_errors(step, decoded)
         rows = decoded.rows.drop(REASON)
-        self._create(rows, cluster_columns)
-        write(rows, self.path, step)
+        self._create(rows.drop(TOMBSTONE), step.mode, cluster_columns)
+        if is_current:
+            self._evolve(rows.drop(TOMBSTONE))
+            merge(newest_by_key(rows), self.path, step)
+        else:
+            write(rows.drop(TOMBSTONE), self.path, step)
+
+    def _evolve(self, rows: DataFrame) -> None:
+        """Add the columns that a MERGE is going to fill."""
+        if columns_of(rows.schema) != self.columns():
+            rows.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(
+                self.path
+            )
 
     def start_anew(self, step: TableStep) -> None:
         """Another topic has this name now: the rows of the former one go, and its errors."""
@@ -111,17 +142,51 @@ class TypedTable:
         joined = records.join(f.broadcast(made), ["_partition", "_offset"])
         return joined.withColumn(RESCUED, f.lit(None).cast("string")).select(*_OF_ERRORS)
 
-    def _create(self, rows: DataFrame, cluster_columns: Sequence[str]) -> None:
-        """Clustering can only be said when a table is made."""
+    def _create(self, rows: DataFrame, mode: str, cluster_columns: Sequence[str]) -> None:
+        """Properties and clustering are said when a table is made."""
         from delta.tables import DeltaTable
 
-        if self._log.exists() or not cluster_columns:
+        if self._log.exists():
             return
         there = [name for name in cluster_columns if name in rows.columns]
         if missing := [name for name in cluster_columns if name not in there]:
             LOGGER.warning("%s: no column %s to cluster by", self.path, ", ".join(missing))
         made = DeltaTable.createIfNotExists(self._spark).location(self.path).addColumns(rows.schema)
+        for name, text in (_FOR_CURRENT if mode == CURRENT else {}).items():
+            made = made.property(name, text)
         (made.clusterBy(*there) if there else made).execute()
+
+    # -- replay ---------------------------------------------------------------------------------
+
+    def rescued(self) -> DataFrame:
+        """The partitions and offsets of which something was rescued."""
+        if not self._errors_log.exists():
+            return self._spark.createDataFrame([], "_partition int, _offset long")
+        errors = self._spark.read.format("delta").load(self.errors_path)
+        return errors.where(f.col(RESCUED).isNotNull()).select("_partition", "_offset").distinct()
+
+    def take_again(self, decoded: DecodedRows, mode: str) -> int:
+        """Write rows of records that were taken before; the errors of those that fit now go, and are counted."""
+        from delta.tables import DeltaTable
+
+        rows = decoded.rows.drop(REASON)
+        self._evolve(rows.drop(TOMBSTONE))
+        if mode == CURRENT:
+            again = f"({_NEWER}) OR ({_OF_RECORD})"
+            merge(newest_by_key(rows), self.path, newer=again)
+        else:
+            merge(rows, self.path, newer="true", is_by_key=False)
+        places = decoded.rows.where(f.col(REASON).isNull()).select("_partition", "_offset")
+        mended = places.join(self.rescued(), ["_partition", "_offset"]).persist()
+        try:
+            count = mended.count()
+            errors = DeltaTable.forPath(self._spark, self.errors_path).alias("t")
+            errors.merge(mended.alias("s"), _OF_RECORD).whenMatchedDelete(
+                f"t.{RESCUED} IS NOT NULL"
+            ).execute()
+        finally:
+            mended.unpersist()
+        return count
 
     # -- upkeep ---------------------------------------------------------------------------------
 
@@ -142,3 +207,57 @@ def write(rows: DataFrame, path: str, step: TableStep, mode: str = "append") -> 
         .option("txnVersion", step.number)
         .save(path)
     )
+
+
+def newest_by_key(rows: DataFrame) -> DataFrame:
+    """Of each key the record that counts."""
+    of_partition = _newest(rows.where(f.col(KEY).isNotNull()), [KEY, "_partition"], ["_offset"])
+    return _newest(of_partition, [KEY], ["_timestamp", "_partition"])
+
+
+def _newest(rows: DataFrame, by: list[str], order: list[str]) -> DataFrame:
+    row = f.struct(*(f.col(f"`{name}`") for name in rows.columns))
+    newest = f.max_by(row, f.struct(*order)).alias("newest")
+    return rows.groupBy(*by).agg(newest).select("newest.*")
+
+
+def merge(
+    rows: DataFrame,
+    path: str,
+    step: TableStep | None = None,
+    *,
+    newer: str = _NEWER,
+    is_by_key: bool = True,
+) -> None:
+    """Merge rows, one at most for each of the table's, by key or (only updates) by record; the commit of a step."""
+    from delta.tables import DeltaTable
+
+    spark = rows.sparkSession
+    on = f"t.{KEY} = s.{KEY}" if is_by_key else _OF_RECORD
+    table = DeltaTable.forPath(spark, path)
+    columns: dict[str, str | Column] = {
+        f"`{name}`": f"s.`{name}`" if name in rows.columns else "NULL"
+        for name in table.toDF().columns
+    }
+    merging = table.alias("t").merge(rows.alias("s"), on)
+    if is_by_key:
+        merging = merging.whenMatchedDelete(f"s.{TOMBSTONE} AND ({newer})")
+    merging = merging.whenMatchedUpdate(newer, columns)
+    if is_by_key:
+        merging = merging.whenNotMatchedInsert(f"NOT s.{TOMBSTONE}", columns)
+    settings = {} if step is None else _of_commit(step)
+    for name, text in settings.items():
+        spark.conf.set(name, text)
+    try:
+        merging.execute()
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+def _of_commit(step: TableStep) -> dict[str, str]:
+    return {
+        f"{_DELTA}.commitInfo.userMetadata": step.text(),
+        f"{_DELTA}.write.txnAppId": APP_ID,
+        f"{_DELTA}.write.txnVersion": str(step.number),
+    }

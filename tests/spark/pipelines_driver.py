@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from broker.cli.main import program
@@ -18,17 +19,20 @@ def main() -> None:
     os.environ["JDK_JAVA_OPTIONS"] = QUICK_JAVA
     vars(pipelines)["OFFSETS_PER_STEP"] = int(offsets)
     commits = itertools.count(1)
-    write = typed_table.write
 
-    def dying(*given: Any, **named: Any) -> None:
-        is_last = next(commits) == int(number)
-        if is_last and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        write(*given, **named)
-        if is_last:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def dying(commit: Callable[..., None]) -> Callable[..., None]:
+        def committed(*given: Any, **named: Any) -> None:
+            is_last = next(commits) == int(number)
+            if is_last and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            commit(*given, **named)
+            if is_last:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    vars(typed_table)["write"] = dying
+        return committed
+
+    for name in ("write", "merge"):
+        vars(typed_table)[name] = dying(vars(typed_table)[name])
     program.main(words)
 
 

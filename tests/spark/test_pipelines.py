@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,15 +17,20 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_conf.pipelines.decoder import METADATA, RESCUED
+from kafka_ds.client.admin import Admin
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
+from kafka_ds.errors import OptionError
+from spark_conf.pipelines.decoder import KEY, METADATA, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.typed_table import NO_KEY
 from tests.model_runs import examples
 from tests.processes import BrokerProcess
 from tests.spark.topics import Topic
 from tests.spark.typed_values import normal, rebuilt, value
 
 JSON_TOPIC = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
-Record = tuple[bytes | None, bytes | None]
+CLASH = "n is string here: it is in column n__string"
 
 
 @pytest.fixture
@@ -41,14 +46,21 @@ def keep(pipelines: Pipelines, topic: Topic) -> None:
     pipelines.keep(pipeline)
 
 
-def send(topic: Topic, *values: bytes | None, partition: int = 0, **settings: Any) -> None:
-    """Values, each with its number as its key."""
+def send(
+    topic: Topic,
+    *values: bytes | None,
+    partition: int = 0,
+    keys: Sequence[bytes | None] | None = None,
+    **settings: Any,
+) -> None:
+    """Values, each with its number as its key unless there are others."""
     producer = Producer({"bootstrap.servers": topic.broker.bootstrap, **settings})
     if settings:
         producer.init_transactions(60)
         producer.begin_transaction()
     for number, each in enumerate(values):
-        producer.produce(topic.name, value=each, key=b"%d" % number, partition=partition)
+        key = b"%d" % number if keys is None else keys[number]
+        producer.produce(topic.name, value=each, key=key, partition=partition)
     assert producer.flush(60) == 0
     if settings:
         end = {"commit": producer.commit_transaction, "abort": producer.abort_transaction}
@@ -102,10 +114,22 @@ def test_fields_are_columns_which_evolve_and_nothing_stops_at_a_bad_record(
     keep(pipelines, topic)
     assert values_of(topic)[4:] == [{"price__string": "dear", "new": True}]
     assert rows(topic)[4][RESCUED] == '{"first name":1}'
-    assert errors_of(topic)[1:] == [
+    told = errors_of(topic)
+    assert told[1:] == [
         (4, "no column takes what is in _rescued"),
         (4, "price is string here: it is in column price__string"),
     ]
+    assert pipelines.replay(topic.name) == 0
+    assert errors_of(topic) == told
+    alter(topic, "lake.table.value.format", "string")
+    assert pipelines.replay(topic.name) == 2
+    assert [row.get("value") for row in values_of(topic)[1:]] == [
+        "nope",
+        None,
+        None,
+        '{"price":"dear","first name":1,"new":true}',
+    ]
+    assert errors_of(topic) == told[2:]
 
 
 @pytest.mark.timeout(300)
@@ -176,11 +200,77 @@ def parsed(text: bytes | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+@pytest.mark.timeout(300)
+def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_changes(
+    spark: SparkSession, pipelines: Pipelines, topic: Topic
+) -> None:
+    current = {**JSON_TOPIC, "lake.table.mode": "current", "lake.table.cluster.columns": "_key"}
+    topic.create(partitions=2, **current)
+    send(
+        topic,
+        b'{"n":1}', b'{"n":2}', b'{"n":3}', None, b"nope", b'{"n":4}',
+        keys=[b"a", b"a", b"b", b"b", b"c", None],
+    )  # fmt: skip
+    keep(pipelines, topic)
+    assert state_of(spark, topic) == {"a": {"n": 2}, "c": {}}
+    assert errors_of(topic) == [(4, "the value is not JSON"), (5, NO_KEY)]
+    send(topic, None, b'{"m":"x"}', b'{"n":"y"}', b'{"n":5}', keys=[b"a", b"b", b"c", b"d"])
+    send(topic, b'{"n":6}', keys=[b"d"], partition=1)
+    keep(pipelines, topic)
+    assert state_of(spark, topic) == {"b": {"m": "x"}, "c": {"n__string": "y"}, "d": {"n": 6}}
+
+    path = str(topic.broker.lake / "tables" / topic.name)
+    feed = spark.read.option("readChangeFeed", "true").option("startingVersion", "1")
+    changes = feed.format("delta").load(path).groupBy("_key", "_change_type").count().collect()
+    assert {(row[0], row[1]): row[2] for row in changes} == {
+        ("a", "insert"): 1,
+        ("a", "delete"): 1,
+        ("b", "insert"): 1,
+        ("c", "insert"): 1,
+        ("c", "update_preimage"): 1,
+        ("c", "update_postimage"): 1,
+        ("d", "insert"): 1,
+    }
+    # Read again as text, the first value of c does not come back: a later one counts.
+    alter(topic, "lake.table.value.format", "string")
+    assert pipelines.replay(topic.name) == 1
+    assert errors_of(topic) == [(5, NO_KEY), (8, CLASH)]
+    assert state_of(spark, topic)["c"] == {"value": '{"n":"y"}'}
+
+    alter(topic, "lake.table.mode", "append")
+    send(topic, b'{"n":7}', keys=[b"e"])
+    with pytest.raises(OptionError, match="the table was made as current"):
+        keep(pipelines, topic)
+
+
+def alter(topic: Topic, name: str, text: str) -> None:
+    with Cluster(parse_settings({"kafka.bootstrap.servers": topic.broker.bootstrap})) as cluster:
+        Admin(cluster).alter_topic_configs(topic.name, {name: text})
+
+
+def state_of(spark: SparkSession, topic: Topic) -> dict[str, dict[str, Any]]:
+    """The rows of a table with deletion vectors, by key, without what is null."""
+    path = str(topic.broker.lake / "tables" / topic.name)
+    found = spark.read.format("delta").load(path).collect()
+    assert len({row[KEY] for row in found}) == len(found)
+    own = {*METADATA, RESCUED}
+    return {
+        row[KEY]: {n: v for n, v in row.asDict().items() if n not in own and v is not None}
+        for row in found
+    }
+
+
 @pytest.mark.timeout(600)
 def test_each_record_is_there_once_when_drivers_are_killed(
-    pipelines: Pipelines, topic: Topic, tmp_path: Path
+    spark: SparkSession, pipelines: Pipelines, topic: Topic, tmp_path: Path
 ) -> None:
     topic.create(partitions=1, **JSON_TOPIC)
+    current = Topic(topic.broker, f"{topic.name}-current").create(
+        partitions=1, **{**JSON_TOPIC, "lake.table.mode": "current"}
+    )
+    keys = [b"%d" % (number % 7) for number in range(30)]
+    counted = [None if number % 11 == 10 else b'{"n":%d}' % number for number in range(30)]
+    send(current, *counted, keys=keys)
     sent = [b"nope" if number % 5 == 0 else b'{"n":%d}' % number for number in range(30)]
     send(topic, *sent)
     command = [
@@ -193,13 +283,17 @@ def test_each_record_is_there_once_when_drivers_are_killed(
         str(topic.broker.lake),
     ]
     command += ["--bootstrap-server", topic.broker.bootstrap]
-    # Between the errors of the first step and its rows; and after the rows of the next one.
-    for when, number in (("after", 1), ("after", 3)):
+    # Between the errors of the first step and its rows; after the rows of the next one; and after a MERGE.
+    for when, number in (("after", 1), ("after", 3), ("after", 4)):
         driver = [sys.executable, "-m", "tests.spark.pipelines_driver", when, str(number), "10"]
         with (tmp_path / "driver.log").open("ab") as log:
             done = subprocess.run([*driver, *command], stdout=log, stderr=log, check=False)
         assert done.returncode == -signal.SIGKILL, (tmp_path / "driver.log").read_text()[-3000:]
-    assert len(rows(topic)) in (10, 20)
     keep(pipelines, topic)
+    keep(pipelines, current)
+    newest = {key.decode(): value for key, value in zip(keys, counted, strict=True)}
+    assert state_of(spark, current) == {
+        key: json.loads(value) for key, value in newest.items() if value is not None
+    }
     check_rows(topic, sent)
     assert len(errors_of(topic)) == 6

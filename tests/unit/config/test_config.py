@@ -451,11 +451,12 @@ def test_a_format_of_typed_tables_that_is_not_served_is_refused_by_name() -> Non
     for name, text in (
         ("lake.table.value.format", "protobuf"),
         ("lake.table.key.format", "avro"),
-        ("lake.table.mode", "current"),
     ):
         with pytest.raises(ConfigError, match=rf"{name}={text} is not honoured by this broker"):
             topic_config(config, {name: text})
     with pytest.raises(ConfigError, match="is none of: none, json"):
         topic_config(config, {"lake.table.value.format": "xml"})
+    with pytest.raises(ConfigError, match="is none of: append, current"):
+        topic_config(config, {"lake.table.mode": "upsert"})
     with pytest.raises(ConfigError, match="lake.table.cluster.columns=a,b,c,d,e names more than 4"):
         topic_config(config, {"lake.table.cluster.columns": "a,b,c,d,e"})

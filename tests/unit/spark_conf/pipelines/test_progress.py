@@ -5,7 +5,7 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
 from spark_conf.pipelines.progress import TableStep, last_step, next_step
 
-DONE = TableStep(number=4, topic_id="t", start={0: 0, 1: 0}, end={0: 10, 1: 5})
+DONE = TableStep(number=4, topic_id="t", mode="append", start={0: 0, 1: 0}, end={0: 10, 1: 5})
 
 
 def test_a_step_stands_in_its_commit() -> None:
@@ -38,19 +38,21 @@ def after(
     done: TableStep | None, begun: TableStep | None = None, limit: int = 100, **ends: int
 ) -> TableStep | None:
     told = {int(name[1:]): end for name, end in ends.items()}
-    return next_step(done, begun, topic_id="t", starts={0: 2}, ends=told, limit=limit)
+    return next_step(
+        done, begun, topic_id="t", mode="append", starts={0: 2}, ends=told, limit=limit
+    )
 
 
 def test_a_first_step_begins_at_the_log_start() -> None:
     assert after(None, p0=7, p1=3) == TableStep(
-        number=1, topic_id="t", start={0: 2, 1: 0}, end={0: 7, 1: 3}
+        number=1, topic_id="t", mode="append", start={0: 2, 1: 0}, end={0: 7, 1: 3}
     )
 
 
 def test_a_step_goes_on_where_the_last_one_ended_and_has_a_limit() -> None:
     step = after(DONE, p0=30, p1=5, p2=100, limit=20)
     assert step == TableStep(
-        number=5, topic_id="t", start={0: 10, 1: 5, 2: 0}, end={0: 20, 1: 5, 2: 10}
+        number=5, topic_id="t", mode="append", start={0: 10, 1: 5, 2: 0}, end={0: 20, 1: 5, 2: 10}
     )
     assert step.offsets == 20
 
@@ -61,8 +63,8 @@ def test_nothing_new_is_no_step() -> None:
 
 
 def test_a_step_that_was_begun_is_taken_as_it_was() -> None:
-    begun = TableStep(number=5, topic_id="t", start=DONE.end, end={0: 11, 1: 5})
+    begun = TableStep(number=5, topic_id="t", mode="append", start=DONE.end, end={0: 11, 1: 5})
     assert after(DONE, begun, p0=30, p1=5) == begun
-    former = TableStep(number=5, topic_id="former", start=DONE.end, end={0: 11})
+    former = TableStep(number=5, topic_id="former", mode="append", start=DONE.end, end={0: 11})
     assert after(DONE, former, p0=30, p1=5) != former
     assert after(DONE, DONE, p0=10, p1=5) is None
