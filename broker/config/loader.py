@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -84,15 +84,12 @@ def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig
 def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
     """The configuration out of (text, place) by name."""
     values: dict[str, Value] = {}
-    mistakes: list[ConfigError] = []
+    mistakes: dict[str, ConfigError] = {}
     for name, (text, place) in given.items():
         try:
             values[name] = _parse(name, text)
         except ConfigError as error:
-            mistakes.append(error.at(place))
-    if mistakes:
-        # All of them: a file that was another broker's has several, and is read again after each start.
-        raise ConfigError("\n".join(map(str, mistakes)))
+            mistakes[name] = error.at(place)
     own = {name: value for name, value in values.items() if name in broker_settings()}
     if "log.dir" in own and "log.dirs" not in own and own["log.dir"]:
         own["log.dirs"] = (str(own["log.dir"]),)
@@ -103,8 +100,28 @@ def from_given(given: Mapping[str, tuple[str, str]]) -> BrokerConfig:
         listener_values={n: value for n, value in values.items() if listener_key(n) is not None},
         origins={name: place for name, (_, place) in given.items()},
     )
-    _check_whole(config)
+    _forget(config, mistakes)
+    # All of them: a file that was another broker's has several, and is read again after each start.
+    lines = [*mistakes.values(), *_contradictions(config, is_whole=not mistakes)]
+    if lines:
+        raise ConfigError("\n".join(dict.fromkeys(map(str, lines))))
     return config
+
+
+def _forget(config: BrokerConfig, wrong: Iterable[str]) -> None:
+    """Delete what these settings should have given, so that nothing is said that comes of a default in their place."""
+    for name in wrong:
+        if listener_key(name) is not None:
+            _delete(config, "listener_values")
+        elif name in broker_settings():
+            _delete(config, attribute_of("log.dirs" if name == "log.dir" else name))
+        elif synonym := broker_synonyms(TopicConfig).get(name):
+            _delete(config.topic, attribute_of(synonym[2]))
+
+
+def _delete(of: BrokerConfig | TopicConfig, attribute: str) -> None:
+    if hasattr(of, attribute):
+        object.__delattr__(of, attribute)
 
 
 def _read_file(path: Path) -> dict[str, tuple[str, str]]:
@@ -190,9 +207,8 @@ def _topic_defaults(values: Mapping[str, Value]) -> TopicConfig:
     return TopicConfig(**chosen)
 
 
-def _check_whole(config: BrokerConfig) -> None:
-    """What no single setting can say about itself; all that is wrong, of each subject the first."""
-    mistakes: list[ConfigError] = []
+def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigError]:
+    """What no single setting can say about itself; of each subject the first, and none that needs a wrong setting."""
     subjects: tuple[Callable[[BrokerConfig], None], ...] = (
         _check_places,
         _check_reach,
@@ -206,9 +222,11 @@ def _check_whole(config: BrokerConfig) -> None:
         try:
             check(config)
         except ConfigError as error:
-            mistakes.append(error)
-    if mistakes:
-        raise ConfigError("\n".join(map(str, dict.fromkeys(map(str, mistakes)))))
+            yield error
+        except AttributeError:
+            # It has read what `_forget` has deleted.
+            if is_whole:
+                raise
 
 
 def _check_places(config: BrokerConfig) -> None:

@@ -185,6 +185,35 @@ def test_all_mistakes_of_a_file_are_named_at_once(
     assert all(line.startswith("kafka-ds: ") for line in said)
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        # A wrong setting does not hide what others contradict.
+        (
+            ("num.partitions=x", "log.dirs=a,a", "broker.heartbeat.interval.ms=99000"),
+            ("num.partitions", "log.dirs", "broker.heartbeat.interval.ms"),
+        ),
+        # Nothing is said that comes of the default in its place.
+        (("listeners=A", "advertised.listeners=B://host:1"), ("listeners",)),
+        (("broker.session.timeout.ms=x", "broker.heartbeat.interval.ms=99000"), ("broker.session",)),
+        (("log.retention.ms=x", "log.local.retention.ms=999999999999"), ("log.retention.ms",)),
+        (
+            ("listeners=SASL_PLAINTEXT://:1", "listener.name.sasl_plaintext.sasl.enabled.mechanisms=X"),
+            ("listener.name.",),
+        ),
+    ],
+)  # fmt: skip
+def test_contradictions_are_named_beside_wrong_settings(
+    given: tuple[str, ...], named: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(None, given)
+    lines = str(raised.value).splitlines()
+    assert [line.startswith(name) for line, name in zip(lines, named, strict=True)] == [True] * len(
+        lines
+    )
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="none: no such file or directory"):
         load(tmp_path / "none")
