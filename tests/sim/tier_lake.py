@@ -229,6 +229,9 @@ class TableWatch:
     ) -> None:
         path = add["path"]
         partition = int(add["partitionValues"]["partition"])
+        # Spark adds each file once more when it gives rows their ids: that replaces it.
+        for place in table.files.get(path, ()):
+            table.live.pop(place, None)
         held = table.files[path] = {}
         file = os.path.join(self._store.root, folder, path)
         if is_ours and not os.path.exists(file):
