@@ -13,6 +13,8 @@ from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
 
 PARTITIONS = 3
+# Of so many offsets one is erased.
+ERASED_EACH = 3
 
 
 def say(*words):
@@ -47,6 +49,23 @@ def deltalake(store, name, count):
         say("appended")
 
 
+def erase(store, name, count):
+    """Delete `count` rows of partition 1 as delta-rs does, one a commit, as they come."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    number = 0
+    while number < count:
+        table = DeltaTable(store.uri("topics/orders"), storage_options=store.delta_options)
+        try:
+            gone = table.delete(f'partition = 1 AND "offset" = {number * ERASED_EACH}')
+        except DeltaError:
+            continue
+        if gone["num_deleted_rows"]:
+            say("erased", number * ERASED_EACH)
+            number += 1
+
+
 def tier(store, name, goal):
     """Copy ranges of several partitions until each reaches `goal`, as a tier of its own would."""
     table = TopicTable(store, "orders")
@@ -78,7 +97,9 @@ def main():
     say("ready")
     while store.size("go") is None:
         time.sleep(0.005)
-    {"plain": plain, "deltalake": deltalake, "tier": tier}[what](store, name, int(count))
+    {"plain": plain, "deltalake": deltalake, "erase": erase, "tier": tier}[what](
+        store, name, int(count)
+    )
 
 
 if __name__ == "__main__":

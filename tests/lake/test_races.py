@@ -1,11 +1,8 @@
 """Several processes at one table: each version has one winner, each offset one row."""
 
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
-from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,33 +15,7 @@ from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID
 from tests.fakes.store import new_log
 from tests.lake.racer import PARTITIONS
-
-
-def start(store, what, name, count):
-    command = [sys.executable, "-m", "tests.lake.racer", store.uri(""), what, name, str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-@contextmanager
-def racers(store, *entries):
-    """Start processes, wait until all are ready, and let them go at once."""
-    running = [start(store, *entry) for entry in entries]
-    try:
-        for each in running:
-            assert each.stdout.readline() == "ready\n"
-        store.put_durable("go", b"")
-        yield running
-    finally:
-        for each in running:
-            each.kill()
-            each.wait()
-            each.stdout.close()
-
-
-def outputs(running):
-    found = [each.communicate(timeout=120)[0].split("\n")[:-1] for each in running]
-    assert [each.returncode for each in running] == [0] * len(running)
-    return found
+from tests.lake.races import outputs, racers
 
 
 def test_each_version_is_won_once_beside_a_racing_delta_rs(store):

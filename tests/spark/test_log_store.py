@@ -12,12 +12,14 @@ from py4j.java_collections import ListConverter
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from kafka_ds.delta.actions import commit_info
+from kafka_ds.delta.actions import commit_info, ours_of
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.uri import open_store
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
 from tests.fakes.lake_rows import TOPIC_ID, commit, copy_of
+from tests.lake.racer import ERASED_EACH, PARTITIONS
+from tests.lake.races import outputs, racers
 from tests.s3_faults import Fault, FaultyWay, faulty_way
 from tests.s3_server import CREDENTIAL, IDENTITY, S3Server, address_for
 
@@ -154,3 +156,59 @@ def test_of_two_who_commit_to_a_folder_one_wins(spark: SparkSession, tmp_path: P
     for who, theirs in won.items():
         assert {store.read(path) for path in theirs} == {f"{who}\n".encode()}
     assert sorted(each.path for each in store.list("")) == paths
+
+
+def erase_and_optimize(spark: SparkSession, name: str, count: int) -> int:
+    """Delete rows of partition 0, one a commit, and merge partition 2 now and then; how many were tried anew."""
+    conflicts = number = 0
+    while number < count:
+        try:
+            if number % 4 == 0:
+                spark.sql(f"OPTIMIZE {name} WHERE partition = 2")
+            erased = f"partition = 0 AND offset = {number * ERASED_EACH}"
+            gone = spark.sql(f"DELETE FROM {name} WHERE {erased}").first()
+        except Exception as problem:
+            assert "DELTA_CONCURRENT" in str(problem), problem
+            conflicts += 1
+            continue
+        number += gone is not None and gone[0]
+    return conflicts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("scheme", ["file", "s3a"])
+def test_spark_deltalake_and_copies_race(
+    spark: SparkSession, way: FaultyWay, orders: TopicTable, tmp_path: Path, scheme: str
+) -> None:
+    """Each row is where its offset says, once; each commit is what its winner wrote."""
+    way.judge = lambda method, path: GOOD
+    goal, by_spark, by_rs = (1_000, 8, 25) if scheme == "file" else (400, 6, 12)
+    table = orders
+    if scheme == "file":
+        table = TopicTable(LocalStore(str(tmp_path)), "orders")
+        table.open(TOPIC_ID)
+        commit(table, *(copy_of(table, each, 0, 199) for each in (0, 1)))
+    store = table.log.store
+    before = table.log.latest_version()
+    with racers(store, ("tier", "one", goal), ("erase", "rs", by_rs)) as running:
+        conflicts = erase_and_optimize(spark, name_of(table, scheme), by_spark)
+        won, erased = outputs(running)
+    versions = dict(table.log.versions_after(before))
+    assert list(versions) == list(range(before + 1, max(versions) + 1))
+    ours = [version for version, actions in versions.items() if ours_of(actions)]
+    assert ours == [int(each.split()[1]) for each in won]
+    engines = [str(commit_info(each).get("engineInfo")) for each in versions.values()]
+    sparks = [each for each in engines if each.startswith("Apache-Spark")]
+    print(
+        f"{len(won)} copies, {len(erased)} by deltalake, {len(sparks)} by Spark, {conflicts} conflicts"
+    )
+    assert len(sparks) >= by_spark and len(erased) == by_rs
+    snapshot = TopicSnapshot.load(store, "orders")
+    rows = spark.table(name_of(table, scheme)).select("partition", "offset").collect()
+    for partition, gone in zip(range(PARTITIONS), (by_spark, by_rs, 0), strict=True):
+        end = snapshot.tiered_end(partition)
+        assert end is not None and end >= goal
+        left = set(range(end + 1)) - {each * ERASED_EACH for each in range(gone)}
+        found = sorted(each["offset"] for each in rows if each["partition"] == partition)
+        assert found == sorted(left)
