@@ -144,6 +144,22 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _log4j("log4j-1.2-api"),
         _log4j("log4j-core"),
     ),
+    # Apache Kafka's integration tests of its clients, and what runs them beside the set "kafka".
+    "kafka-tests": (
+        _kafka("kafka-clients-integration-tests", transitive=False, classifiers=("test",)),
+        _kafka("kafka-clients", transitive=False, classifiers=("test",)),
+        _kafka("kafka-server-common", transitive=False, classifiers=("test",)),
+        _kafka("kafka_2.13", transitive=False, classifiers=("test",)),
+        _kafka("kafka-test-common-runtime", transitive=False),
+        _kafka("kafka-test-common-internal-api", transitive=False),
+        Artifact(
+            organisation="org.junit.platform",
+            name="junit-platform-console-standalone",
+            revision="1.13.1",
+        ),
+        Artifact(organisation="org.mockito", name="mockito-core", revision="5.20.0"),
+        Artifact(organisation="org.hamcrest", name="hamcrest", revision="3.0"),
+    ),
     **{f"kafka-{version}": _old_kafka(version) for version in OLD_KAFKAS},
     # A real S3 server in one JVM, for tests: of racing conditional writes one wins.
     "s3proxy": (

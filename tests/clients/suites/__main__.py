@@ -1,20 +1,25 @@
 """Clients' own test suites against a broker of ours: `python -m tests.clients.suites SUITE [--source DIR] [TEST ...]`.
 
-Exits with 0 if every test in suites.toml passes, except those listed as failing, which must still fail.
+Exits with 0 if every test in suites.toml passes, except those listed as failing, which must still fail. `--record`
+keeps what became of each test in results.json, of which `tests.clients.suites.page` makes a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
 
 from broker.config.access import STANDARD_AUTHORIZER
+from tests.clients.suites import results
 from tests.clients.suites.allowances import Suite, suites
 from tests.clients.suites.building import CannotBuild, built
-from tests.clients.suites.running import RUN, Outcome
-from tests.processes import cluster
+from tests.clients.suites.outcomes import Outcome
+from tests.clients.suites.running import RUN
+from tests.peer.apache_kafka import free_ports
+from tests.processes import BrokerCluster, cluster
 
 # What clusters of the suites' own CI are like; with a tier, and ACLs that let everybody do all where there are none.
 SETTINGS = {
@@ -37,30 +42,61 @@ def main(words: list[str]) -> int:
     parser.add_argument("suite", choices=sorted(known))
     parser.add_argument("--source", type=Path, help="a clone at the tag; else one is made")
     parser.add_argument("--logs", type=Path, help="where what failing tests print is kept")
+    parser.add_argument("--record", action="store_true", help="keep the outcomes in results.json")
+    parser.add_argument(
+        "--apache",
+        action="store_true",
+        help="suite kafka: on Apache Kafka, in place of our brokers",
+    )
     parser.add_argument("tests", nargs="*", help="only these")
     asked = parser.parse_intermixed_args(words)
     suite = known[asked.suite]
     if asked.logs:
         asked.logs.mkdir(parents=True, exist_ok=True)
+    if asked.apache and suite.brokers:
+        parser.error(f"{suite.name} has no cluster of Apache Kafka's")
     try:
-        source = built(suite, asked.source and asked.source.resolve())
+        source = None if asked.apache else built(suite, asked.source and asked.source.resolve())
     except CannotBuild as error:
         print(error, file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory(prefix="client-suites-") as folder:
+    wrong = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="client-suites-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
         work = Path(folder)
-        with cluster(work, suite.brokers, {**SETTINGS, **suite.settings}) as brokers:
-            outcomes = RUN[suite.name](source, work, brokers.bootstrap, asked.tests or suite.tests)
-            wrong = sum(_report(suite, each, asked.logs) for each in outcomes)
-        for number, broker in brokers.brokers.items():
-            log = broker.log_file.read_text()
-            if asked.logs:
-                (asked.logs / f"{suite.name}.broker-{number}.log").write_text(log)
-            if "Traceback" in log:
-                print(f"the log of broker {number} has a traceback")
-                wrong += 1
+        brokers = stack.enter_context(_brokers(suite, work)) if suite.brokers else None
+        bootstrap = brokers.bootstrap if brokers else ""
+        for each in RUN[suite.name](source, work, bootstrap, asked.tests or suite.tests):
+            wrong += _report(suite, each, asked.logs)
+            if asked.record:
+                results.record(suite, each, "apache" if asked.apache else "here")
+        wrong += _tracebacks(suite, brokers, asked.logs) if brokers else 0
     print(f"{wrong} not as expected")
     return 1 if wrong else 0
+
+
+def _brokers(suite: Suite, work: Path) -> contextlib.AbstractContextManager[BrokerCluster]:
+    """A cluster of ours; a single broker names its advertised address, as a suite's own brokers do."""
+    settings = {**SETTINGS, **suite.settings}
+    if suite.brokers == 1:
+        address = f"PLAINTEXT://127.0.0.1:{free_ports(1)[0]}"
+        settings |= {"listeners": address, "advertised.listeners": address}
+    return cluster(work, suite.brokers, settings)
+
+
+def _tracebacks(suite: Suite, brokers: BrokerCluster, logs: Path | None) -> int:
+    """How many brokers' logs have a traceback, which each is named."""
+    found = 0
+    for number, broker in brokers.brokers.items():
+        log = broker.log_file.read_text()
+        if logs:
+            (logs / f"{suite.name}.broker-{number}.log").write_text(log)
+        if "Traceback" in log:
+            print(f"the log of broker {number} has a traceback")
+            found += 1
+    return found
 
 
 def _report(suite: Suite, outcome: Outcome, logs: Path | None) -> bool:

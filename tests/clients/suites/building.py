@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 from spark_conf import jars
 from tests.clients.suites.allowances import Suite
+from tests.clients.suites.junit import compiled
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / ".cache" / "client-suites"
@@ -23,6 +26,23 @@ TOOLS = {
     "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
 }
 
+RUNNING_BROKER = """class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def stop(self):
+        pass
+
+    def wait_for(self, pattern, timeout=0):
+        return True
+
+
+SpawnedService = None
+"""
+
 
 class CannotBuild(RuntimeError):
     """A suite cannot be fetched or built; the text says what is missing."""
@@ -30,10 +50,14 @@ class CannotBuild(RuntimeError):
 
 def built(suite: Suite, source: Path | None) -> Path:
     """The folder of the suite, ready to run; raises CannotBuild."""
-    folder = source or _cloned(suite)
+    if suite.name == "kafka":
+        return compiled(FOLDER / f"kafka-{suite.tag}")
+    folder = source or (_unpacked(suite) if suite.name == "kafka-python" else _cloned(suite))
     if not folder.is_dir():
         raise CannotBuild(f"{folder} is no folder")
-    if suite.name == "librdkafka":
+    if suite.name == "kafka-python":
+        _complete_kafka_python(folder / "test")
+    elif suite.name == "librdkafka":
         _build_librdkafka(folder)
     else:
         _need("go")
@@ -49,6 +73,25 @@ def _cloned(suite: Suite) -> Path:
         words = ["git", "clone", "--quiet", "--depth", "1", "--branch", suite.tag, suite.source]
         _run([*words, str(folder)], FOLDER)
     return folder
+
+
+def _unpacked(suite: Suite) -> Path:
+    """The source distribution of a Python package, by pip."""
+    folder = FOLDER / f"{suite.source.replace('-', '_')}-{suite.tag}"
+    if not folder.exists():
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        words += ["--no-binary", suite.source, f"{suite.source}=={suite.tag}"]
+        _run(words, FOLDER)
+        with tarfile.open(FOLDER / f"{folder.name}.tar.gz") as archive:
+            archive.extractall(FOLDER, filter="data")
+    return folder
+
+
+def _complete_kafka_python(tests: Path) -> None:
+    """Its sdist leaves out what makes the tests a package, and the class of a broker that runs already."""
+    (tests / "__init__.py").touch()
+    (tests / "service.py").write_text(RUNNING_BROKER)
 
 
 def _build_librdkafka(folder: Path) -> None:

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tests.clients.suites.building import kafka_path
+from tests.clients.suites.junit import run_kafka
+from tests.clients.suites.outcomes import Outcome, ended
 
-LIMIT_S = 600
 AT_ONCE = 2
 # What librdkafka's tests are told of the broker, so that they ask for all that it can.
 KAFKA_VERSION = "4.2.0"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a test at this try: "passed", "failed" or "skipped" (by itself), and what it printed."""
-
-    test: str
-    state: str
-    printed: str
-    tries: int = 1
 
 
 def run_librdkafka(
@@ -53,7 +46,7 @@ def run_librdkafka(
         if protocol:
             more["TEST_CONSUMER_GROUP_PROTOCOL"] = protocol
         # -Q: fewer messages; -E: no emulated network between, which its quick runs leave out, too.
-        printed = _ended(["./test-runner", "-Q", "-E", "-p1"], source / "tests", environment | more)
+        printed = ended(["./test-runner", "-Q", "-E", "-p1"], source / "tests", environment | more)
         states = json.loads(report.read_text())["tests"] if report.exists() else {}
         state = states.get(name, {}).get("state", "failed").lower()
         return Outcome(test=test, state=state, printed=printed)
@@ -66,7 +59,7 @@ def run_franz_go(
 ) -> Iterator[Outcome]:
     """A test is `TestGroupETL`, of the package `kgo`."""
     binary = work / "kgo.test"
-    _ended(["go", "test", "-c", "-o", str(binary), "./pkg/kgo"], source, dict(os.environ))
+    ended(["go", "test", "-c", "-o", str(binary), "./pkg/kgo"], source, dict(os.environ))
     environment = {
         **os.environ,
         "KGO_SEEDS": bootstrap,
@@ -78,7 +71,7 @@ def run_franz_go(
 
     def run(test: str) -> Outcome:
         words = [str(binary), "-test.run", f"^{test}$", "-test.v"]
-        printed = _ended(words, source / "pkg" / "kgo", environment)
+        printed = ended(words, source / "pkg" / "kgo", environment)
         state = next(
             (
                 word
@@ -96,7 +89,35 @@ def run_franz_go(
     yield from each_of(run, tests)
 
 
-RUN = {"librdkafka": run_librdkafka, "franz-go": run_franz_go}
+def run_kafka_python(
+    source: Path, work: Path, bootstrap: str, tests: Sequence[str]
+) -> Iterator[Outcome]:
+    """A test is `test_admin_integration.py::test_elect_leaders`."""
+    environment = {
+        **os.environ,
+        "KAFKA_URI": f"kafka://{bootstrap}",
+        "KAFKA_VERSION": "4.3",
+        # Where the tests would look for a broker to start, if they started one.
+        "KAFKA_ROOT": str(work),
+        "PYTHONPATH": str(source),
+    }
+
+    def run(test: str) -> Outcome:
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", "."]
+        printed = ended([*words, f"test/integration/{test}"], source, environment)
+        last = printed.rstrip().rpartition("\n")[2]
+        state = "passed" if re.match("[0-9]+ passed", last) else "failed"
+        return Outcome(test=test, state="skipped" if " skipped" in last else state, printed=printed)
+
+    yield from each_of(run, tests)
+
+
+RUN: dict[str, Any] = {
+    "librdkafka": run_librdkafka,
+    "franz-go": run_franz_go,
+    "kafka-python": run_kafka_python,
+    "kafka": run_kafka,
+}
 
 
 def each_of(run: Callable[[str], Outcome], tests: Sequence[str]) -> Iterator[Outcome]:
@@ -108,20 +129,3 @@ def each_of(run: Callable[[str], Outcome], tests: Sequence[str]) -> Iterator[Out
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         yield from pool.map(run_again_if_failed, tests)
-
-
-def _ended(words: Sequence[str], folder: Path, environment: dict[str, str]) -> str:
-    """What a process printed until it ended, or was ended."""
-    try:
-        done = subprocess.run(
-            words,
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return f"{(late.stdout or b'').decode(errors='replace')}\nended after {LIMIT_S} s"
-    return done.stdout.decode(errors="replace")

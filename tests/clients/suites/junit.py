@@ -1,0 +1,91 @@
+"""Apache Kafka's own integration tests of its clients, class by class, on brokers of ours or on Apache Kafka.
+
+Rules of this file: the tests and the extension that runs them are Apache Kafka's jars, unchanged. On brokers of ours
+one class is replaced, java/RaftClusterInvocationContext.java, which is compiled when it is needed and comes first on
+the class path. A test is `Class.method[n]`, with n of a method's clusters. What failed is run once more, alone.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+from spark_conf import jars
+from spark_conf.java import java_command
+from tests.clients.suites.outcomes import Outcome, ended
+
+CLUSTER = Path(__file__).parent / "java" / "RaftClusterInvocationContext.java"
+PACKAGE = "org.apache.kafka."
+# A class of 79 tests took five minutes with Apache Kafka, and takes four times that on a busy machine.
+CLASS_LIMIT_S = 3_600
+JAVA = ("-Xmx900m", "-XX:+UseSerialGC")
+DISCOVERY = ("--config", "junit.jupiter.extensions.autodetection.enabled=true")
+
+
+def compiled(folder: Path) -> Path:
+    """The folder of our cluster's class, compiled against Apache Kafka's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    compiler = Path(java_command()).parent / "javac"
+    words = [str(compiler), "-d", str(folder), "-cp", _jars(), str(CLUSTER)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}\n{done.stdout}{done.stderr}")
+    return folder
+
+
+def _jars() -> str:
+    return f"{jars.fetch('kafka-tests')}/*:{jars.fetch('kafka')}/*"
+
+
+def run_kafka(
+    ours: Path | None, work: Path, _bootstrap: str, tests: Sequence[str]
+) -> Iterator[Outcome]:
+    """Each test of the classes, by their names without PACKAGE; `ours`: from `compiled`, None for Apache Kafka."""
+    quiet = work / "log4j2.xml"
+    quiet.write_text('<Configuration><Loggers><Root level="off"/></Loggers></Configuration>')
+    head = [java_command(), *JAVA, f"-Dlog4j2.configurationFile={quiet}"]
+    head += [f"-Dkafka_ds.python={sys.executable}", "-cp"]
+    head += [_jars() if ours is None else f"{ours}:{_jars()}"]
+    head += [
+        "org.junit.platform.console.ConsoleLauncher",
+        "execute",
+        "--disable-banner",
+        *DISCOVERY,
+    ]
+
+    def run(selected: Sequence[str], reports: Path) -> list[tuple[str, Outcome]]:
+        words = [*head, "--reports-dir", str(reports), *selected]
+        printed = ended(words, work, {**os.environ}, CLASS_LIMIT_S)
+        report = reports / "TEST-junit-jupiter.xml"
+        if not report.exists():
+            return [("", Outcome(test=" ".join(selected), state="failed", printed=printed))]
+        return [_outcome(case) for case in ElementTree.parse(report).iter("testcase")]
+
+    for name in tests:
+        for unique, outcome in run(["--select-class", PACKAGE + name], work / name):
+            if outcome.state == "failed" and unique:
+                # `[2]` of a template is given its place anew when it is run alone: its name is the first one's.
+                again = run(["--select-unique-id", unique], work / f"{name}-again")
+                if len(again) == 1:
+                    state, printed = again[0][1].state, again[0][1].printed
+                    outcome = Outcome(test=outcome.test, state=state, printed=printed, tries=2)
+            yield outcome
+
+
+def _outcome(case: ElementTree.Element) -> tuple[str, Outcome]:
+    """Of a test its identifier to run it alone, and what became of it."""
+    method, _, number = case.attrib["name"].partition("(")
+    index = number.partition("[")[2].rstrip("]")
+    test = f"{case.attrib['classname'].rpartition('.')[2]}.{method}" + (index and f"[{index}]")
+    said = "".join(each.text or "" for each in case.iter("system-out"))
+    unique = next((line[11:] for line in said.splitlines() if line.startswith("unique-id: ")), "")
+    state, printed = "passed", ""
+    for kind in ("failure", "error", "skipped"):
+        for found in case.iter(kind):
+            state = "skipped" if kind == "skipped" else "failed"
+            printed = found.text or ""
+    return unique, Outcome(test=test, state=state, printed=printed)

@@ -1,0 +1,97 @@
+"""Writes docs/internals/compatibility.md from results.json and suites.toml: `python -m tests.clients.suites.page`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+
+from tests.clients.suites.allowances import Suite, suites
+from tests.clients.suites.results import Results, read
+
+PAGE = Path(__file__).parents[3] / "docs" / "internals" / "compatibility.md"
+NAMES = {"kafka": "Apache Kafka's clients", "kafka-python": "kafka-python"}
+HEAD = """# Compatibility: tests that others wrote
+
+Test suites of other projects, fetched and run unchanged (`make client-suites SUITES="kafka kafka-python"`). The runs
+record what becomes of each test (`python -m tests.clients.suites kafka --record`; `--apache`: on Apache Kafka 4.3.1),
+and `python -m tests.clients.suites.page` writes this page. For librdkafka's and franz-go's suites see
+[proof](proof.md#clients-own-test-suites).
+
+Apache Kafka's integration tests of its Java clients come from Maven Central (`kafka-clients-integration-tests`). One
+class of the extension that starts their clusters is replaced: the brokers are processes of ours, without a tier.
+A test can use a broker's address, settings and state, stop it and start it. Tests that reach further into Apache
+Kafka's process fail, and so does each test that leaves a traceback in a broker's log. These settings of the tests are
+left out: those that Apache Kafka does not know (it ignores them) or calls internal, those of share groups, and
+`group.consumer.assignment.interval.ms` (here each assignment is made at once).
+"""
+
+
+def page(recorded: Mapping[str, Results], known: Mapping[str, Suite]) -> str:
+    """The page as text."""
+    lines = [HEAD, "| suite | version | tests | passed on Apache Kafka | passed here |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for name, results in recorded.items():
+        counts = f"{len(results.here)} | {_on_apache(results)} | {_passed(results.here)}"
+        lines.append(f"| {NAMES.get(name, name)} | {known[name].tag} | {counts} |")
+    for name, results in recorded.items():
+        lines += ["", f"## {NAMES.get(name, name)}", ""]
+        if name == "kafka":
+            lines += [*_classes(results), ""]
+        lines += _reasons(results, known[name])
+    return "\n".join(lines) + "\n"
+
+
+def _passed(states: Mapping[str, str]) -> int:
+    return sum(state == "passed" for state in states.values())
+
+
+def _on_apache(results: Results) -> str:
+    """How many of those that were run there passed."""
+    both = {test: state for test, state in results.apache.items() if test in results.here}
+    return f"{_passed(both)} of {len(both)}" if both else "not run"
+
+
+def _classes(results: Results) -> list[str]:
+    lines = [
+        "| class | tests | passed on Apache Kafka | passed here |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, tests in groupby(sorted(results.here), key=lambda test: test.partition(".")[0]):
+        names = list(tests)
+        there = [results.apache[each] for each in names if each in results.apache]
+        on_apache = str(there.count("passed")) if there else "–"
+        passed = sum(results.here[each] == "passed" for each in names)
+        lines.append(f"| `{name}` | {len(names)} | {on_apache} | {passed} |")
+    return lines
+
+
+def _reasons(results: Results, suite: Suite) -> list[str]:
+    """What does not pass, or is not run, and why."""
+    lines = []
+    failed = [test for test, state in results.here.items() if state != "passed"]
+    for each in suite.failing:
+        tests = [test for test in each.tests if test in failed]
+        if tests:
+            lines.append(f"- Fails: {_quoted(tests)}: {each.reason}.")
+    unknown = [test for test in failed if suite.why_failing(test) is None]
+    if unknown:
+        lines.append(f"- Fails, and is not understood yet: {_quoted(unknown)}.")
+    for each in suite.left_out:
+        lines.append(f"- Not run: {_quoted(each.tests)}: {each.reason}.")
+    run = {test.partition(".")[0] for test in results.here}
+    waiting = [
+        each for each in suite.tests if suite.name == "kafka" and each.rpartition(".")[2] not in run
+    ]
+    if waiting:
+        lines.append(f"- Not run yet: {_quoted(waiting)}.")
+    return lines
+
+
+def _quoted(tests: object) -> str:
+    assert isinstance(tests, list | tuple)
+    return ", ".join(f"`{each}`" for each in tests)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(read(), suites()))
