@@ -90,7 +90,7 @@ def _reasons(results: Results, suite: Suite) -> list[str]:
 
 def _quoted(tests: object) -> str:
     assert isinstance(tests, list | tuple)
-    return ", ".join(f"`{each}`" for each in tests)
+    return ", ".join(f"`{each.replace('.py::', '::')}`" for each in tests)
 
 
 if __name__ == "__main__":
