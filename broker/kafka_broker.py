@@ -40,7 +40,7 @@ class KafkaBroker:
     disk: Disk
     network: Network
     preparer: BatchPreparer
-    fetching: FetchManager
+    fetch_manager: FetchManager
     keys: ListenerKeys
     # Done when this broker cannot go on, with the reason; its owner then stops it.
     failed: asyncio.Future[BaseException] | None

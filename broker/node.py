@@ -140,7 +140,7 @@ class Node(KafkaBroker):
         self._halt = halt
         self.offset_publisher: OffsetPublisher | None = None
         self.preparer = BatchPreparer(threads(PREPARING_THREADS_MAX, "prepare"))
-        self.fetching = FetchManager(
+        self.fetch_manager = FetchManager(
             lambda: self.config,
             random.randrange,
             unsent_bytes=lambda: self.server.connections.unsent_bytes,
@@ -213,7 +213,7 @@ class Node(KafkaBroker):
             await self.console.serve()
 
     def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
-        led, begun = (lambda: self.replica_manager), self.groups.topic.begun
+        led, begun = (lambda: self.replica_manager), self.groups.runtime.begun
         self.offset_publisher = OffsetPublisher(ask, led, begun, interval_ms)
         return self.offset_publisher.run()
 

@@ -189,7 +189,7 @@ def node_samples(node: KafkaBroker) -> Iterator[Sample]:
         )
     yield from move_samples(node.moves)
     yield from quota_samples(node.security.quotas, node.clock.monotonic_ms())
-    yield from node.fetching.samples()
+    yield from node.fetch_manager.samples()
     yield from node.alter_partition_manager.samples()
     yield from group_samples(list(node.groups.shards()), node.groups.counts)
     yield from transaction_samples(node.transactions)

@@ -164,7 +164,7 @@ class Log:
         `is_prepared`: the caller saw to the preparation. `at_once`: it is TakesLong where that would take its time.
         """
         if origin is not AppendOrigin.CLIENT:
-            return self._append_own(records, leader_epoch, now_ms, origin)
+            return self._append_records(records, leader_epoch, now_ms, origin)
         config = self.config
         if is_prepared:
             header = check_client_batch(records, config)
@@ -192,7 +192,7 @@ class Log:
         last_offset = self.log_end_offset - 1
         return AppendInfo(first_offset, last_offset, time_ms, self.log_start_offset, False, size)
 
-    def _append_own(
+    def _append_records(
         self, records: memoryview, leader_epoch: int, now_ms: int, origin: AppendOrigin
     ) -> AppendInfo:
         """Append batches that a leader (their offsets stay) or this broker made."""
@@ -223,7 +223,7 @@ class Log:
         appended = 0
         for run in runs(records, leader_epoch, self.config.segment_bytes):
             self._make_room_below(run)
-            self._append_own(run, leader_epoch, now_ms, AppendOrigin.REPLICATION)
+            self._append_records(run, leader_epoch, now_ms, AppendOrigin.REPLICATION)
             appended += len(run)
         return appended
 

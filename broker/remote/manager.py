@@ -1,6 +1,6 @@
 """Shell: the broker's side of the tier: what is copied when, what is read cold, what may be deleted.
 
-Rules of this file: it leaves every decision that it can to `policy` and holds no lake data; whatever needs Arrow is
+Rules of this file: it leaves every decision that it can to `copy_policy` and holds no lake data; what needs Arrow is
 asked of the worker process.
 All methods are called in the event loop; those that are not `async` never wait.
 """

@@ -1,6 +1,6 @@
 """Shell: the partitions that this broker leads, as the tier sees them: logs, and what is known of each.
 
-Rules of this file: the bridge between a log and `policy`: it asks a log for its segments and turns a chosen
+Rules of this file: the bridge between a log and `copy_policy`: it asks a log for its segments and turns a chosen
 range into what the worker needs to copy it. It decides nothing and waits for nothing.
 """
 

@@ -20,7 +20,8 @@ from kafka_ds.delta.file_columns import NO_TIME, FileColumns
 from kafka_ds.delta.file_entry import UNKNOWN, FileEntries, FileEntry
 
 __all__ = [
-    "UNKNOWN", "FileEntry", "FileIndex", "ForeignCommit", "PartitionFiles", "account", "clusters", "latest_ms",
+    "UNKNOWN", "FileEntry", "FileIndex", "ForeignCommit", "PartitionFiles", "account", "latest_ms",
+    "overlapping_groups",
 ]  # fmt: skip
 
 # What no time exceeds: those without a date may be any number of 64 bits.
@@ -271,15 +272,15 @@ class FileIndex:
             return []
         # Here the greatest end so far first reaches the offset: by this very file.
         first = files[low]
-        cluster, end = [first], first.max_offset
+        found, end = [first], first.max_offset
         for at in range(low + 1, len(files)):
             each = files[at]
             if each.min_offset > end:
                 break
             if each.max_offset >= offset:
-                cluster.append(each)
+                found.append(each)
                 end = max(end, each.max_offset)
-        return cluster
+        return found
 
     def find_timestamp(self, partition: int, timestamp_ms: int) -> Iterator[FileEntry]:
         """The files that may hold a record of at least that time, by first offset."""
@@ -299,7 +300,7 @@ class FileIndex:
         return found
 
 
-def clusters(files: Iterable[FileEntry]) -> list[list[FileEntry]]:
+def overlapping_groups(files: Iterable[FileEntry]) -> list[list[FileEntry]]:
     """Files by first offset, grouped so that offsets of two groups do not interleave."""
     found: list[list[FileEntry]] = []
     end = UNKNOWN
@@ -346,7 +347,9 @@ def account(
         come = [each for each in added if each.partition == partition]
         erased += max(0, sum(e.rows for e in gone) - sum(e.rows for e in come))
         ordered = sorted(gone, key=lambda entry: entry.min_offset)
-        spans = [(c[0].min_offset, max(e.max_offset for e in c)) for c in clusters(ordered)]
+        spans = [
+            (c[0].min_offset, max(e.max_offset for e in c)) for c in overlapping_groups(ordered)
+        ]
         if _objection(gone, come, spans) is None:
             continue
         come = [each for each in come if not is_back(each)]

@@ -121,6 +121,6 @@ async def test_a_consumer_reads_from_the_follower_in_its_rack(tmp_path: Path) ->
         (data,) = answer.responses[0].partitions
         assert values_of(b"".join(data.records)) == [b"b"]
         # The followers' own session is one of the leader's.
-        assert len(leader.node.fetching.sessions) >= 1
+        assert len(leader.node.fetch_manager.sessions) >= 1
     finally:
         await asyncio.gather(*(each.node.stop() for each in cluster.nodes.values()))

@@ -407,7 +407,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(
 ) -> None:
     with Client(shared.bootstrap) as client:
         client.socket.sendall(struct.pack(">ihhih", 10, 18, 99, 7, -1))
-        expected = (7, ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 4)
+        expected = (7, ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 5)
         assert struct.unpack(">ihihhh", client.frame()) == expected
         assert client.is_alive(), "the client goes on with a version that is served"
 

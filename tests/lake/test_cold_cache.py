@@ -154,7 +154,7 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
     assert [bytes(each) for each in found.chunks] == before
     held = [found]
     while all(at is not None for at, _ in held[-1].shared):
-        lake.start(memory_bytes=0, shared=lake.storage.reader._maker._memory)
+        lake.start(memory_bytes=0, shared=lake.storage.reader._builder._memory)
         held.append(read(0, max_bytes=1))
     assert b"".join(held[-1].chunks) == b"".join(before)[: held[-1].shared[0][1]]
 

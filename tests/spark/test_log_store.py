@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -124,7 +126,7 @@ def test_vacuum_announces_itself(spark: SparkSession, orders: TopicTable, way: F
 
 
 def test_of_two_who_commit_to_a_folder_one_wins(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's store and ours, version for version at once."""
+    """Spark's store and ours at once, version for version; ours begins at some time while the other writes."""
     versions = 150
     jvm: Any = spark._jvm
     settings = spark._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
@@ -132,17 +134,21 @@ def test_of_two_who_commit_to_a_folder_one_wins(spark: SparkSession, tmp_path: P
     store = LocalStore(str(tmp_path))
     paths = [f"{version:020d}.json" for version in range(versions)]
     won: dict[str, list[str]] = {"ours": [], "Spark's": []}
-    start = threading.Barrier(2)
+    start, random, write_s = threading.Barrier(2), Random(1), 0.001
 
     def ours() -> None:
-        start.wait()
-        won["ours"] += [path for path in paths if store.put_if_absent(path, b"ours\n")]
+        for path in paths:
+            start.wait()
+            time.sleep(2 * write_s * random.random())
+            if store.put_if_absent(path, b"ours\n"):
+                won["ours"].append(path)
 
     thread = threading.Thread(target=ours)
     thread.start()
-    start.wait()
     for path in paths:
         lines = ListConverter().convert(["Spark's"], jvm._gateway_client).iterator()
+        start.wait()
+        begun = time.perf_counter()
         try:
             sparks.write(
                 jvm.org.apache.hadoop.fs.Path(str(tmp_path / path)), lines, False, settings
@@ -150,6 +156,7 @@ def test_of_two_who_commit_to_a_folder_one_wins(spark: SparkSession, tmp_path: P
             won["Spark's"].append(path)
         except Py4JJavaError as problem:
             assert "java.nio.file.FileAlreadyExistsException" in str(problem)
+        write_s = time.perf_counter() - begun
     thread.join()
     assert sorted(won["ours"] + won["Spark's"]) == paths
     assert min(map(len, won.values())) > 0

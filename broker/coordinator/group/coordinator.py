@@ -59,7 +59,7 @@ class GroupCoordinator:
                 commit_timeout_ms=settings.offsets_commit_timeout_ms,
             )
 
-        self.topic = CoordinatorRuntime(
+        self.runtime = CoordinatorRuntime(
             InternalTopicSettings(
                 name=TOPIC,
                 num_partitions=settings.offsets_topic_num_partitions,
@@ -75,11 +75,11 @@ class GroupCoordinator:
 
     def start(self) -> None:
         """Begin to read what this broker leads; requests are refused per partition until that is done."""
-        self.topic.start()
+        self.runtime.start()
 
     def stop(self) -> None:
         """Take nothing more, and tell all who wait."""
-        self.topic.stop()
+        self.runtime.stop()
 
     def apply(self, events: Sequence[Event]) -> None:
         """Start loading partitions that are led here now; delete the offsets of deleted topics."""
@@ -90,7 +90,7 @@ class GroupCoordinator:
             (event.topic, event.topic_id) for event in events if isinstance(event, TopicDeleted)
         )
         if deleted:
-            for context in self.topic.led_here():
+            for context in self.runtime.led_here():
                 error = context.run(TopicsDeleted(topics=deleted), _OURSELVES)
                 if error is not None:
                     names = ", ".join(topic for topic, _ in deleted)
@@ -100,15 +100,15 @@ class GroupCoordinator:
 
     def submit(self, group_id: str, request: Request, client: Client) -> Any:
         """The response of the group's coordinator, or a future that will have it; raises KafkaError."""
-        return self.topic.context_of(group_id).submit(request, client)
+        return self.runtime.context_of(group_id).submit(request, client)
 
     def submit_to_all(self, request: Request, client: Client) -> list[Any]:
         """The same request to every coordinator of this broker; raises KafkaError for what the first refuses."""
-        return [context.submit(request, client) for context in self.topic.led_here()]
+        return [context.submit(request, client) for context in self.runtime.led_here()]
 
     def end_transaction(self, partition: int, producer_id: int, *, committed: bool) -> None:
         """A marker was appended to this partition of `__consumer_offsets`."""
-        context = self.topic.context(partition)
+        context = self.runtime.context(partition)
         if (
             context is not None and context.is_active
         ):  # While the log is being read, reading will find it.
@@ -119,10 +119,10 @@ class GroupCoordinator:
 
     def shards(self) -> Iterator[GroupCoordinatorShard]:
         """The machines of all partitions whose log has been read."""
-        for context in self.topic.begun():
+        for context in self.runtime.begun():
             if context.is_active:
                 yield context.shard
 
     def states(self) -> Iterator[CoordinatorState]:
         """How far the coordinator of each partition is."""
-        return (context.state for context in self.topic.begun())
+        return (context.state for context in self.runtime.begun())

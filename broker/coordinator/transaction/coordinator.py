@@ -79,7 +79,7 @@ class TransactionCoordinator:
                 perform=self.marker_channel.perform,
             )
 
-        self.topic = CoordinatorRuntime(
+        self.runtime = CoordinatorRuntime(
             InternalTopicSettings(
                 name=TOPIC,
                 num_partitions=settings.transaction_state_log_num_partitions,
@@ -96,7 +96,7 @@ class TransactionCoordinator:
         self._marker_sender = RequestSender(others, WriteTxnMarkersRequests())
         self._join_sender = RequestSender(others, AddPartitionsToTxnRequests())
         self.joins = AddPartitionsToTxnManager(
-            self.topic, self._join_sender, others.node_id, settings
+            self.runtime, self._join_sender, others.node_id, settings
         )
         self.markers = MarkerWriter(partitions, clock, offsets_marked, self.joins.marked)
         markers = MarkerSender(self.markers, self._marker_sender, image, others.node_id)
@@ -108,11 +108,11 @@ class TransactionCoordinator:
 
     def start(self) -> None:
         """Begin to read what this broker leads; requests are refused per partition until that is done."""
-        self.topic.start()
+        self.runtime.start()
 
     def stop(self) -> None:
         """Take nothing more."""
-        self.topic.stop()
+        self.runtime.stop()
         self._marker_sender.stop()
         self._join_sender.stop()
         self.marker_channel.stop()
@@ -122,7 +122,7 @@ class TransactionCoordinator:
         self._marker_sender.apply(events)
         self._join_sender.apply(events)
         if any(isinstance(event, PartitionChanged) and event.topic == TOPIC for event in events):
-            self.topic.start()
+            self.runtime.start()
 
     # -- requests: each gives the answer or a future of it, or raises KafkaError ------------------------
 
@@ -130,7 +130,7 @@ class TransactionCoordinator:
         self, transactional_id: str, timeout_ms: int, expected: ProducerIdAndEpoch | None
     ) -> Any:
         """The next producer of the transactional id: ProducerIdAndEpoch."""
-        context = self.topic.context_of(transactional_id)
+        context = self.runtime.context_of(transactional_id)
 
         def ask(spare_producer_id: int | None) -> Any:
             return context.submit(
@@ -156,7 +156,7 @@ class TransactionCoordinator:
         """Take partitions into the transaction: None."""
         listed = tuple(partitions)
 
-        return self.topic.context_of(transactional_id).submit(
+        return self.runtime.context_of(transactional_id).submit(
             lambda shard, now_ms: shard.add_partitions(
                 transactional_id, producer, listed, now_ms=now_ms, client_version=client_version
             )
@@ -170,7 +170,7 @@ class TransactionCoordinator:
         It waits until the partition's record is committed: the next coordinator might not know of it, and what is
         written there would stay open for ever.
         """
-        return self.topic.context_of(transactional_id).submit(
+        return self.runtime.context_of(transactional_id).submit(
             lambda shard, _: shard.verify(transactional_id, producer, partition)
         )
 
@@ -183,7 +183,7 @@ class TransactionCoordinator:
         client_version: int,
     ) -> Any:
         """Decide the transaction; who goes on afterwards: ProducerIdAndEpoch."""
-        context = self.topic.context_of(transactional_id)
+        context = self.runtime.context_of(transactional_id)
 
         def ask(spare_producer_id: int | None) -> Any:
             return context.submit(
@@ -219,13 +219,13 @@ class TransactionCoordinator:
 
     def find(self, transactional_id: str) -> TransactionMetadata | None:
         """What is known of a transactional id; raises KafkaError where that is not here."""
-        return self.topic.context_of(transactional_id).check().find(transactional_id)
+        return self.runtime.context_of(transactional_id).check().find(transactional_id)
 
     def all(self) -> Iterator[TransactionMetadata]:
         """Everything that is coordinated here; raises COORDINATOR_LOAD_IN_PROGRESS while not all is known."""
-        for context in self.topic.led_here():
+        for context in self.runtime.led_here():
             yield from context.check()
 
     def states(self) -> Iterator[CoordinatorState]:
         """How far the coordinator of each partition is."""
-        return (context.state for context in self.topic.begun())
+        return (context.state for context in self.runtime.begun())

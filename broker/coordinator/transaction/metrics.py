@@ -45,7 +45,7 @@ LATE_AFTER_MS = 5 * 60_000
 def transaction_samples(transactions: TransactionCoordinator) -> Iterator[Sample]:
     """Transactional ids by state, and what is left to do for decided transactions."""
     states: Counter[TransactionState] = Counter()
-    for context in transactions.topic.begun():
+    for context in transactions.runtime.begun():
         states.update(each.state for each in context.shard)
     yield MARKERS_LEFT, (), transactions.marker_channel.markers_left
     yield ENDS_LEFT, (), transactions.marker_channel.ends_left

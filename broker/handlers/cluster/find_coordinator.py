@@ -42,8 +42,8 @@ def find_coordinator(
 def _topic_of(key_type: int, context: RequestContext) -> CoordinatorRuntime[Any] | None:
     """The topic that keeps keys of this type."""
     if key_type == GROUP:
-        return context.node.groups.topic
-    return context.node.transactions.topic if key_type == TRANSACTION else None
+        return context.node.groups.runtime
+    return context.node.transactions.runtime if key_type == TRANSACTION else None
 
 
 async def _find_when_there_is(

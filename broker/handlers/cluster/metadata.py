@@ -143,7 +143,7 @@ async def _create_coordinated(
 ) -> dict[str, ErrorCode]:
     """Make those of coordinators by the coordinators' settings, whoever names them first; what they are until then."""
     node, results = context.node, {}
-    for topic in (node.groups.topic, node.transactions.topic):
+    for topic in (node.groups.runtime, node.transactions.runtime):
         if topic.name in names:
             with suppress(KafkaError):
                 await topic.ensure()

@@ -69,7 +69,7 @@ def txn_offset_commit(
 def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVerification | None:
     """Check that the offsets belong to the open transaction: None, or what to wait for; raises KafkaError."""
     node = context.node
-    index = node.groups.topic.partition_of(request.group_id)
+    index = node.groups.runtime.partition_of(request.group_id)
     if index is None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
     return node.transactions.joins.join(

@@ -97,7 +97,7 @@ def _fetch_context(request: FetchRequest, context: RequestContext) -> FetchConte
     node = context.node
     version = context.header.api_version
     replica_id, broker_epoch = replica_of(request)
-    return node.fetching.sessions.begin(
+    return node.fetch_manager.sessions.begin(
         request,
         has_topic_ids=version >= FIRST_VERSION_WITH_TOPIC_IDS,
         replica_id=replica_id,
@@ -137,9 +137,9 @@ class FetchProcessor:
         self._replica_id, self._broker_epoch = replica_of(request)
         self.is_follower = self._replica_id > CONSUMER
         self._is_first_lookup = True
-        fetching: FetchManager = self._node.fetching
-        self._fetching = fetching
-        self._select_replica = fetching.select_replica if self._may_follow else None
+        manager: FetchManager = self._node.fetch_manager
+        self._fetch_manager = manager
+        self._select_replica = manager.select_replica if self._may_follow else None
         # Followers were asked for CLUSTER_ACTION, consumers are asked for each topic: a session may be older than ACLs.
         self._authorizes = not self.is_follower and authorizer_of(context) is not None
         # Whether there is more to do than to read what a consumer asks for.
@@ -150,7 +150,7 @@ class FetchProcessor:
         )
         max_bytes = min(request.max_bytes, self._node.config.fetch_max_bytes)
         if not self.is_follower:
-            max_bytes = min(max_bytes, fetch_bytes_max(context), fetching.answer_bytes_max())
+            max_bytes = min(max_bytes, fetch_bytes_max(context), manager.answer_bytes_max())
         self._max_bytes = max(max_bytes, 0)
         self.min_bytes = min(request.min_bytes, self._max_bytes)
         self.size_bytes = 0
@@ -253,7 +253,7 @@ class FetchProcessor:
             # It must not be filled up record by record out of the lake, where all replicas read the same.
             raise KafkaError(ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE)
         if self._is_first_lookup:
-            partition.followed(
+            partition.update_follower_fetch_state(
                 self._replica_id,
                 fetch_offset=requested.fetch_offset,
                 log_start_offset=requested.log_start_offset,
@@ -271,7 +271,7 @@ class FetchProcessor:
         return is_listed(listed, partition.partition, leader.node_id)
 
     def _is_rate_exceeded(self) -> bool:
-        return self._fetching.throttle.is_exceeded(self._node.clock.monotonic_ms())
+        return self._fetch_manager.throttle.is_exceeded(self._node.clock.monotonic_ms())
 
     def _can_raise_high_watermark(self, partition: Replica, requested: FetchPartition) -> bool:
         """Whether a follower can move its high watermark now: it says where it is (v18, KIP-1166)."""
@@ -347,10 +347,10 @@ class FetchProcessor:
         try:
             result.log_read = look(may_wait=False)
         except OSError:
-            # It would have to wait, or the disk does not do its log_read: either is seen in a thread.
+            # It would have to wait, or the disk does not answer: either is seen in a thread.
             result.read_again, result.remote_bytes, result.is_urgent = look, max_bytes, True
             return
-        # A log_read that ends before the bound has more behind it than fits or than one segment holds.
+        # A read that ends before the bound has more behind it than fits or than one segment holds.
         if result.log_read.slices and result.log_read.upper_bound_offset < bound:
             result.is_urgent = True
 
@@ -359,7 +359,7 @@ class FetchProcessor:
         return [result.partition for result in self._results if result.partition is not None]
 
     def available_bytes(self) -> dict[Replica, int]:
-        """What each partition has that was result to have anything."""
+        """What each partition has, of those in which something was found."""
         sizes: dict[Replica, int] = {}
         for result in self._results:
             if result.partition is not None and result.size_bytes:
@@ -377,7 +377,7 @@ class FetchProcessor:
             if offset >= bound or (result.is_throttled and self._is_rate_exceeded()):
                 continue
             if result.is_remote_throttled:
-                continue  # What is appended is not what its reader fetch_context first.
+                continue  # What is appended is not what its reader wants first.
             if self.min_bytes <= 1:
                 return None
             try:
@@ -398,7 +398,7 @@ class FetchProcessor:
     # -- answering ----------------------------------------------------------------------------
 
     def answer(self) -> FetchResponse | Awaitable[FetchResponse]:
-        """The response with what was result; to be waited for where disk or lake must be."""
+        """The response with what was found; to be waited for where disk or lake must be."""
         waits: list[Awaitable[None]] = []
         size_bytes = 0
         for result in self._results:
@@ -411,16 +411,16 @@ class FetchProcessor:
         return self._answer_later(waits, size_bytes) if waits else self._response()
 
     async def _answer_later(self, waits: list[Awaitable[None]], size_bytes: int) -> FetchResponse:
-        fetching = self._fetching
-        fetching.being_read_bytes += size_bytes
+        manager = self._fetch_manager
+        manager.being_read_bytes += size_bytes
         try:
             await asyncio.gather(*waits)
         finally:
-            fetching.being_read_bytes -= size_bytes
+            manager.being_read_bytes -= size_bytes
         return self._response()
 
     def _read_at_once(self, result: LogReadResult) -> bool:
-        """Read what was result, if that needs no waiting."""
+        """Read what was found, if that needs no waiting."""
         partition, log_read = result.partition, result.log_read
         assert partition is not None
         assert log_read is not None
@@ -552,7 +552,7 @@ class FetchProcessor:
             counters = replicas.topic_metrics.of(result.partition.topic)
         counters.read(size_bytes, is_failure=code in _OUR_FAULTS, is_follower=self.is_follower)
         if result.is_throttled:
-            self._fetching.throttle.record(size_bytes, self._node.clock.monotonic_ms())
+            self._fetch_manager.throttle.record(size_bytes, self._node.clock.monotonic_ms())
 
     def _name_leader(self, data: FetchPartitionData, topic: FetchTopic) -> None:
         image = self._node.metadata

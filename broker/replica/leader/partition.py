@@ -67,7 +67,7 @@ class LeaderPartition:
         "_clock",
         "_deletions",
         "_flush_again",
-        "_following",
+        "_log_end_watchers",
         "_is_lost",
         "alter_partition",
         "_idle",
@@ -108,7 +108,7 @@ class LeaderPartition:
         self._tier = tier
         self.watchers: dict[Watcher[LeaderPartition], None] = {}
         # Those of the watchers that read up to the log's end.
-        self._following: dict[Watcher[LeaderPartition], None] = {}
+        self._log_end_watchers: dict[Watcher[LeaderPartition], None] = {}
         self._idle: dict[FollowerSession, None] = {}
         # How often anything has happened that a lookup may show.
         self.changes = 0
@@ -190,8 +190,8 @@ class LeaderPartition:
             elif self._unflushed_since is None:
                 self._unflushed_since = info.first_offset
                 log.flush(then=self._flushed)
-            if self._following:
-                self._wake(self._following)
+            if self._log_end_watchers:
+                self._wake(self._log_end_watchers)
         return info
 
     def _must_flush(self) -> bool:
@@ -293,7 +293,7 @@ class LeaderPartition:
         self._changing()
         self._perform(self.leader.configured(min_insync_replicas, self._clock.monotonic_ms()))
 
-    def followed(
+    def update_follower_fetch_state(
         self, replica_id: int, *, fetch_offset: int, log_start_offset: int, broker_epoch: int
     ) -> None:
         """A follower fetches from this offset, which is within the log; raises as `LeaderState.fetched` does."""
@@ -453,13 +453,13 @@ class LeaderPartition:
         assert not self._is_lost, "nothing more happens to a lost partition"
         self.watchers[watcher] = None
         if to_log_end:
-            self._following[watcher] = None
+            self._log_end_watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher[LeaderPartition]) -> None:
         """Stop telling this watcher."""
         self.watchers.pop(watcher, None)
-        if self._following:
-            self._following.pop(watcher, None)
+        if self._log_end_watchers:
+            self._log_end_watchers.pop(watcher, None)
 
     def lose(self, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
         """This broker no longer answers for the partition; requests that wait for an append get this code."""
@@ -473,7 +473,7 @@ class LeaderPartition:
         self._fail(code, None)
         watchers = tuple(self.watchers)
         self.watchers.clear()
-        self._following.clear()
+        self._log_end_watchers.clear()
         for watcher in watchers:
             watcher.lost(self)
 

@@ -212,7 +212,7 @@ class Throttling:
             return response
         if before_ms and not wait_ms:
             self._quotas.unfetched(user, client_id, size_bytes, now_ms)
-        sessions: FetchSessionCache = self._context.node.fetching.sessions
+        sessions: FetchSessionCache = self._context.node.fetch_manager.sessions
         return FetchResponse(
             throttle_time_ms=self._throttle_ms,
             error_code=response.error_code,

@@ -28,7 +28,7 @@ class ChunkSlice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchChunk:
-    """Batches that together cover [first, following), with the offset that each of them reaches."""
+    """Batches that together cover [first_offset, next_offset), with the offset that each of them reaches."""
 
     first_offset: int
     batches: tuple[Buffer, ...]

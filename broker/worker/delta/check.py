@@ -26,7 +26,7 @@ from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile, WrittenFile, write_rows
-from kafka_ds.topic.index import FileEntry, clusters
+from kafka_ds.topic.index import FileEntry, overlapping_groups
 from kafka_ds.topic.names import RESIDUE, data_file
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
@@ -125,7 +125,8 @@ class StoreCheck:
         lost = [each for each, size in zip(files, sizes, strict=True) if size != each.size]
         copied = {f"{shared.folder}/{name}" for each in here for name in each.files}
         gaps = [
-            self._of_files(each, between, here, end, log_start, copied) for each in clusters(lost)
+            self._of_files(each, between, here, end, log_start, copied)
+            for each in overlapping_groups(lost)
         ]
         gaps += [_of_restore(max(low, first), last) for first, last in out]
         gaps += self._of_residue(shared.folder, partition, segments, here)

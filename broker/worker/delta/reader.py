@@ -99,7 +99,7 @@ class _Files:
     files: tuple[FileEntry, ...]
     reach: int
     """Nothing but they hold offsets up to here, inclusive."""
-    cluster_end: int
+    overlap_end: int
     """The last offset that they may hold themselves."""
     tiered_end: int
     log_start: int
@@ -111,7 +111,7 @@ class _Files:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The files found in a table's version, and the offset from which they hold (up to the end of the cluster)."""
+    """The files found in a table's version, and the offset from which they hold (up to their last one)."""
 
     snapshot: TopicSnapshot
     version: int
@@ -148,7 +148,7 @@ class ColdReader:
         self.times = TimesReader(tables, reader)
         self._residue = ResidueFiles(store)
         self._cache = ChunkCache(cache_bytes)
-        self._maker = ChunkBuilder(memory, self._let_go)
+        self._builder = ChunkBuilder(memory, self._let_go)
         # What is prepared ahead must not drive out what was, for others as well, before it is read.
         self._readers = Readers(cache_bytes)
         self._lock = threading.Lock()
@@ -222,7 +222,7 @@ class ColdReader:
 
     def _let_go(self) -> bool:
         with self._lock:
-            return self._cache.drop_oldest(self._maker.makes_room)
+            return self._cache.drop_oldest(self._builder.makes_room)
 
     # -- chunks -----------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class ColdReader:
             key = asked[0]
             known = self._disk.find(key, offset) if self._disk is not None else None
             if known is not None:
-                known = (self._maker.placed(known[0]), known[1])
+                known = (self._builder.placed(known[0]), known[1])
             else:
                 work.following = self._following(place, offset, size_bytes)
                 chunk, layout = self._build(place, offset, size_bytes, max_bytes)
@@ -340,8 +340,8 @@ class ColdReader:
         if len(found.files) == 1:
             with suppress(FileNotFoundError, UnreadableFile):  # Reads of it report this.
                 footer = self._reader.footer(found.files[0].path)
-                _, complete_to = footer.next_groups(offset, found.cluster_end, size_bytes)
-                return (found.reach if complete_to >= found.cluster_end else complete_to) + 1
+                _, complete_to = footer.next_groups(offset, found.overlap_end, size_bytes)
+                return (found.reach if complete_to >= found.overlap_end else complete_to) + 1
         return None
 
     def _build(
@@ -365,7 +365,7 @@ class ColdReader:
             # A leader whose log was given up may have left residue for offsets that another one's rows have now.
             residue = [each for each in residue if not _has_rows(rows, each)]
         batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
-        chunk = self._maker.make(rows, offset, last, residue, batch_bytes)
+        chunk = self._builder.make(rows, offset, last, residue, batch_bytes)
         return chunk, found.layout
 
     def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
@@ -381,13 +381,13 @@ class ColdReader:
                     self._reader,
                     found.files,
                     start_offset=offset,
-                    end_offset=found.cluster_end,
+                    end_offset=found.overlap_end,
                     max_bytes=size_bytes,
                 )
             except (FileNotFoundError, UnreadableFile) as error:
                 failure = error
                 continue
-            return rows, found.reach if complete_to >= found.cluster_end else complete_to, found
+            return rows, found.reach if complete_to >= found.overlap_end else complete_to, found
         raise StorageError(f"{place.topic}-{place.partition}: {failure}")
 
     # -- the snapshot -----------------------------------------------------------------------
@@ -401,7 +401,7 @@ class ColdReader:
                     known is not None
                     and known.snapshot is snapshot
                     and known.version == snapshot.version
-                    and known.first_offset <= offset <= known.files.cluster_end
+                    and known.first_offset <= offset <= known.files.overlap_end
                 ):
                     return known.files
                 end = tiered_end(snapshot, place.topic_id, place.partition)
@@ -409,7 +409,7 @@ class ColdReader:
                     start = snapshot.log_start(place.partition) or 0
                     if offset >= start:
                         limit = _readable_to(place, snapshot.missing(place.partition), offset, end)
-                        found = _cluster(snapshot, place.partition, offset, limit, end, start)
+                        found = _overlapping(snapshot, place.partition, offset, limit, end, start)
                         self._keep(place, snapshot, found)
                         return found
         raise OffsetOutOfRange(
@@ -452,7 +452,7 @@ def _readable_to(
     return tiered_end
 
 
-def _cluster(
+def _overlapping(
     snapshot: TopicSnapshot,
     partition: int,
     offset: int,
@@ -462,17 +462,17 @@ def _cluster(
 ) -> _Files:
     """The files around an offset, and where the next ones begin, up to a limit."""
     files = snapshot.index.find_next(partition, offset)
-    cluster_end = min(limit, max((each.max_offset for each in files), default=limit))
-    following = snapshot.index.find_next(partition, cluster_end + 1)
+    overlap_end = min(limit, max((each.max_offset for each in files), default=limit))
+    following = snapshot.index.find_next(partition, overlap_end + 1)
     reach = min([limit, *(each.min_offset - 1 for each in following)]) if following else limit
-    reach = max(reach, cluster_end)
+    reach = max(reach, overlap_end)
     # With where it ends: a file that comes back ends what passed over its offsets.
     names = "\n".join([*sorted(f"{each.path} {each.vector_id}" for each in files), str(reach)])
     layout = blake2b(names.encode(), digest_size=8).hexdigest()
     return _Files(
         files=tuple(files),
         reach=reach,
-        cluster_end=cluster_end,
+        overlap_end=overlap_end,
         tiered_end=tiered_end,
         log_start=log_start,
         undecodable_to=snapshot.undecodable_to(partition),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from kafka_ds.topic.index import FileEntry, clusters
+from kafka_ds.topic.index import FileEntry, overlapping_groups
 from kafka_ds.topic.names import is_light_file
 
 # A file is small below this part of what files are merged to.
@@ -69,16 +69,16 @@ def next_task(
     `passed_over` are paths of files that are to be left as they lie.
     """
     run: list[FileEntry] = []
-    for cluster in clusters(files):
-        if max(each.max_offset for each in cluster) < log_start_offset:
+    for group in overlapping_groups(files):
+        if max(each.max_offset for each in group) < log_start_offset:
             continue
-        is_left = any(each.path in passed_over for each in cluster)
-        task = _of_cluster(cluster, log_start_offset, rules, is_optimized) if not is_left else None
+        is_left = any(each.path in passed_over for each in group)
+        task = _of_group(group, log_start_offset, rules, is_optimized) if not is_left else None
         if task is not None:
             return task
-        is_small = len(cluster) == 1 and not is_left and _is_small(cluster[0], rules)
-        if is_small and cluster[0].min_offset >= log_start_offset:
-            run.append(cluster[0])
+        is_small = len(group) == 1 and not is_left and _is_small(group[0], rules)
+        if is_small and group[0].min_offset >= log_start_offset:
+            run.append(group[0])
             if sum(each.size for each in run) < rules.file_bytes:
                 continue
         found = _merge(run, rules.file_bytes, rules.files_min) or _of_light(run)
@@ -103,22 +103,22 @@ def _is_small(entry: FileEntry, rules: OptimizeRules) -> bool:
     return entry.size < rules.file_bytes // SMALL_PART or is_light_file(entry.path)
 
 
-def _of_cluster(
-    cluster: Sequence[FileEntry],
+def _of_group(
+    group: Sequence[FileEntry],
     log_start_offset: int,
     rules: OptimizeRules,
     is_optimized: Callable[[FileEntry], bool],
 ) -> OptimizeTask | None:
     """What is wrong with files that overlap, or with one that overlaps none."""
-    bad = [each for each in cluster if not is_optimized(each)]
-    if len(cluster) > 1:
-        whole = sum(each.size for each in cluster)
+    bad = [each for each in group if not is_optimized(each)]
+    if len(group) > 1:
+        whole = sum(each.size for each in group)
         if bad and whole > rules.file_bytes:
             return OptimizeTask(OptimizeReason.UNSORTED, (bad[0],))
-        return OptimizeTask(OptimizeReason.UNSORTED, tuple(cluster))
+        return OptimizeTask(OptimizeReason.UNSORTED, tuple(group))
     if bad:
         return OptimizeTask(OptimizeReason.UNSORTED, (bad[0],))
-    (only,) = cluster
+    (only,) = group
     below = log_start_offset - only.min_offset
     if below > 0 and below >= rules.expired_ratio * (only.max_offset + 1 - only.min_offset):
         return OptimizeTask(OptimizeReason.EXPIRED, (only,))

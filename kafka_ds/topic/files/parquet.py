@@ -46,7 +46,7 @@ from kafka_ds.topic.schemas import BATCH_TYPE, TOPIC_FILE_SCHEMA
 
 ROW_GROUP_BYTES = 1 << 20
 ROW_GROUP_ROWS_MAX = 1 << 17
-# Of zstd, for what is written once and soon; what is kept is laid anew with a higher one (`relaying`).
+# Of zstd, for what is written once and soon; what is kept is rewritten with a higher one (`optimize`).
 COMPRESSION_LEVEL = 1
 FOOTERS_MAX = 256
 # Decoded deletion vectors: 8 bytes a deleted row.

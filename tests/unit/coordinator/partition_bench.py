@@ -71,7 +71,9 @@ class PartitionBench:
     def replicate(self) -> None:
         """The follower has everything now."""
         end_offset = self.log.log_end_offset
-        self.partition.followed(2, fetch_offset=end_offset, log_start_offset=0, broker_epoch=-1)
+        self.partition.update_follower_fetch_state(
+            2, fetch_offset=end_offset, log_start_offset=0, broker_epoch=-1
+        )
 
     def append(self, batch: bytes) -> None:
         self.partition.append(

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -345,8 +346,8 @@ def fake_lake(monkeypatch: pytest.MonkeyPatch, tiered_end: int) -> FakeTier:
     make = ReplicaManager.__init__
 
     def make_with_fake(self: ReplicaManager, *given: Any, **named: Any) -> None:
-        assert "tier" in named
-        make(self, *given, **{**named, "tier": tier})
+        *before, leading = given
+        make(self, *before, replace(leading, tier=tier), **named)
 
     monkeypatch.setattr("broker.replica.lake_recovery.RECOVERY_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(ReplicaManager, "__init__", make_with_fake)

@@ -444,7 +444,7 @@ async def test_a_parked_fetch_of_a_session_tells_what_woke_it(memory_path: Path)
         (data,) = (await waiting.result).responses[0].partitions
         assert data.partition_index == 1
         assert values_of(b"".join(data.records)) == [b"a"]
-        samples = {metric.bean: value for metric, _, value in broker.node.fetching.samples()}
+        samples = {metric.bean: value for metric, _, value in broker.node.fetch_manager.samples()}
         assert sorted(samples.values()) == [0, 1, 2]
 
 

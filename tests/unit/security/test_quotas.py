@@ -363,7 +363,7 @@ async def test_a_throttled_fetch_leaves_no_session_and_takes_nothing_as_told(
 ) -> None:
     async with in_process(tmp_path) as broker:
         await broker.create("a")
-        sessions = broker.node.fetching.sessions
+        sessions = broker.node.fetch_manager.sessions
 
         def asks(session_id: int, epoch: int, offset: int = 0) -> Any:
             request = fetch_request("a", offset, session_id=session_id, session_epoch=epoch)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_ds.topic.index import FileEntry, FileIndex, account, clusters
+from kafka_ds.topic.index import FileEntry, FileIndex, account, overlapping_groups
 
 
 def file(number, start, end, *, partition=0, latest=None, undated=0, rows=None):
@@ -78,7 +78,7 @@ def test_the_next_file_comes_with_all_that_overlap_it(drawn, removed, offset):
     end = max(each.max_offset for each in found)
     others = [each for each in candidates if each not in found]
     assert all(each.min_offset > end for each in others)
-    assert len(clusters(found)) == 1
+    assert len(overlapping_groups(found)) == 1
 
 
 def test_a_path_that_goes_and_comes_again():

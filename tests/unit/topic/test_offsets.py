@@ -210,11 +210,11 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         async def ask(request: Any) -> Any:
             asked.append(decode(encode(request)[0]))
 
-        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.runtime.begun, 1)
         await publisher.publish()
         assert asked == [], "there is nothing to note"
         await broker.create("orders")
-        await node.groups.topic.ensure()
+        await node.groups.runtime.ensure()
         node.groups.start()
         await publisher.publish()
         await publisher.publish()
@@ -234,7 +234,7 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         assert (place["leader_epoch"], place["log_end_offset"]) == (0, 0)
         index = offset["coordinator_partition"]
         # A coordinator that cannot speak: what was noted of it before stays.
-        context = node.groups.topic.context(index)
+        context = node.groups.runtime.context(index)
         assert context is not None
         context.close()
         await publisher.publish()
@@ -249,7 +249,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
     async with in_process(tmp_path) as broker:
         node = broker.node
         await broker.create("orders")
-        await node.groups.topic.ensure()
+        await node.groups.runtime.ensure()
         node.groups.start()
         asked: list[Any] = []
 
@@ -258,7 +258,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
             if len(asked) == 1:
                 await asyncio.Event().wait()
 
-        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, 1)
+        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.runtime.begun, 1)
         assert not await publisher.publish_last(0.05)
         assert "are not published to the lake" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
@@ -266,7 +266,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.ask(_commit("billing", 7), 8)
         assert await publisher.publish_last(60)
         assert len(asked[1].shards) == 1
-        never = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.topic.begun, -1)
+        never = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.runtime.begun, -1)
         assert await never.publish_last(60)
         assert len(asked) == 2
 
@@ -283,10 +283,10 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
             shards.extend(request.shards)
 
         publisher = OffsetPublisher(
-            ask, lambda: node.replica_manager, node.groups.topic.begun, 60_000
+            ask, lambda: node.replica_manager, node.groups.runtime.begun, 60_000
         )
         await broker.create("orders")
-        await node.groups.topic.ensure()
+        await node.groups.runtime.ensure()
         node.groups.start()
         assert await publisher.publish_last(60)
         await broker.create("others")

@@ -29,7 +29,7 @@ class Reader:
     def add(self, first_offset: int, size_bytes: int = CHUNK_BYTES) -> bool:
         """Place a chunk and keep it; whether it lies in the shared memory."""
         made = BatchChunk(first_offset, (bytes(size_bytes),), (first_offset + 10,))
-        chunk = self.cold._maker.placed(made)
+        chunk = self.cold._builder.placed(made)
         self.cold._cache.put(OWNER, chunk)
         return chunk.shared_at is not None
 

@@ -38,6 +38,6 @@ async def test_what_was_counted_stays_when_a_partition_goes(memory_path: Path) -
         answer = await broker.ask(request, 8)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
         assert committed(broker) == 1
-        broker.node.groups.topic.context_of("g").close()
+        broker.node.groups.runtime.context_of("g").close()
         assert not list(broker.node.groups.shards())
         assert committed(broker) == 1
