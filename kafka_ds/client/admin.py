@@ -76,6 +76,9 @@ TOPIC_IDS_VERSION: Final = 6  # DeleteTopics
 DYNAMIC_TOPIC_CONFIG: Final = 1
 STATIC_BROKER_CONFIG: Final = 4
 _SET, _DELETE = 0, 1
+_NOT_SEEN: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
 _NO_GROUP: Final = frozenset({ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION})
 
 Value = TypeVar("Value")
@@ -345,7 +348,10 @@ class Admin:
     def topic_settings(
         self, topics: Collection[str], names: Collection[str]
     ) -> dict[str, dict[str, str | None]]:
-        """The values of these settings by topic, of topics that are there; a setting that brokers lack is missing."""
+        """The values of these settings by topic, of topics that are there and whose settings the user may see.
+
+        A setting that brokers lack is missing.
+        """
         wanted = [
             DescribeConfigsResource(
                 resource_type=TOPIC_RESOURCE, resource_name=topic, configuration_keys=list(names)
@@ -358,7 +364,7 @@ class Admin:
             answer = self._cluster.any_broker().call(request, DescribeConfigsResponse)
             found: dict[str, dict[str, str | None]] = {}
             for result in answer.results:
-                if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if result.error_code in _NOT_SEEN:
                     continue
                 _check(result.error_code, result.error_message or f"topic {result.resource_name}")
                 found[result.resource_name] = {each.name: each.value for each in result.configs}

@@ -22,6 +22,7 @@ from spark_conf.pipelines.kinds import (
     Kind,
     ObjectOf,
     ddl,
+    is_foreign,
 )
 from spark_conf.pipelines.placement import Clash, FieldColumn, Level, PlacedField, Seen, place
 
@@ -177,13 +178,14 @@ def _text_of_kind(value: SparkColumn) -> SparkColumn:
 
 
 def _columns(level: Level, path: tuple[str, ...], *, is_all: bool) -> dict[str, SparkColumn]:
-    """All columns of an object, by name."""
+    """All columns of an object, by name; not those of others' types, which append and MERGE fill with nulls."""
     sources = {column.name: (each, column) for each in level.fields for column in each.columns}
     return {
         name: f.lit(None).cast(ddl(kind))
         if name not in sources
         else _column(*sources[name], path, is_all=is_all)
         for name, kind in level.kind.fields
+        if name in sources or not is_foreign(kind)
     }
 
 

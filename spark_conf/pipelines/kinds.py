@@ -68,6 +68,15 @@ def is_object(text: str) -> bool:
     return text.startswith(_OBJECT)
 
 
+def is_foreign(kind: Kind) -> bool:
+    """Whether there is something of a type in it that no value of ours has."""
+    if isinstance(kind, ArrayOf):
+        return is_foreign(kind.element)
+    if isinstance(kind, ObjectOf):
+        return any(is_foreign(each) for _, each in kind.fields)
+    return kind == MIXED
+
+
 def is_empty(kind: Kind) -> bool:
     """Whether nothing but nulls and empty arrays and objects is of this kind."""
     if isinstance(kind, ArrayOf):

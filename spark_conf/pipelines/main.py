@@ -1,7 +1,7 @@
 """Shell: the application that keeps typed tables, by itself or under `spark-submit`.
 
 Usage: ``spark-submit … spark_conf/pipelines/main.py --bootstrap-server B --lake URI [--once]``; `kafka-ds pipelines
-run` is the same in a session of its own. At SIGTERM it ends after the topic that it is at.
+run` is the same in a session of its own. At SIGTERM it ends after the step that it is at.
 """
 
 from __future__ import annotations
@@ -37,10 +37,14 @@ def run(
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, _: ended.append(number))
     with _pipelines(options, lake, master) as pipelines:
-        if once:
-            return pipelines.run_once()
-        pipelines.run(interval_s, lambda: bool(ended))
-        return []
+        if not once:
+            pipelines.run(interval_s, lambda: bool(ended))
+            return []
+        failed = pipelines.run_once(lambda: bool(ended))
+    if ended:
+        # Not all was done: as a shell says of a program that a signal has ended.
+        raise SystemExit(128 + ended[0])
+    return failed
 
 
 def replay(options: Mapping[str, str], lake: str, topic: str, *, master: str) -> int:

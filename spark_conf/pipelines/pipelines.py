@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
@@ -28,7 +27,7 @@ from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from spark_conf.pipelines import decoder
 from spark_conf.pipelines.decoder import DecodedRows
-from spark_conf.pipelines.progress import TableStep, next_step
+from spark_conf.pipelines.progress import TableStep, lost_offsets, next_step
 from spark_conf.pipelines.typed_table import APPEND, CURRENT, ERRORS, TypedTable
 
 if TYPE_CHECKING:
@@ -103,13 +102,16 @@ class Pipelines:
             )
         return sorted(found, key=lambda each: each.topic)
 
-    def run_once(self) -> list[str]:
+    def run_once(self, is_ended: Callable[[], bool] = lambda: False) -> list[str]:
         """Take every table to the end that its topic has now; the topics of which that failed."""
         failed: list[str] = []
         for pipeline in self.wanted():
+            if is_ended():
+                break
             try:
-                self.keep(pipeline)
-            except (KafkaDsError, PySparkException, OSError) as problem:
+                self.keep(pipeline, is_ended)
+            except Exception as problem:
+                # Java's errors, too, most of which PySpark gives no class: other topics go on.
                 failed.append(pipeline.topic)
                 LOGGER.error("%s: %s", pipeline.topic, str(problem).partition("\n")[0])
                 LOGGER.debug("%s", pipeline.topic, exc_info=problem)
@@ -120,7 +122,7 @@ class Pipelines:
         while not is_ended():
             began = time.monotonic()
             try:
-                self.run_once()
+                self.run_once(is_ended)
             except KafkaDsError as problem:
                 LOGGER.error("%s", problem)
             left = began + interval_s - time.monotonic()
@@ -128,10 +130,10 @@ class Pipelines:
                 time.sleep(min(left, 0.2))
                 left = began + interval_s - time.monotonic()
 
-    def keep(self, pipeline: Pipeline) -> None:
-        """Take a table to the end that its topic has now."""
+    def keep(self, pipeline: Pipeline, is_ended: Callable[[], bool] = lambda: False) -> None:
+        """Take a table to the end that its topic has now, or as far as it is when it is to end."""
         ends = self._offsets(pipeline, LATEST)
-        while self._advance(pipeline, ends):
+        while self._advance(pipeline, ends) and not is_ended():
             pass
 
     def replay(self, topic: str) -> int:
@@ -187,6 +189,8 @@ class Pipelines:
         )
         if step is None:
             return False
+        for line in lost_offsets(done, step, ends):
+            LOGGER.error("%s-%s", pipeline.topic, line)
         self._take(pipeline, table, step)
         table.optimize(step)
         return True

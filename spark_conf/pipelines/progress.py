@@ -8,7 +8,7 @@ Commits of others (OPTIMIZE, DELETE, …) are passed over. Where the log no long
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,6 +71,19 @@ def last_step(log: DeltaLog) -> TableStep | None:
                 return step
         version -= 1
     return None
+
+
+def lost_offsets(done: TableStep | None, step: TableStep, ends: Mapping[int, int]) -> Iterator[str]:
+    """What the table never had or should not have, now that `step` follows `done`: of each partition a line."""
+    for partition, end in sorted({} if done is None else done.end.items()):
+        start = step.start.get(partition, end)
+        if start > end:
+            yield f"{partition}: offsets {end} to {start - 1} were deleted before the table had them"
+        elif ends.get(partition, end) < end:
+            yield (
+                f"{partition}: ends at offset {ends[partition]}, but the table has offsets up to {end - 1}: records "
+                "that replace lost ones are taken from there on only"
+            )
 
 
 def next_step(

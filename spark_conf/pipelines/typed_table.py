@@ -106,7 +106,7 @@ class TypedTable:
 
     def _evolve(self, rows: DataFrame) -> None:
         """Add the columns that a MERGE is going to fill."""
-        if columns_of(rows.schema) != self.columns():
+        if not {*columns_of(rows.schema).fields} <= {*self.columns().fields}:
             rows.limit(0).write.format("delta").mode("append").option("mergeSchema", "true").save(
                 self.path
             )

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +106,7 @@ def test_fields_are_columns_which_evolve_and_nothing_stops_at_a_bad_record(
 
     # Somebody else's commit, and of the log only what is after it: what the rows say is enough.
     path = topic.broker.lake / "tables" / topic.name
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMN checked DATE")
     table = DeltaTable(path)
     table.alter.set_table_properties({"delta.appendOnly": "false"})
     table.create_checkpoint()
@@ -130,6 +132,26 @@ def test_fields_are_columns_which_evolve_and_nothing_stops_at_a_bad_record(
         '{"price":"dear","first name":1,"new":true}',
     ]
     assert errors_of(topic) == told[2:]
+
+
+def test_a_topic_that_fails_stops_no_other(
+    pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [SimpleNamespace(topic=name) for name in ("a", "b", "c")]
+    kept: list[str] = []
+
+    def keep(_: Pipelines, pipeline: SimpleNamespace, is_ended: Callable[[], bool]) -> None:
+        kept.append(pipeline.topic)
+        if pipeline.topic == "a":
+            raise RuntimeError("an error of Java's for which PySpark has no class")
+
+    monkeypatch.setattr(Pipelines, "wanted", lambda _: wanted)
+    monkeypatch.setattr(Pipelines, "keep", keep)
+    assert pipelines.run_once() == ["a"]
+    assert kept == ["a", "b", "c"]
+    kept.clear()
+    assert pipelines.run_once(lambda: bool(kept)) == ["a"]
+    assert kept == ["a"], "told to end"
 
 
 @pytest.mark.timeout(300)

@@ -3,7 +3,7 @@ from pathlib import Path
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
-from spark_conf.pipelines.progress import TableStep, last_step, next_step
+from spark_conf.pipelines.progress import TableStep, last_step, lost_offsets, next_step
 
 DONE = TableStep(number=4, topic_id="t", mode="append", start={0: 0, 1: 0}, end={0: 10, 1: 5})
 
@@ -41,6 +41,16 @@ def after(
     return next_step(
         done, begun, topic_id="t", mode="append", starts={0: 2}, ends=told, limit=limit
     )
+
+
+def test_what_a_table_never_had_is_told() -> None:
+    step = TableStep(number=5, topic_id="t", mode="append", start={0: 14, 1: 5}, end={0: 20, 1: 5})
+    assert list(lost_offsets(DONE, step, {0: 20, 1: 3})) == [
+        "0: offsets 10 to 13 were deleted before the table had them",
+        "1: ends at offset 3, but the table has offsets up to 4: records that replace lost ones are taken from there "
+        "on only",
+    ]
+    assert not list(lost_offsets(None, step, {0: 20, 1: 3}))
 
 
 def test_a_first_step_begins_at_the_log_start() -> None:
