@@ -5,7 +5,8 @@ Rules of this file: requests become calls of the storage, the metadata or the co
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -175,8 +176,16 @@ class Service:
 
     def _copy(self, request: CopyRequest) -> CopyAnswer:
         self._check_store()
-        self._touched |= dict.fromkeys(each.topic for each in request.topics)
-        return replace(self._copier.copy(request), complaints=self._fresh_complaints())
+        with self._writing(*(each.topic for each in request.topics)):
+            return replace(self._copier.copy(request), complaints=self._fresh_complaints())
+
+    @contextmanager
+    def _writing(self, *topics: str) -> Iterator[None]:
+        """Have the tables looked after once they are written: what publishes offsets meanwhile looks after others."""
+        try:
+            yield
+        finally:
+            self._touched |= dict.fromkeys(topics)
 
     def _check(self, request: Check) -> list[StoreState | Unavailable]:
         """What the store lacks of each partition, and whether the commits are those that they were."""
@@ -219,12 +228,11 @@ class Service:
     def _repair_of(self, question: CheckQuestion) -> StoreState | Unavailable:
         place = question.place
         failures: list[Unavailable] = []
-        self._touched[place.topic] = None
         question = replace(question, is_whole=True)
         answer, found = self._check_of(question)
         if found is None:
             return answer
-        with apart(_told(failures)):
+        with self._writing(place.topic), apart(_told(failures)):
             self._storage.check.repair(
                 place.topic,
                 place.topic_id,
@@ -280,14 +288,14 @@ class Service:
     def _move_log_start(self, request: MoveLogStart) -> TieredState | Unavailable:
         self._check_store()
         place = request.place
-        self._touched[place.topic] = None
-        self._storage.move_log_start(
-            place.topic,
-            place.topic_id,
-            place.partition,
-            leader_epoch=place.leader_epoch,
-            offset=request.offset,
-        )
+        with self._writing(place.topic):
+            self._storage.move_log_start(
+                place.topic,
+                place.topic_id,
+                place.partition,
+                leader_epoch=place.leader_epoch,
+                offset=request.offset,
+            )
         # Told by others, or not ours to tell any more: whoever asked sees it by this.
         return self._states([_partition_of(place)], {})[0]
 
@@ -309,8 +317,8 @@ class Service:
 
     def _sweep(self, request: Sweep) -> Swept:
         self._check_store()
-        self._touched[request.place.topic] = None
-        return self._sweeper.sweep(request.place)
+        with self._writing(request.place.topic):
+            return self._sweeper.sweep(request.place)
 
     def _fence(self, request: FenceTopic) -> list[TieredState | Unavailable]:
         """Fence each partition at its given leader epoch; returns their states after that, or errors."""
@@ -322,9 +330,8 @@ class Service:
             )
         failed: dict[tuple[str, bytes], Unavailable] = {}
         for (topic, topic_id), epochs in wanted.items():
-            self._touched[topic] = None
             failures: list[Unavailable] = []
-            with apart(_told(failures)):
+            with self._writing(topic), apart(_told(failures)):
                 self._storage.fence(topic, topic_id, epochs)
             if failures:
                 failed[topic, topic_id] = failures[0]

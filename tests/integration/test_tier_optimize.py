@@ -292,6 +292,22 @@ def test_what_no_rewrite_holds_is_an_error_once(
     assert caplog.text.count(said) == 1
 
 
+def test_a_rewrite_is_not_made_of_damaged_files(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told of, and the rest of the partition is optimized."""
+    before = [lake.root / "lake" / each for each in snapshot(lake).files]
+    optimize(storage_of(lake))
+    lost = snapshot(lake).index.files(0)[0]
+    (lake.root / "lake" / lost.path).unlink()
+    for each in before:
+        each.write_bytes(each.read_bytes()[:-8] + bytes(8))
+    worker = storage_of(lake)
+    for _ in range(2):
+        assert optimize(worker).is_done
+    assert caplog.text.count("is missing, and what it was rewritten from is damaged") == 1
+
+
 def erase_by_vector(lake: Lake, positions: range) -> None:
     """As an engine erases that writes deletion vectors."""
     found = snapshot(lake)

@@ -57,6 +57,28 @@ def test_one_table_without_a_checkpoint_keeps_no_other_from_its_own(
     assert DeltaLog(store, REMOTE_LOG_METADATA).last_checkpoint() is not None
 
 
+def test_upkeep_in_the_middle_of_a_copy_is_not_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that publishes offsets asks for it whenever it is done."""
+    begin_lake(tmp_path / "lake")
+    store = FolderStore(tmp_path / "lake")
+    monkeypatch.setattr(worker_service, "open_lake", lambda uri, is_there: store)
+    settings = tier_settings(lake_uri="lake", log_dirs=(), lake_checkpoint_interval=2)
+    service = Service(settings, CrashPoints())
+    copy = service.writing()[CopyRequest]
+
+    store.race(service.afterwards, path=f"{topic_table(TOPIC)}/*.json", times=COPIES)
+    for number in range(COPIES):
+        start = number * RECORDS
+        source = segment(tmp_path / f"{number}.log", start, RECORDS)
+        copied: Any = copy(copy_request([copy_range(source, start, start + RECORDS - 1)]))
+        assert [each.outcome for each in copied.partitions] == [FINISHED]
+    service.afterwards()
+    log = DeltaLog(store, topic_table(TOPIC))
+    assert log.last_checkpoint() == log.listing().latest
+
+
 def test_offsets_are_published_while_a_copy_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

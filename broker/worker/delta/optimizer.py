@@ -327,7 +327,19 @@ class TableOptimizer:
                 )
                 continue
             again |= origin.new
-            old = [self._reader.facts(entry) for entry in origin.old]
+            try:
+                old = [self._reader.facts(entry) for entry in origin.old]
+            except UnreadableFile as error:
+                log.error(
+                    "%s-%d: %s with offsets %d to %d is missing, and what it was rewritten from is damaged: %s",
+                    shared.table.topic,
+                    partition,
+                    each.path,
+                    each.min_offset,
+                    each.max_offset,
+                    error,
+                )
+                continue
             self._write_again(shared, topic_id, leader_epoch, old, new, [each.path], state)
         if len(self._looked_for) >= FILES_KNOWN_MAX:
             self._looked_for.clear()
