@@ -20,7 +20,7 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.names import REMOTE_LOG_METADATA, topic_table
 from kafka_ds.topic.offsets import OffsetsTable
 from tests.fakes.settings import tier_settings
-from tests.fakes.store import FolderStore, begin_lake
+from tests.fakes.store import ALWAYS, FolderStore, begin_lake
 from tests.integration.tier_segments import TOPIC, copy_range, copy_request, segment
 
 RECORDS = 5
@@ -64,11 +64,11 @@ def test_upkeep_in_the_middle_of_a_copy_is_not_all(
     begin_lake(tmp_path / "lake")
     store = FolderStore(tmp_path / "lake")
     monkeypatch.setattr(worker_service, "open_lake", lambda uri, is_there: store)
-    settings = tier_settings(lake_uri="lake", log_dirs=(), lake_checkpoint_interval=2)
+    settings = tier_settings(lake_uri="lake", log_dirs=(), lake_checkpoint_interval=1)
     service = Service(settings, CrashPoints())
     copy = service.writing()[CopyRequest]
 
-    store.race(service.afterwards, path=f"{topic_table(TOPIC)}/*.json", times=COPIES)
+    store.race(service.afterwards, path=f"{topic_table(TOPIC)}/*.json", times=ALWAYS)
     for number in range(COPIES):
         start = number * RECORDS
         source = segment(tmp_path / f"{number}.log", start, RECORDS)
