@@ -31,7 +31,11 @@ class S3LogStore(settings: Configuration) extends S3SingleDriverLogStore(setting
         // Refused where Hadoop's file system cannot do it.
         val file = path.getFileSystem(conf).createFile(path).must("fs.option.create.conditional.overwrite", true).build()
         try file.write(data)
-        finally file.close()
+        catch {
+          // To close it would make a commit of what was written so far.
+          case problem: Throwable => file.abort(); throw problem
+        }
+        file.close()
       } catch {
         // A PUT whose answer was lost is repeated, and refused by what it made itself.
         case problem: IOException => if (!isOurs(path, data, conf, problem)) throw new FileAlreadyExistsException(path.toString)
@@ -62,9 +66,18 @@ class FolderLogStore(settings: Configuration) extends HDFSLogStore(settings) {
           file.force(true)
         } finally file.close()
         Files.createLink(target, temporary)
-      } finally Files.deleteIfExists(temporary)
+      } finally deleteIfPossible(temporary)
       val folder = FileChannel.open(target.getParent, READ)
       try folder.force(true)
-      finally folder.close()
+      catch {
+        // Not to be tried again by who would append the same rows.
+        case problem: IOException =>
+          throw new IOException(s"$target was committed, but may be gone after a power loss", problem)
+      } finally folder.close()
     }
+
+  /** It is nobody's: what is left of it is no commit. */
+  private def deleteIfPossible(temporary: java.nio.file.Path): Unit =
+    try Files.deleteIfExists(temporary)
+    catch { case _: IOException => () }
 }

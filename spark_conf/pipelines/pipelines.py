@@ -27,7 +27,7 @@ from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from spark_conf.pipelines import decoder
 from spark_conf.pipelines.decoder import DecodedRows
-from spark_conf.pipelines.progress import TableStep, lost_offsets, next_step
+from spark_conf.pipelines.progress import TableStep, begins_anew, lost_offsets, next_step
 from spark_conf.pipelines.typed_table import APPEND, CURRENT, ERRORS, TypedTable
 
 if TYPE_CHECKING:
@@ -164,15 +164,14 @@ class Pipelines:
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
         """Take one step towards these ends; whether there was one to take."""
         table = TypedTable(self._spark, self._store, self._lake, pipeline.topic)
-        done = table.last_step()
-        if done is not None and done.topic_id not in ("", pipeline.topic_id):
+        done, begun = table.last_step(), table.begun_step()
+        anew = begins_anew(done, begun, topic_id=pipeline.topic_id, mode=pipeline.mode)
+        if anew is not None:
             LOGGER.warning(
                 "%s: it was deleted and created again: its table begins anew", pipeline.topic
             )
-            done = replace(
-                done, number=done.number + 1, topic_id=pipeline.topic_id, start={}, end={}
-            )
-            table.start_anew(done)
+            table.start_anew(anew)
+            done, begun = anew, None
         if done is not None and done.mode not in ("", pipeline.mode):
             raise OptionError(
                 f"{MODE}={pipeline.mode}, but the table was made as {done.mode}: set it back, or remove "
@@ -180,7 +179,7 @@ class Pipelines:
             )
         step = next_step(
             done,
-            table.begun_step(),
+            begun,
             topic_id=pipeline.topic_id,
             mode=pipeline.mode,
             starts=self._offsets(pipeline, EARLIEST),

@@ -73,6 +73,21 @@ def last_step(log: DeltaLog) -> TableStep | None:
     return None
 
 
+def begins_anew(
+    done: TableStep | None, begun: TableStep | None, *, topic_id: str, mode: str
+) -> TableStep | None:
+    """The step with which the tables forget a topic of the same name that was deleted; None where it is the same.
+
+    Its number is above those of both tables: Delta passes over a step that it has had.
+    """
+    known = [each for each in (done, begun) if each is not None]
+    if all(each.topic_id in ("", topic_id) for each in known):
+        return None
+    number = max(each.number for each in known) + 1
+    mode = mode if done is None else done.mode
+    return TableStep(number=number, topic_id=topic_id, mode=mode, start={}, end={})
+
+
 def lost_offsets(done: TableStep | None, step: TableStep, ends: Mapping[int, int]) -> Iterator[str]:
     """What the table never had or should not have, now that `step` follows `done`: of each partition a line."""
     for partition, end in sorted({} if done is None else done.end.items()):

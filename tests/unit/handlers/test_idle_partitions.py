@@ -94,7 +94,7 @@ class Side:
         self.node = SimpleNamespace(
             metadata=self.image,
             replica_manager=self,
-            fetching=fetching,
+            fetch_manager=fetching,
             clock=self.clock,
             tier=None,
             config=config,

@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 from kafka_ds.delta.actions import encode_actions
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
-from spark_conf.pipelines.progress import TableStep, last_step, lost_offsets, next_step
+from spark_conf.pipelines.progress import TableStep, begins_anew, last_step, lost_offsets, next_step
 
 DONE = TableStep(number=4, topic_id="t", mode="append", start={0: 0, 1: 0}, end={0: 10, 1: 5})
 
@@ -41,6 +42,22 @@ def after(
     return next_step(
         done, begun, topic_id="t", mode="append", starts={0: 2}, ends=told, limit=limit
     )
+
+
+def test_tables_of_a_topic_that_is_gone_begin_anew() -> None:
+    """Also where it was deleted between the errors of a step and its rows."""
+    begun = replace(DONE, number=5)
+    again = TableStep(number=5, topic_id="new", mode="append", start={}, end={})
+    assert begins_anew(DONE, begun, topic_id="t", mode="append") is None
+    assert begins_anew(None, None, topic_id="t", mode="append") is None
+    assert begins_anew(DONE, None, topic_id="new", mode="current") == again
+    assert begins_anew(DONE, begun, topic_id="new", mode="append") == replace(again, number=6)
+    assert begins_anew(None, replace(DONE, number=1), topic_id="new", mode="current") == replace(
+        again, number=2, mode="current"
+    )
+    # It died between the two tables.
+    half = replace(again, number=6)
+    assert begins_anew(DONE, half, topic_id="new", mode="append") == replace(again, number=7)
 
 
 def test_what_a_table_never_had_is_told() -> None:
