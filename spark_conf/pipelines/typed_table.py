@@ -96,13 +96,14 @@ class TypedTable:
             reason = f.when(told != "", told)
             decoded = replace(decoded, rows=decoded.rows.withColumn(REASON, reason))
         self._append_errors(step, decoded)
-        rows = decoded.rows.drop(REASON)
-        self._create(rows.drop(TOMBSTONE), step.mode, cluster_columns)
+        with_tombstones = decoded.rows.drop(REASON)
+        rows = with_tombstones.drop(TOMBSTONE)
+        self._create(rows, step.mode, cluster_columns)
         if is_current:
-            self._evolve(rows.drop(TOMBSTONE))
-            merge(newest_by_key(rows), self.path, step)
+            self._evolve(rows)
+            merge(newest_by_key(with_tombstones), self.path, step)
         else:
-            write(rows.drop(TOMBSTONE), self.path, step)
+            write(rows, self.path, step)
 
     def _evolve(self, rows: DataFrame) -> None:
         """Add the columns that a MERGE is going to fill."""
@@ -113,13 +114,10 @@ class TypedTable:
 
     def start_anew(self, step: TableStep) -> None:
         """Another topic has this name now: the rows of the former one go, and its errors."""
-        for path in (self.errors_path, self.path):
-            if self._has(path):
+        for log, path in ((self._errors_log, self.errors_path), (self._log, self.path)):
+            if log.exists():
                 empty = self._spark.read.format("delta").load(path).limit(0)
                 write(empty, path, step, mode="overwrite")
-
-    def _has(self, path: str) -> bool:
-        return (self._log if path == self.path else self._errors_log).exists()
 
     def _append_errors(self, step: TableStep, decoded: DecodedRows) -> None:
         begun = self.begun_step()

@@ -57,13 +57,17 @@ def test_one_table_without_a_checkpoint_keeps_no_other_from_its_own(
     assert DeltaLog(store, REMOTE_LOG_METADATA).last_checkpoint() is not None
 
 
-def test_upkeep_in_the_middle_of_a_copy_is_not_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that publishes offsets asks for it whenever it is done."""
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderStore:
+    """What services to come open as their lake."""
     begin_lake(tmp_path / "lake")
     store = FolderStore(tmp_path / "lake")
     monkeypatch.setattr(worker_service, "open_lake", lambda uri, is_there: store)
+    return store
+
+
+def test_upkeep_in_the_middle_of_a_copy_is_not_all(tmp_path: Path, store: FolderStore) -> None:
+    """The thread that publishes offsets asks for it whenever it is done."""
     settings = tier_settings(lake_uri="lake", log_dirs=(), lake_checkpoint_interval=1)
     service = Service(settings, CrashPoints())
     copy = service.writing()[CopyRequest]
@@ -80,12 +84,9 @@ def test_upkeep_in_the_middle_of_a_copy_is_not_all(
 
 
 def test_offsets_are_published_while_a_copy_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: FolderStore
 ) -> None:
     """A broker that stops does not wait for it."""
-    begin_lake(tmp_path / "lake")
-    store = FolderStore(tmp_path / "lake")
-    monkeypatch.setattr(worker_service, "open_lake", lambda uri, is_there: store)
     copying = store.hold(path=f"{topic_table(TOPIC)}/*.json")
     service = Service(tier_settings(lake_uri="lake", node_id=1, log_dirs=()), CrashPoints())
     end, other = socket.socketpair()

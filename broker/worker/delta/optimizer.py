@@ -314,30 +314,19 @@ class TableOptimizer:
             assert state is not None, "a file of it is lost"
             if each.path in again:
                 continue
+            offsets = f"{each.min_offset} to {each.max_offset}"
+            where = f"{shared.table.topic}-{partition}: {each.path} with offsets {offsets}"
             origin = origin_of(self._store, shared.table.log, each.path)
             new = [] if origin is None else [e for e in state.files if e.path in origin.new]
             if origin is None or len(new) < len(origin.new) or any(e.vector for e in new):
-                log.error(
-                    "%s-%d: %s with offsets %d to %d is missing, and no files that it was rewritten from are there",
-                    shared.table.topic,
-                    partition,
-                    each.path,
-                    each.min_offset,
-                    each.max_offset,
-                )
+                log.error("%s is missing, and no files that it was rewritten from are there", where)
                 continue
             again |= origin.new
             try:
                 old = [self._reader.facts(entry) for entry in origin.old]
             except UnreadableFile as error:
                 log.error(
-                    "%s-%d: %s with offsets %d to %d is missing, and what it was rewritten from is damaged: %s",
-                    shared.table.topic,
-                    partition,
-                    each.path,
-                    each.min_offset,
-                    each.max_offset,
-                    error,
+                    "%s is missing, and what it was rewritten from is damaged: %s", where, error
                 )
                 continue
             self._write_again(shared, topic_id, leader_epoch, old, new, [each.path], state)

@@ -54,13 +54,15 @@ class FsspecStore:
 
     def list(self, prefix: str, *, start_after: str = "") -> tuple[StoreEntry, ...]:
         """The files under the folder `prefix`, at any depth, by path; those after `start_after`."""
+        below = len(self._root) + 1
         with self._errors(prefix):
             listed = self.file_system.find(self.full(prefix), detail=True)
-        below = len(self._root) + 1
-        entries = (
-            StoreEntry(path=name[below:], size=int(info["size"]), modified_ms=_modified_ms(info))
-            for name, info in listed.items()
-        )
+            entries = [
+                StoreEntry(
+                    path=name[below:], size=int(info["size"]), modified_ms=_modified_ms(info)
+                )
+                for name, info in listed.items()
+            ]
         return tuple(sorted((e for e in entries if e.path > start_after), key=lambda e: e.path))
 
     def folders(self, prefix: str) -> tuple[str, ...]:
