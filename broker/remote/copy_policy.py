@@ -246,6 +246,7 @@ class CopyState:
         "check_backoff",
         "copied_offset",
         "deletable_offset",
+        "lost_ranges",
         "missing",
         "pause_reason",
         "phase",
@@ -268,6 +269,8 @@ class CopyState:
         """How often the lake told of what nobody has looked for since; 0 where all was seen."""
         self.missing: list[Gap] = []
         """Offsets that the store lacked when it was looked at last."""
+        self.lost_ranges: list[Gap] = []
+        """Offsets of files that the store lost, wherever they lie, and that the worker cannot write again."""
         self.check_backoff = Backoff(CHECK_FIRST_MS, CHECK_LONGEST_MS)
 
     def learnt(self, tiered_end: int, now_ms: int) -> None:
@@ -370,6 +373,16 @@ class CopyState:
             self.deletable_offset = max(self.deletable_offset, question.offset)
         if first is not None:
             self.deletable_offset = min(self.deletable_offset, first - 1)
+
+    def unavailable(self) -> list[Gap]:
+        """First and last offsets of all that the table names and the store lacks, in order, each offset once."""
+        found: list[Gap] = []
+        for start, end in sorted(self.missing + self.lost_ranges):
+            if found and start <= found[-1][1] + 1:
+                found[-1] = (found[-1][0], max(end, found[-1][1]))
+            else:
+                found.append((start, end))
+        return found
 
     @property
     def allows_upkeep(self) -> bool:

@@ -184,16 +184,16 @@ class TierManager:
         """By topic: partitions of whose tables the store lacks data, and how many offsets; only where it does."""
         found: dict[str, tuple[int, int]] = {}
         for led in tuple(self.copies.led.values()):
-            if led.state.missing:
+            if gaps := led.state.unavailable():
                 partitions, offsets = found.get(led.log.topic, (0, 0))
-                offsets += sum(end - start + 1 for start, end in led.state.missing)
+                offsets += sum(end - start + 1 for start, end in gaps)
                 found[led.log.topic] = (partitions + 1, offsets)
         return found
 
     def missing_of(self, topic_id: bytes, partition: int) -> list[Gap]:
         """First and last offsets of what the store lacks of a partition that is led here."""
         led = self.copies.led.get((topic_id, partition))
-        return list(led.state.missing) if led is not None else []
+        return led.state.unavailable() if led is not None else []
 
     def lags(self) -> dict[str, tuple[int, int, int]]:
         """By tiered topic: bytes and number of rolled segments that are not in the lake yet, paused partitions."""

@@ -129,7 +129,7 @@ DATA_MISSING = gauge(
 )
 OFFSETS_MISSING = gauge(
     f"{_TOPICS}RemoteDataMissingOffsets",
-    "Offsets whose data in the table the store lacks, among those that the leader has on its disk.",
+    "Offsets whose data in the table the store lacks, and that could not be written again.",
     "topic",
     ours=True,
 )

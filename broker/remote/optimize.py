@@ -216,6 +216,7 @@ class LayoutLoop:
 
     def _count_and_log(self, led: Led, done: Optimized) -> None:
         self._metrics.missing[led.log.topic, led.log.partition] = done.missing_offsets
+        led.state.lost_ranges = done.lost_ranges
         count = sum(done.reasons.values())
         if not count:
             return

@@ -369,6 +369,8 @@ class Optimized:
     milliseconds: int = 0
     missing_offsets: int = 0
     """Of the tiered ranges that a RESTORE took out of the table."""
+    lost_ranges: list[tuple[int, int]] = field(default_factory=list)
+    """First and last offsets of files that the store lost, and that cannot be written again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

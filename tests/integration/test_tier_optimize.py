@@ -283,13 +283,19 @@ def test_what_no_rewrite_holds_is_an_error_once(
         optimize(storage_of(lake))
         erase_by_vector(lake, range(3))
     lost = snapshot(lake).index.files(0)[0]
-    (lake.root / "lake" / lost.path).unlink()
+    path = lake.root / "lake" / lost.path
+    kept = path.read_bytes()
+    path.unlink()
     worker = storage_of(lake)
     for _ in range(2):
-        assert optimize(worker).is_done
+        done = optimize(worker)
+        assert done.is_done
+        assert done.lost_ranges == [(0, lost.max_offset)]
     assert lost.path in snapshot(lake).files, "it may be put back by hand"
     said = f"{TOPIC}-0: {lost.path} with offsets 0 to {lost.max_offset} is missing"
     assert caplog.text.count(said) == 1
+    path.write_bytes(kept)
+    assert not optimize(worker).lost_ranges
 
 
 def test_a_rewrite_is_not_made_of_damaged_files(

@@ -83,6 +83,8 @@ class TableOptimizer:
         self._clock = clock
         self._looked_for: set[tuple[bytes, int]] = set()
         """Partitions, by topic id, each of whose files was in the store when it came, or when it was looked for."""
+        self._lost: dict[tuple[bytes, int], list[FileEntry]] = {}
+        """By partition: files that the store lacked when they were looked for, and that cannot be written again."""
         self._optimized: set[str] = set()
         """Others' files that were looked into."""
         self.passed_over: set[str] = set()
@@ -110,6 +112,7 @@ class TableOptimizer:
         rules = replace(self._rules, expired_ratio=0.0) if takes_any_expired else self._rules
         rules = replace(rules, files_min=2) if merges_any else rules
         self._look_for_files(shared, topic_id, partition, leader_epoch)
+        done.lost_ranges = self._lost_ranges(shared, topic_id, partition)
         for _ in range(TASKS_MAX):
             if not goes_on() or time.monotonic() - began > SECONDS_MAX:
                 done.is_done = False
@@ -282,7 +285,7 @@ class TableOptimizer:
             return
         self._crash_points.at("after_optimize_commit")
         new = [_entry(folder, place[1], each) for each in rewritten.files]
-        if lost := self._lost(new):
+        if lost := self._lost_of(new):
             self._write_again(shared, topic_id, leader_epoch, task.files, new, lost, state)
         self._looked_for.add(place)
         done.files_before += len(task.files)
@@ -310,31 +313,58 @@ class TableOptimizer:
             () if state is None else lost_files(self._store, shared.folder, partition, state.files)
         )
         again: set[str] = set()
+        self._lost.pop(place, None)
         for each in lost:
             assert state is not None, "a file of it is lost"
             if each.path in again:
                 continue
-            offsets = f"{each.min_offset} to {each.max_offset}"
-            where = f"{shared.table.topic}-{partition}: {each.path} with offsets {offsets}"
             origin = origin_of(self._store, shared.table.log, each.path)
             new = [] if origin is None else [e for e in state.files if e.path in origin.new]
-            if origin is None or len(new) < len(origin.new) or any(e.vector for e in new):
-                log.error("%s is missing, and no files that it was rewritten from are there", where)
-                continue
-            again |= origin.new
-            try:
-                old = [self._reader.facts(entry) for entry in origin.old]
-            except UnreadableFile as error:
-                log.error(
-                    "%s is missing, and what it was rewritten from is damaged: %s", where, error
-                )
-                continue
-            self._write_again(shared, topic_id, leader_epoch, old, new, [each.path], state)
+            why = "is missing, and no files that it was rewritten from are there"
+            if (
+                origin is not None
+                and len(new) == len(origin.new)
+                and not any(e.vector for e in new)
+            ):
+                try:
+                    old = [self._reader.facts(entry) for entry in origin.old]
+                except UnreadableFile as error:
+                    why = f"is missing, and what it was rewritten from is damaged: {error}"
+                else:
+                    again |= origin.new
+                    self._write_again(shared, topic_id, leader_epoch, old, new, [each.path], state)
+                    continue
+            where = f"{shared.table.topic}-{partition}: {each.path}"
+            log.error(
+                "%s with offsets %d to %d %s",
+                where,
+                each.min_offset,
+                each.max_offset,
+                why,
+            )
+            self._lost.setdefault(place, []).append(each)
         if len(self._looked_for) >= FILES_KNOWN_MAX:
             self._looked_for.clear()
         self._looked_for.add(place)
 
-    def _lost(self, new: Sequence[FileEntry]) -> list[str]:
+    def _lost_ranges(
+        self, shared: SharedTable, topic_id: bytes, partition: int
+    ) -> list[tuple[int, int]]:
+        """First and last offsets of lost files that the table still names and nobody put back."""
+        lost = self._lost.get((topic_id, partition), [])
+        state = self._look(shared, topic_id, partition) if lost else None
+        if state is None:
+            return []
+        named = {each.path for each in state.files}
+        return [
+            (max(each.min_offset, state.log_start), each.max_offset)
+            for each in lost
+            if each.path in named
+            and each.max_offset >= state.log_start
+            and self._store.size(each.path) != each.size
+        ]
+
+    def _lost_of(self, new: Sequence[FileEntry]) -> list[str]:
         """What the store does not have of new files: somebody may have deleted them while no version named them."""
         return [each.path for each in new if self._store.size(each.path) != each.size]
 
@@ -351,7 +381,7 @@ class TableOptimizer:
         """Replace new files, some of which are lost, by others of the same rows, as long as the old files are there."""
         for _ in range(TRIES_MAX):
             new = self._written_again(shared, topic_id, leader_epoch, old, new, lost, state)
-            if not (lost := self._lost(new)):
+            if not (lost := self._lost_of(new)):
                 return
         raise StorageError(f"{shared.folder}: files are deleted as soon as they are written")
 

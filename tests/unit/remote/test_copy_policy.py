@@ -297,6 +297,13 @@ def test_nothing_goes_from_the_first_missing_offset_on() -> None:
     assert state.deletable_offset == 4, "gone since: what is left stays"
 
 
+def test_each_offset_that_nobody_can_read_counts_once() -> None:
+    """The leader misses what its log has; the worker, what the store lost, wherever it lies."""
+    state = CopyState()
+    state.missing, state.lost_ranges = [(10, 19), (40, 49)], [(0, 4), (15, 29), (16, 17)]
+    assert state.unavailable() == [(0, 4), (10, 29), (40, 49)]
+
+
 def test_a_lost_end_is_copied_again_and_looked_for() -> None:
     state = CopyState()
     state.learnt(-1, now_ms=0)

@@ -23,6 +23,7 @@ TOPIC_ID = bytes(range(16))
 DONE = Optimized(
     reasons={"small": 1},
     missing_offsets=7,
+    lost_ranges=[(3, 9)],
     files_before=4,
     files_after=1,
     bytes_before=400,
