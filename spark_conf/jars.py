@@ -62,11 +62,13 @@ class Artifact:
     transitive: bool = False
     # Jars of the module beside its main one (Kafka's LocalTieredStorage is in kafka-storage's test jar).
     classifiers: tuple[str, ...] = ()
+    # Of its main file: a server is an archive.
+    extension: str = "jar"
 
     def jars(self) -> list[str]:
         """The file names that this module brings."""
         tails = ("", *(f"-{classifier}" for classifier in self.classifiers))
-        return [f"{self.name}-{self.revision}{tail}.jar" for tail in tails]
+        return [f"{self.name}-{self.revision}{tail}.{self.extension}" for tail in tails]
 
 
 def _kafka(name: str, *, transitive: bool = True, classifiers: tuple[str, ...] = ()) -> Artifact:
@@ -182,6 +184,10 @@ SETS: dict[str, tuple[Artifact, ...]] = {
     "spark-avro": (
         Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=SPARK_VERSION),
     ),
+    # Trino as one archive of 821 MB, for a slow test that has a Java of its own.
+    "trino": (
+        Artifact(organisation="io.trino", name="trino-server", revision="476", extension="tar.gz"),
+    ),
     # Spark's built-in Kafka source. Its token provider was released as 4.0.0 only; it is not exercised here.
     "spark-kafka": (
         Artifact(
@@ -240,10 +246,11 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
             f'rev="{artifact.revision}" transitive="{str(artifact.transitive).lower()}" '
             f'conf="default->{"default" if artifact.transitive else "master"}"'
         )
-        if not artifact.classifiers:
+        if not artifact.classifiers and artifact.extension == "jar":
             lines.append(f"{head}/>")
             continue
-        jar = f'<artifact name="{artifact.name}" type="jar" ext="jar"'
+        kind = artifact.extension
+        jar = f'<artifact name="{artifact.name}" type="{kind}" ext="{kind}"'
         named = "".join(f'{jar} m:classifier="{c}"/>' for c in artifact.classifiers)
         lines.append(f"{head}>{jar}/>{named}</dependency>")
     # The last log4j 1 does not start since Java 9; what takes its place has another name.
@@ -350,6 +357,7 @@ def _bring(name: str, target: Path) -> None:
                     "-types",
                     "jar",
                     "bundle",
+                    "tar.gz",
                     "-retrieve",
                     str(folder / "jars" / "[artifact]-[revision](-[classifier]).[ext]"),
                 ],

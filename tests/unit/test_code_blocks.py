@@ -157,7 +157,7 @@ def test_modules_and_targets_that_are_run_exist() -> None:
 @pytest.mark.parametrize("block", of("properties"), ids=named)
 def test_settings_are_known(block: Block) -> None:
     if block.title.startswith("etc/"):
-        return  # Trino's.
+        return  # Trino's: tests/lake/test_trino.py.
     given = {each.key: each.value for each in parse_properties(block.code)}
     assert given
     if all(name.startswith("spark.") for name in given):
@@ -192,6 +192,6 @@ def is_ours(module: str) -> bool:
 
 @pytest.mark.parametrize("block", of("sql"), ids=named)
 def test_sql_is_whole(block: Block) -> None:
-    """Spark's and Trino's: tests/spark/test_compacted.py and tests/spark/test_pages.py run what they can."""
+    """Trino's are run by tests/lake/test_trino.py; of Spark's test_compacted.py and test_pages.py run what they can."""
     assert block.code.count("(") == block.code.count(")")
     assert re.match(r"(SELECT|CREATE|CALL) ", block.code)
