@@ -47,6 +47,22 @@ READ_ONLY = {
     "docs/how-to/repair-the-lake.md": "tests/lake",
     "docs/reference/sql.md": "tests/lake, tests/spark",
 }
+# Scripts, settings and queries that nothing runs as they stand there: how many a page has, and why. A new one is run
+# or counted here.
+PARSED_ONLY = {
+    "CONTRIBUTING.md": (2, "sets up a checkout, tests it, and writes its pages"),
+    "docs/how-to/from-kafka.md": (1, "not run yet: needs the data directories of an Apache Kafka"),
+    "docs/how-to/restore.md": (1, "not run yet"),
+    "docs/how-to/several-brokers.md": (2, "not run yet"),
+    "docs/how-to/three-brokers.md": (1, "needs three machines and a bucket"),
+    "docs/how-to/typed-tables.md": (7, "not run yet"),
+    "docs/internals/benchmarks.md": (1, "takes long"),
+    "docs/internals/simulation.md": (1, "takes long"),
+    "docs/reference/cli.md": (27, "written from the command's own help"),
+    "docs/reference/security.md": (5, "needs Kafka's scripts and three hosts"),
+    "docs/reference/spark.md": (4, "not run yet"),
+    "docs/reference/sql.md": (2, "not run yet"),
+}
 
 
 def of(*languages: str) -> list[Block]:
@@ -98,6 +114,14 @@ def test_python_and_consoles_are_run_or_their_functions_are() -> None:
     for page, test in RUN.items():
         name = page.rpartition("/")[2]
         assert name in (ROOT / test).read_text(), f"{test} does not run {page}"
+
+
+def test_what_is_only_parsed_is_counted() -> None:
+    read = of("sh", "sql", "properties", "toml")
+    pages = [block.page for block in read if block.page not in RUN or block.page in PARSED_ONLY]
+    ran_by_trino = "docs/concepts/table.md"
+    counted = {page: pages.count(page) for page in pages if page != ran_by_trino}
+    assert counted == {page: count for page, (count, _) in PARSED_ONLY.items()}
 
 
 def test_a_shell_takes_every_script() -> None:
