@@ -11,19 +11,17 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from broker.remote.copy_policy import (
     CopyLimits,
     CopyPhase,
     CopyView,
-    OffsetRange,
     Pace,
-    PartitionRanges,
     choose,
 )
 from broker.remote.metrics import TierMetrics
-from broker.remote.partitions import Key, Led, copy_topics, place_of
+from broker.remote.partitions import Key, Led, place_of, sources_of
 from broker.remote.quota import RemoteQuota
 from broker.worker.rpc import (
     CONFLICT,
@@ -33,8 +31,8 @@ from broker.worker.rpc import (
     ZSTD,
     CopyAnswer,
     CopyRequest,
-    CopyTopic,
     GiveUp,
+    LogSegmentData,
     PartitionOutcome,
     StateRequest,
     TieredState,
@@ -45,7 +43,7 @@ from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
-from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
 
@@ -198,19 +196,18 @@ class CopyLoop:
         if not chosen or self._is_held_back(candidates):
             return False
         left_bytes = _left_bytes(chosen, candidates)
-        topics, taking_part = copy_topics(
+        sources, taking_part = sources_of(
             chosen, self.led, self._compression(left_bytes), self._unreadable
         )
         views = {(view.topic_id, view.partition): view for view, ranges in candidates if ranges}
-        taken = {(each.topic_id, each.partition) for each in chosen}
-        if not topics:
+        if not sources:
             # Those that had no room in this copy do not wait for what cannot be read.
-            others = [self.led[key] for key in views if key not in taken]
+            others = [self.led[key] for key in views if key not in chosen]
             self._look_again(others, 0)
             return bool(others)
-        size_bytes = sum(each.size_bytes for topic in topics for each in topic.ranges)
+        size_bytes = sum(each.segment.size_bytes for each in sources)
         self._quota.record(size_bytes, self._clock.monotonic_ms())
-        lost_ms = await self._copy(topics, taking_part)
+        lost_ms = await self._copy(sources, taking_part)
         if lost_ms is None:
             self._pace.copied(left_bytes)
         led_still = [self.led[key] for key in views if key in self.led]
@@ -218,10 +215,10 @@ class CopyLoop:
             led.key for led in led_still if _has_all(led, views[led.key])
         )
         # Those that had no room in this copy come first in the next.
-        self._look_again(sorted(led_still, key=lambda led: led.key in taken), lost_ms or 0)
+        self._look_again(sorted(led_still, key=lambda led: led.key in chosen), lost_ms or 0)
         return lost_ms is None
 
-    def _candidates(self, due: Sequence[Led]) -> list[tuple[CopyView, list[OffsetRange]]]:
+    def _candidates(self, due: Sequence[Led]) -> list[tuple[CopyView, list[RemoteLogSegment]]]:
         """What may be copied of these now; those that may not are looked at again in time."""
         now_ms = self._clock.monotonic_ms()
         found = []
@@ -261,7 +258,9 @@ class CopyLoop:
             return ZSTD
         return self._settings.lake_behind_compression_type
 
-    def _is_held_back(self, candidates: Sequence[tuple[CopyView, Sequence[OffsetRange]]]) -> bool:
+    def _is_held_back(
+        self, candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]]
+    ) -> bool:
         """Whether the copy quota is used up (KIP-956): nothing is copied then, and looked at again in time."""
         wait_ms = self._quota.throttle_time_ms(self._clock.monotonic_ms())
         for view, ranges in candidates:
@@ -332,20 +331,16 @@ class CopyLoop:
         now_ms = self._clock.monotonic_ms()
         return max(led.state.backoff.failed(now_ms) for led in partitions)
 
-    async def _copy(self, topics: list[CopyTopic], taking_part: list[Led]) -> int | None:
+    async def _copy(self, sources: list[LogSegmentData], taking_part: list[Led]) -> int | None:
         """Ask for a copy and act on its outcomes; returns how long to wait if the worker was lost."""
         for led in taking_part:
             led.state.copying()
         epochs = {led.key: led.leader_epoch for led in taking_part}
-        asked = Counter(
-            (uuid_from_text(topic.topic_id), each.partition)
-            for topic in topics
-            for each in topic.ranges
-        )
+        asked = Counter((each.segment.topic_id, each.segment.partition) for each in sources)
         self._crash_points.at("broker_before_copy")
         self._metrics.copiers.begin(self._clock.monotonic_ms() / 1000)
         try:
-            answer = await self._worker.ask(CopyRequest(topics=topics))
+            answer = await self._worker.ask(CopyRequest(sources=sources))
         except (WorkerLost, WorkerFailed) as error:
             log.warning("copy of %s failed: %s", _names(taking_part), error)
             for led in taking_part:
@@ -357,13 +352,13 @@ class CopyLoop:
         self._crash_points.at("broker_after_copy")
         self._metrics.foreign_commits += answer.complaints
         for outcome in answer.partitions:
-            key = (uuid_from_text(outcome.topic_id), outcome.partition)
+            key = (outcome.topic_id, outcome.partition)
             led_now = self.led.get(key)
             if led_now is not None and led_now.leader_epoch == epochs.get(key):
                 # What an earlier try has copied, this one has not looked for.
                 self._settle(led_now, outcome, is_seen=outcome.ranges == asked[key])
         self._crash_points.at("broker_after_advance")
-        self._log_copied(topics, answer)
+        self._log_copied(sources, answer)
         return None
 
     def _settle(self, led: Led, outcome: PartitionOutcome, *, is_seen: bool) -> None:
@@ -415,14 +410,14 @@ class CopyLoop:
             log.info("tiering of %s is resumed", led.name, extra=_where(led))
 
     @staticmethod
-    def _log_copied(topics: list[CopyTopic], answer: CopyAnswer) -> None:
+    def _log_copied(sources: Sequence[LogSegmentData], answer: CopyAnswer) -> None:
         """One line a person can follow."""
         done = [each for each in answer.partitions if each.outcome == FINISHED]
         if not done:
             return
         log.info(
             "tiered %s: %d partitions, %d ranges, %d rows, %.1f MB of log into %.1f MB, %d ms",
-            ", ".join(topic.topic for topic in topics),
+            ", ".join(dict.fromkeys(each.segment.topic for each in sources)),
             len(done),
             sum(each.ranges for each in done),
             sum(each.rows for each in done),
@@ -433,13 +428,14 @@ class CopyLoop:
 
 
 def _left_bytes(
-    chosen: Sequence[PartitionRanges], candidates: Sequence[tuple[CopyView, Sequence[OffsetRange]]]
+    chosen: Mapping[Key, Sequence[RemoteLogSegment]],
+    candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]],
 ) -> int:
     """Bytes that may be copied and were not chosen."""
     pending_bytes = sum(
         view.bytes_beyond + sum(each.size_bytes for each in ranges) for view, ranges in candidates
     )
-    return pending_bytes - sum(each.size_bytes for each in chosen)
+    return pending_bytes - sum(each.size_bytes for ranges in chosen.values() for each in ranges)
 
 
 def _has_all(led: Led, view: CopyView) -> bool:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from broker.log.epochs import LeaderEpochs
 from kafka_ds.ipc.backoff import Backoff
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 NOTHING_COPIED = -1
 # The store is looked at again for what was missing, or after it gave no answer.
@@ -64,22 +66,14 @@ NO_LAG = CopyLag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetRange:
-    """Offsets [start_offset, end_offset], all of them in the segment with this base offset."""
-
-    start_offset: int
-    end_offset: int
-    segment_base_offset: int
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyView:
     """What a decision needs to know of one led partition."""
 
     topic: str
     topic_id: bytes
     partition: int
+    leader_epoch: int
+    leader_epochs: LeaderEpochs
     copied_offset: int
     log_start_offset: int
     last_stable_offset: int
@@ -91,21 +85,6 @@ class CopyView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRanges:
-    """The ranges of one partition that are copied together, in offset order without a gap."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    ranges: tuple[OffsetRange, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the local segments that are read for it."""
-        return sum(each.size_bytes for each in self.ranges)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLimits:
     """How much one copy may take: this bounds what is repeated after a crash, and how long others wait."""
 
@@ -113,48 +92,61 @@ class CopyLimits:
     ranges_max: int = 128
 
 
-def pending(view: CopyView, *, with_active: bool) -> list[OffsetRange]:
+def pending(view: CopyView, *, with_active: bool) -> list[RemoteLogSegment]:
     """All ranges of a partition that may be copied now, oldest first."""
     start = max(view.copied_offset + 1, view.log_start_offset)
-    found: list[OffsetRange] = []
+    found: list[RemoteLogSegment] = []
     for span in view.closed:
         if span.next_offset <= start:
             continue
         if span.next_offset > view.last_stable_offset or view.lag.holds_back(span):
             break
-        found.append(_range(span, start, span.next_offset))
+        found.append(_part(view, span, start, span.next_offset))
         start = span.next_offset
     else:
         active = view.active
         if with_active and view.lag.is_none and active and view.last_stable_offset > start:
             end = min(active.next_offset, view.last_stable_offset)
             if end > start >= active.base_offset:
-                found.append(_range(active, start, end))
+                found.append(_part(view, active, start, end))
     return found
 
 
-def _range(span: SegmentSpan, start: int, end: int) -> OffsetRange:
+def _part(view: CopyView, span: SegmentSpan, start: int, end: int) -> RemoteLogSegment:
     """Cut a range out of a segment; its bytes are guessed in proportion to its offsets."""
     begin = max(span.base_offset, start)
     share = (end - begin) / max(1, span.next_offset - span.base_offset)
-    return OffsetRange(
-        start_offset=begin,
-        end_offset=end - 1,
-        segment_base_offset=span.base_offset,
-        size_bytes=max(1, round(span.size_bytes * share)),
+    return range_to_copy(view, begin, end - 1, max(1, round(span.size_bytes * share)))
+
+
+def range_to_copy(
+    view: CopyView, start_offset: int, end_offset: int, size_bytes: int
+) -> RemoteLogSegment:
+    """Offsets [start_offset, end_offset] of a partition, with the leader epochs that own them."""
+    owners = view.leader_epochs.between(start_offset, end_offset + 1)
+    first = owners[0][0] if owners else view.leader_epoch
+    return RemoteLogSegment(
+        topic=view.topic,
+        topic_id=view.topic_id,
+        partition=view.partition,
+        start_offset=start_offset,
+        end_offset=end_offset,
+        leader_epochs=((first, start_offset), *owners[1:]),
+        size_bytes=size_bytes,
+        leader_epoch=view.leader_epoch,
     )
 
 
 def choose(
-    candidates: Sequence[tuple[CopyView, Sequence[OffsetRange]]], limits: CopyLimits
-) -> list[PartitionRanges]:
-    """Fill one copy: the oldest range of each partition in turn, so that none starves.
+    candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]], limits: CopyLimits
+) -> dict[tuple[bytes, int], list[RemoteLogSegment]]:
+    """Fill one copy, by topic id and partition: the oldest range of each in turn, so that none starves.
 
     At least one range is taken, however large. Partitions come in the order given; the caller begins
     after the one that came last.
     """
     queues = [(view, deque(ranges)) for view, ranges in candidates if ranges]
-    taken: dict[tuple[bytes, int], list[OffsetRange]] = {}
+    taken: dict[tuple[bytes, int], list[RemoteLogSegment]] = {}
     bytes_left, ranges_left = limits.bytes_max, limits.ranges_max
     while queues and ranges_left > 0 and bytes_left > 0:
         still = []
@@ -170,13 +162,7 @@ def choose(
             if ranges:
                 still.append((view, ranges))
         queues = still
-    views = {(view.topic_id, view.partition): view for view, _ in candidates}
-    return [
-        PartitionRanges(
-            topic=views[key].topic, topic_id=key[0], partition=key[1], ranges=tuple(ranges)
-        )
-        for key, ranges in taken.items()
-    ]
+    return taken
 
 
 class Pace:

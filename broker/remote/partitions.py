@@ -5,23 +5,23 @@ range into what the worker needs to copy it. It decides nothing and waits for no
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.log.values import SegmentView
 from broker.remote.copy_policy import (
+    NO_LAG,
     CopyLag,
     CopyState,
     CopyView,
-    OffsetRange,
-    PartitionRanges,
     SegmentSpan,
     pending,
+    range_to_copy,
 )
-from broker.worker.rpc import CopyRange, CopyTopic, StoragePlace
-from kafka_ds.protocol.types import uuid_text
+from broker.worker.rpc import LogSegmentData, StoragePlace
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Led:
         self.state.lost(tiered_end)
         self.log.highest_offset_in_remote_storage = self.state.deletable_offset
 
-    def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[OffsetRange]]:
+    def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[RemoteLogSegment]]:
         """What may be copied now; of many rolled segments only the first ones. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1
         lag = _copy_lag(log.config, now_ms)
@@ -87,17 +87,7 @@ class Led:
                 next_offset=log.log_end_offset,
                 size_bytes=max(0, log.size_bytes - sum(each.size_bytes for each in closed)),
             )
-        view = CopyView(
-            topic=log.topic,
-            topic_id=log.topic_id,
-            partition=log.partition,
-            copied_offset=self.state.copied_offset,
-            log_start_offset=log.log_start_offset,
-            last_stable_offset=self.last_stable_offset(),
-            closed=closed,
-            active=active,
-            lag=lag,
-        )
+        view = self._view(closed, active, lag)
         if not log.config.copies_to_lake:
             return view, []
         found = pending(view, with_active=with_active)
@@ -108,6 +98,26 @@ class Led:
         ):
             view = replace(view, bytes_beyond=_bytes_beyond(log, view))
         return view, found
+
+    def _view(
+        self,
+        closed: Sequence[SegmentSpan],
+        active: SegmentSpan | None = None,
+        lag: CopyLag = NO_LAG,
+    ) -> CopyView:
+        return CopyView(
+            topic=self.log.topic,
+            topic_id=self.log.topic_id,
+            partition=self.log.partition,
+            leader_epoch=self.leader_epoch,
+            leader_epochs=self.log.leader_epochs,
+            copied_offset=self.state.copied_offset,
+            log_start_offset=self.log.log_start_offset,
+            last_stable_offset=self.last_stable_offset(),
+            closed=closed,
+            active=active,
+            lag=lag,
+        )
 
     def only_local_bytes(self) -> int:
         """Bytes of the log that are not in the lake, also of segments that are there in part."""
@@ -121,37 +131,34 @@ class Led:
         )
         return found.size_bytes
 
-    def lineage(self) -> list[list[int]]:
-        """[epoch, start offset] of the leader epochs of the whole log."""
-        return self._lineage(self.log.log_end_offset)
+    def lineage(self, end_offset: int | None = None) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset) of the leader epochs from the log's start on, to its end or another one."""
+        end = self.log.log_end_offset if end_offset is None else end_offset
+        return self.log.leader_epochs.between(self.log.log_start_offset, end)
 
-    def sources(self, start: int, end: int) -> list[CopyRange]:
+    def sources(self, start: int, end: int) -> list[LogSegmentData]:
         """Where the batches of offsets lie that were copied before, as far as they are still on the disk."""
         start = max(start, self.log.local_log_start_offset)
+        view = self._view([])
         ranges = [
-            OffsetRange(
-                start_offset=max(start, each.base_offset),
-                end_offset=min(end, each.next_offset - 1),
-                segment_base_offset=each.base_offset,
-                size_bytes=1,
+            range_to_copy(
+                view, max(start, each.base_offset), min(end, each.next_offset - 1), size_bytes=1
             )
             for each in self.log.segments.all
             if each.next_offset > start and each.base_offset <= end
         ]
-        return self.copy_ranges(ranges) if ranges else []
+        return self.locate(ranges) if ranges else []
 
-    def copy_ranges(self, ranges: Sequence[OffsetRange]) -> list[CopyRange]:
+    def locate(self, ranges: Sequence[RemoteLogSegment]) -> list[LogSegmentData]:
         """Where the worker finds the batches of these ranges; the list ends at the first that left the disk."""
-        views = {
-            each.base_offset: each
-            for each in self.log.rolled_segments(ranges[0].start_offset, len(ranges))
-        }
-        found: list[CopyRange] = []
+        views = self.log.rolled_segments(ranges[0].start_offset, len(ranges))
+        found: list[LogSegmentData] = []
         for each in ranges:
-            view = views.get(each.segment_base_offset)
+            start = each.start_offset
+            view = next((e for e in views if e.base_offset <= start < e.next_offset), None)
             whole = (
                 view is not None
-                and view.base_offset == each.start_offset
+                and view.base_offset == start
                 and view.next_offset == each.end_offset + 1
             )
             made = self._whole(each, view) if view and whole else self._part(each, view)
@@ -160,11 +167,11 @@ class Led:
             found.append(made)
         return found
 
-    def _whole(self, chosen: OffsetRange, view: SegmentView) -> CopyRange:
+    def _whole(self, chosen: RemoteLogSegment, view: SegmentView) -> LogSegmentData:
         """A rolled segment from its first batch to its last."""
-        return self._range(chosen, view, view.path, 0, view.size_bytes)
+        return self._data(chosen, view, view.path, 0, view.size_bytes)
 
-    def _part(self, chosen: OffsetRange, view: SegmentView | None) -> CopyRange | None:
+    def _part(self, chosen: RemoteLogSegment, view: SegmentView | None) -> LogSegmentData | None:
         """A part of a segment; the segment's index finds where it begins."""
         read = self.log.read(
             chosen.start_offset,
@@ -176,47 +183,36 @@ class Led:
             if view is None or not self.log.config.is_compacted:
                 return None
             # Of what is there yet, compaction has taken all that was left to copy.
-            return self._range(chosen, view, view.path, view.size_bytes, 0)
+            return self._data(chosen, view, view.path, view.size_bytes, 0)
         first = read.slices[0]
         path = self.log.segments.path_of(first.file, chosen.start_offset)
-        return self._range(chosen, view, path, first.position, first.size_bytes)
+        return self._data(chosen, view, path, first.position, first.size_bytes)
 
-    def _range(
-        self, chosen: OffsetRange, view: SegmentView | None, path: str, position: int, size: int
-    ) -> CopyRange:
-        start, end = chosen.start_offset, chosen.end_offset
-        closed = view is not None and view.next_offset == end + 1
+    def _data(
+        self,
+        chosen: RemoteLogSegment,
+        view: SegmentView | None,
+        path: str,
+        position: int,
+        size_bytes: int,
+    ) -> LogSegmentData:
+        next_offset = chosen.end_offset + 1
+        closed = view is not None and view.next_offset == next_offset
         snapshot = (view.producer_snapshot or b"") if view is not None and closed else b""
-        if end + 1 == self.log.log_end_offset:
+        if next_offset == self.log.log_end_offset:
             # Its reader takes them for heard of when it reads.
             snapshot = self.log.producers.encode_snapshot()
-        return CopyRange(
-            partition=self.log.partition,
-            start_offset=start,
-            end_offset=end,
-            leader_epoch=self.leader_epoch,
-            leader_epochs=self._epochs(start, end),
-            lineage=self._lineage(end),
+        aborted = self.log.aborted_transactions(chosen.start_offset, next_offset)
+        return LogSegmentData(
+            segment=replace(chosen, size_bytes=size_bytes),
+            lineage=self.lineage(next_offset),
             path=path,
             position=position,
-            size_bytes=size,
-            aborted=[list(each[:3]) for each in self.log.aborted_transactions(start, end + 1)],
-            producer_snapshot=snapshot.hex(),
+            aborted=tuple(each[:3] for each in aborted),
+            producer_snapshot=snapshot,
             log_start_offset=self.log.log_start_offset,
             may_have_gaps=self.log.config.is_compacted,
         )
-
-    def _epochs(self, start: int, end: int) -> list[list[int]]:
-        """The leader epochs that own offsets of the range; the first begins with it."""
-        found = [list(each) for each in self.log.leader_epochs.between(start, end + 1)]
-        if found:
-            found[0][1] = start
-        return found or [[self.leader_epoch, start]]
-
-    def _lineage(self, end: int) -> list[list[int]]:
-        """The leader epochs from the log's start on."""
-        log = self.log
-        return [list(each) for each in log.leader_epochs.between(log.log_start_offset, end + 1)]
 
 
 def place_of(led: Led) -> StoragePlace:
@@ -269,32 +265,27 @@ def _bytes_beyond(log: Log, view: CopyView) -> int:
     return found
 
 
-def copy_topics(
-    chosen: Sequence[PartitionRanges],
-    led: dict[Key, Led],
+def sources_of(
+    chosen: Mapping[Key, Sequence[RemoteLogSegment]],
+    led: Mapping[Key, Led],
     compression: str,
     failed: Callable[[Led], None],
-) -> tuple[list[CopyTopic], list[Led]]:
-    """The worker's request for the chosen ranges, topic by topic, and the partitions in it.
+) -> tuple[list[LogSegmentData], list[Led]]:
+    """The worker's request for the chosen ranges, and the partitions in it.
 
     A log that cannot be read is left out, and `failed` is told.
     """
-    topics: dict[bytes, CopyTopic] = {}
+    sources: list[LogSegmentData] = []
     taking_part: list[Led] = []
-    for each in chosen:
-        one = led[each.topic_id, each.partition]
+    for key, ranges in chosen.items():
+        one = led[key]
         try:
-            ranges = one.copy_ranges(each.ranges)
+            found = one.locate(ranges)
         except Exception:
             _LOGGER.exception("%s cannot be read, not copying it for now", one.name)
             failed(one)
             continue
-        if not ranges:
-            continue
-        taking_part.append(one)
-        topic = topics.setdefault(
-            each.topic_id,
-            CopyTopic(topic=each.topic, topic_id=uuid_text(each.topic_id), ranges=[]),
-        )
-        topic.ranges.extend(replace(each, compression=compression) for each in ranges)
-    return list(topics.values()), taking_part
+        if found:
+            taking_part.append(one)
+            sources += (replace(each, compression=compression) for each in found)
+    return sources, taking_part

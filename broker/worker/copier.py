@@ -25,14 +25,12 @@ from broker.worker.rpc import (
     FINISHED,
     UNKNOWN_END,
     CopyAnswer,
-    CopyRange,
     CopyRequest,
-    CopyTopic,
+    LogSegmentData,
     PartitionOutcome,
     TieredState,
 )
 from kafka_ds.process.crash_points import CrashPoints
-from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 
 log = logging.getLogger(__name__)
@@ -49,10 +47,12 @@ Failure = tuple[str, str]
 class _Partition:
     """The ranges of one partition that are being copied."""
 
-    topic: CopyTopic
+    topic: str
+    topic_id: bytes
     partition: int
-    ranges: list[CopyRange]
-    segments: list[RemoteLogSegment] = field(default_factory=list)
+    asked: list[LogSegmentData] = field(default_factory=list)
+    sources: Sequence[LogSegmentData] = ()
+    """Those of them that an attempt was begun for."""
     written: WrittenFiles | None = None
     tiered_end: int = UNKNOWN_END
     outcome: str = FAILED
@@ -65,7 +65,7 @@ class _Partition:
 
     def answer(self) -> PartitionOutcome:
         return PartitionOutcome(
-            topic_id=self.topic.topic_id,
+            topic_id=self.topic_id,
             partition=self.partition,
             outcome=self.outcome,
             tiered_end=self.tiered_end,
@@ -125,10 +125,8 @@ class Copier:
 
     def _is_given_up(self, each: _Partition) -> bool:
         """Whether to stop work on it; asked before each step that is slow or cannot be undone."""
-        topic_id = uuid_from_text(each.topic.topic_id)
-        if not each.ranges or not self.is_given_up(
-            topic_id, each.partition, each.ranges[0].leader_epoch
-        ):
+        leader_epoch = each.asked[0].segment.leader_epoch
+        if not self.is_given_up(each.topic_id, each.partition, leader_epoch):
             return False
         each.fail("it is led elsewhere by now")
         return True
@@ -194,24 +192,21 @@ class Copier:
     def copy(self, request: CopyRequest) -> CopyAnswer:
         """Copy what can be copied; each partition has its own outcome."""
         began = time.monotonic()
-        partitions = [each for topic in request.topics for each in _by_partition(topic)]
+        of_topics = _by_topic(request.sources)
+        partitions = [each for mine in of_topics for each in mine]
         try:
             failed = self.recover()
-            of_topics = [
-                (topic, [each for each in partitions if each.topic is topic])
-                for topic in request.topics
-            ]
-            for topic, mine in of_topics:
-                self._begin_topic(topic, mine, failed)
+            for mine in of_topics:
+                self._begin_topic(mine, failed)
             self._start(partitions)
             with self._side_by_side() as each_of:
-                writing = [(topic, mine, each_of(self._write, mine)) for topic, mine in of_topics]
-                for topic, mine, written in writing:
+                writing = [(mine, each_of(self._write, mine)) for mine in of_topics]
+                for mine, written in writing:
                     _await(written)
-                    self._commit_topic(topic, mine)
+                    self._commit_topic(mine)
                 _await(each_of(self._verify, partitions))
-            for topic, mine in of_topics:
-                self._confirm(topic, mine)
+            for mine in of_topics:
+                self._confirm(mine)
             self._finish(partitions)
         except STORE_ERRORS as error:
             for each in partitions:
@@ -232,85 +227,73 @@ class Copier:
         with ThreadPoolExecutor(self._threads, thread_name_prefix="copy") as pool:
             yield pool.map
 
-    def _begin_topic(
-        self, topic: CopyTopic, partitions: Sequence[_Partition], failed: Mapping[Key, Failure]
-    ) -> None:
+    def _begin_topic(self, partitions: Sequence[_Partition], failed: Mapping[Key, Failure]) -> None:
         """Which ranges are there already? A repeated request finds what the first one did."""
-        topic_id = uuid_from_text(topic.topic_id)
+        topic, topic_id = partitions[0].topic, partitions[0].topic_id
         # Before an earlier attempt is settled nothing is said of where the partition ends.
         for each in partitions:
             if (topic_id, each.partition) in failed:
                 each.fail(*failed[topic_id, each.partition])
         able = [each for each in partitions if (topic_id, each.partition) not in failed]
         with apart(partial(_fail_all, able)):
-            states = self._storage.states(topic.topic, topic_id, [each.partition for each in able])
+            states = self._storage.states(topic, topic_id, [each.partition for each in able])
             for each, state in zip(able, states, strict=True):
-                self._begin(each, topic_id, state)
+                self._begin(each, state)
 
-    def _begin(self, each: _Partition, topic_id: bytes, state: TieredState) -> None:
+    def _begin(self, each: _Partition, state: TieredState) -> None:
         each.tiered_end = state.tiered_end
-        each.ranges = [one for one in each.ranges if one.end_offset > state.tiered_end]
-        if not each.ranges:
+        sources = [one for one in each.asked if one.segment.end_offset > state.tiered_end]
+        if not sources:
             each.outcome = FINISHED
-        elif conflict := state.conflict or _fenced(each.ranges[0], state):
+            return
+        first = sources[0].segment
+        if conflict := state.conflict or _fenced(first, state):
             # Each commit finds it out as well; here nothing is written yet, however often it is tried.
             each.fail(conflict, CONFLICT)
-            each.ranges = []
-        elif each.ranges[0].start_offset <= state.tiered_end:
+        elif first.start_offset <= state.tiered_end:
             each.fail(f"the lake ends at {state.tiered_end}, inside the range")
-            each.ranges = []
-        if not self._is_given_up(each):
-            each.segments = [self._segment(each.topic, topic_id, one) for one in each.ranges]
+        elif not self._is_given_up(each):
+            each.sources = [self._attempt(one) for one in sources]
 
-    def _segment(self, topic: CopyTopic, topic_id: bytes, one: CopyRange) -> RemoteLogSegment:
-        return RemoteLogSegment(
-            topic=topic.topic,
-            topic_id=topic_id,
-            partition=one.partition,
-            segment_id=self._new_id(),
-            state=STARTED,
-            start_offset=one.start_offset,
-            end_offset=one.end_offset,
-            leader_epochs=tuple((epoch, start) for epoch, start in one.leader_epochs),
-            size_bytes=one.size_bytes,
-            broker_id=self._node_id,
-            leader_epoch=one.leader_epoch,
-        )
+    def _attempt(self, source: LogSegmentData) -> LogSegmentData:
+        """The same with the id of a new attempt."""
+        segment = replace(source.segment, segment_id=self._new_id(), broker_id=self._node_id)
+        return replace(source, segment=segment)
 
     def _start(self, partitions: Sequence[_Partition]) -> None:
         """Step 1: COPY_SEGMENT_STARTED for all ranges, in one commit."""
-        segments = [segment for each in partitions for segment in each.segments]
+        segments = [source.segment for each in partitions for source in each.sources]
         if segments:
             self._metadata.add(segments)
             self._crash_points.at("after_started")
 
-    def _commit_topic(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
+    def _commit_topic(self, partitions: Sequence[_Partition]) -> None:
         """Step 3: one commit of the files of all partitions of a topic."""
         for each in partitions:
-            if self._is_given_up(each):
+            if each.written is not None and self._is_given_up(each):
                 each.written = None
         written = [each.written for each in partitions if each.written is not None]
         if not written:
             return
         self._crash_points.at("before_commit")
-        topic_id = uuid_from_text(topic.topic_id)
+        topic, topic_id = partitions[0].topic, partitions[0].topic_id
         with apart(partial(_fail_all, [each for each in partitions if each.written])):
-            committed = self._storage.commit(topic.topic, topic_id, written)
+            committed = self._storage.commit(topic, topic_id, written)
             self._crash_points.at("after_commit")
             for each in partitions:
                 self._note(each, committed)
 
     def _write(self, each: _Partition) -> None:
         """Step 2: make a partition's ranges durable; what goes wrong with them fails this partition alone."""
-        if not each.segments or self._is_given_up(each):
+        if not each.sources or self._is_given_up(each):
             return
         with apart(each.fail):
-            each.written = self._storage.write(each.segments, each.ranges)
+            each.written = self._storage.write(each.sources)
 
     def _note(self, each: _Partition, committed: CopyCommit) -> None:
         dropped = committed.dropped.get(each.partition)
         if dropped is not None:
-            log.warning("%s-%d: %s", each.topic.topic, each.partition, dropped)
+            log.warning("%s-%d: %s", each.topic, each.partition, dropped)
             each.fail(dropped, CONFLICT if each.partition in committed.final else FAILED)
         elif each.written is not None:
             each.done, each.commit = each.written.segments, committed.commit
@@ -319,7 +302,7 @@ class Copier:
         """Step 4: check that each file is there."""
 
         def failed(message: str, outcome: str) -> None:
-            log.error("%s-%d: %s", each.topic.topic, each.partition, message)
+            log.error("%s-%d: %s", each.topic, each.partition, message)
             each.fail(message, outcome)
             each.done = ()
 
@@ -327,7 +310,7 @@ class Copier:
             for segment in each.done:
                 self._storage.verify(segment)
 
-    def _confirm(self, topic: CopyTopic, partitions: Sequence[_Partition]) -> None:
+    def _confirm(self, partitions: Sequence[_Partition]) -> None:
         """And that the commit is: a writer that renames over a version takes it away."""
         seen = [each for each in partitions if each.done and each.commit is not None]
         if not seen:
@@ -335,13 +318,13 @@ class Copier:
 
         assert seen[0].commit is not None
         try:
-            self._storage.confirm(topic.topic, seen[0].commit)
+            self._storage.confirm(seen[0].topic, seen[0].commit)
         except STORE_ERRORS as error:
             for each in seen:
                 if isinstance(error, CommitLost):
                     log.error(
                         "%s-%d: offsets %d-%d are not in the table, and are copied again: %s",
-                        topic.topic,
+                        each.topic,
                         each.partition,
                         each.done[0].start_offset,
                         each.done[-1].end_offset,
@@ -372,7 +355,7 @@ def _note_failure(
     failed[segment.topic_id, segment.partition] = message, outcome
 
 
-def _fenced(first: CopyRange, state: TieredState) -> str:
+def _fenced(first: RemoteLogSegment, state: TieredState) -> str:
     """Why this leader may not write any more; empty where it may."""
     if first.leader_epoch >= state.leader_epoch:
         return ""
@@ -389,11 +372,14 @@ def _await(done: Iterable[None]) -> None:
         pass
 
 
-def _by_partition(topic: CopyTopic) -> list[_Partition]:
-    found: dict[int, _Partition] = {}
-    for one in topic.ranges:
-        each = found.setdefault(
-            one.partition, _Partition(topic=topic, partition=one.partition, ranges=[])
+def _by_topic(sources: Sequence[LogSegmentData]) -> list[list[_Partition]]:
+    found: dict[bytes, dict[int, _Partition]] = {}
+    for source in sources:
+        one = source.segment
+        partitions = found.setdefault(one.topic_id, {})
+        each = partitions.setdefault(
+            one.partition,
+            _Partition(topic=one.topic, topic_id=one.topic_id, partition=one.partition),
         )
-        each.ranges.append(one)
-    return list(found.values())
+        each.asked.append(source)
+    return [list(each.values()) for each in found.values()]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from broker.worker.rpc import CopyRange
+from broker.worker.rpc import LogSegmentData
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
 
@@ -29,12 +29,12 @@ class Part:
 
     index: int
     """Which of the ranges it is of."""
-    source: CopyRange
+    source: LogSegmentData
 
 
-def cut(sources: Sequence[CopyRange], count: int) -> list[list[Part]]:
+def cut(sources: Sequence[LogSegmentData], count: int) -> list[list[Part]]:
     """Cut consecutive ranges into at most that many shares, in order, none of them empty."""
-    total = sum(each.size_bytes for each in sources)
+    total = sum(each.segment.size_bytes for each in sources)
     count = max(1, min(count, total // SHARE_BYTES_MIN))
     shares: list[list[Part]] = [[]]
     done = 0
@@ -42,22 +42,22 @@ def cut(sources: Sequence[CopyRange], count: int) -> list[list[Part]]:
         rest = source
         while len(shares) < count:
             room = total * len(shares) // count - done
-            if room >= rest.size_bytes:
+            if room >= rest.segment.size_bytes:
                 break
             found = _split(rest, room) if room > 0 else None
             if found is not None:
                 first, rest = found
                 shares[-1].append(Part(index, first))
-                done += first.size_bytes
+                done += first.segment.size_bytes
             elif room > 0:
                 break
             shares.append([])
         shares[-1].append(Part(index, rest))
-        done += rest.size_bytes
+        done += rest.segment.size_bytes
     return [share for share in shares if share]
 
 
-def _split(source: CopyRange, size_bytes: int) -> tuple[CopyRange, CopyRange] | None:
+def _split(source: LogSegmentData, size_bytes: int) -> tuple[LogSegmentData, LogSegmentData] | None:
     """The range in two, the first of that size or slightly larger; None if it cannot be cut."""
     try:
         descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -70,21 +70,22 @@ def _split(source: CopyRange, size_bytes: int) -> tuple[CopyRange, CopyRange] | 
     if place is None:
         return None
     position, offset = place
-    before = position - source.position
+    before, segment = position - source.position, source.segment
+    after = segment.size_bytes - before
     return (
-        replace(source, end_offset=offset - 1, size_bytes=before),
+        replace(source, segment=replace(segment, end_offset=offset - 1, size_bytes=before)),
         replace(
             source,
-            start_offset=offset,
+            segment=replace(segment, start_offset=offset, size_bytes=after),
             position=position,
-            size_bytes=source.size_bytes - before,
         ),
     )
 
 
-def _boundary(descriptor: int, source: CopyRange, wanted: int) -> tuple[int, int] | None:
+def _boundary(descriptor: int, source: LogSegmentData, wanted: int) -> tuple[int, int] | None:
     """Position and base offset of the first batch from `wanted` on that follows the one before it."""
-    at, end = source.position, source.position + source.size_bytes
+    segment = source.segment
+    at, end = source.position, source.position + segment.size_bytes
     next_offset, window = -1, WINDOW_BYTES
     while at < end:
         data = os.pread(descriptor, min(window, end - at), at)
@@ -93,7 +94,7 @@ def _boundary(descriptor: int, source: CopyRange, wanted: int) -> tuple[int, int
             base = rows[:, decoder.BASE_OFFSET]
             ends = base + rows[:, decoder.LAST_OFFSET_DELTA] + 1
             follows = base == np.concatenate([[next_offset], ends[:-1]])
-            fits = follows & (base > source.start_offset) & (base <= source.end_offset)
+            fits = follows & (base > segment.start_offset) & (base <= segment.end_offset)
             fits &= at + rows[:, decoder.POSITION] >= wanted
             if fits.any():
                 first = int(np.argmax(fits))

@@ -14,6 +14,7 @@ from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.request import Buffer, Request
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.expiration import ExpirationDecision, Retention
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 ZSTD = "zstd"
 UNBOUNDED = 2**63 - 1
@@ -88,39 +89,25 @@ class TierSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyRange:
-    """One range to be copied: where its batches are and what else the lake stores of it."""
+class LogSegmentData:
+    """A range that is to be copied, where its batches are, and what else the lake stores of it (KIP-405)."""
 
-    partition: int
-    start_offset: int
-    end_offset: int
-    leader_epoch: int
-    leader_epochs: list[list[int]]
-    """[epoch, start offset] of the epochs that own offsets of the range."""
+    segment: RemoteLogSegment
     path: str
     position: int
-    size_bytes: int
-    lineage: list[list[int]] = field(default_factory=list)
-    """The same of all epochs from the log's start to the range's end: who rebuilds a replica needs them."""
-    aborted: list[list[int]] = field(default_factory=list)
-    """[producer id, first offset, last offset] of the aborted transactions in it."""
-    producer_snapshot: str = ""
-    """Hex of the producers at the end of the range, in Kafka's snapshot format."""
+    """Of the first of the segment's `size_bytes` bytes in the file."""
+    lineage: tuple[tuple[int, int], ...] = ()
+    """(epoch, start offset) of all epochs from the log's start to the range's end, to rebuild a replica."""
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    """(producer id, first offset, last offset) of the aborted transactions in it."""
+    producer_snapshot: bytes = b""
+    """The producers at the end of the range, in Kafka's snapshot format."""
     compression: str = ZSTD
     """Of the Parquet file, by Kafka's name; what is not zstd is compressed anew when it is merged."""
     log_start_offset: int = 0
     """Where the leader's log begins: a range may begin there, behind the table's end."""
     may_have_gaps: bool = False
     """Whether compaction may have taken batches of it, also the last ones; else what is missing is lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTopic:
-    """The ranges of one topic: they share a commit."""
-
-    topic: str
-    topic_id: str
-    ranges: list[CopyRange]
 
 
 FINISHED = "finished"
@@ -138,7 +125,7 @@ UNKNOWN_END = -2
 class PartitionOutcome:
     """What became of the ranges of one partition."""
 
-    topic_id: str
+    topic_id: bytes
     partition: int
     outcome: str
     tiered_end: int
@@ -201,9 +188,12 @@ class CopyAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyRequest(Request[CopyAnswer]):
-    """One copy: one write of `__remote_log_metadata` when its ranges start, one when they finish."""
+    """One copy: one write of `__remote_log_metadata` when its ranges start, one when they finish.
 
-    topics: list[CopyTopic]
+    The ranges of one topic share a commit; those of one partition are consecutive.
+    """
+
+    sources: list[LogSegmentData]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +243,7 @@ class CheckQuestion:
     """All files from `start_offset` on, and not the commits alone."""
     commits: Sequence[tuple[int, str]]
     """Version and commit id."""
-    sources: Sequence[tuple[Missing, Sequence[CopyRange]]] = ()
+    sources: Sequence[tuple[Missing, Sequence[LogSegmentData]]] = ()
     """To repair: what is missing, and where its batches are."""
 
 
@@ -298,7 +288,7 @@ class SurveyQuestion:
 
     place: StoragePlace
     retention: Retention
-    lineage: list[list[int]]
+    lineage: Sequence[tuple[int, int]]
     copied_offset: int
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from broker.worker.errors import SourceGone
-from broker.worker.rpc import CopyRange
+from broker.worker.rpc import LogSegmentData
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
@@ -31,9 +31,9 @@ CHUNK_BYTES = 1024 * 1024
 class RangeSource:
     """One range of a segment. After `rows` is exhausted, `residue` and the sums are complete."""
 
-    def __init__(self, source: CopyRange, topic_id: bytes) -> None:
+    def __init__(self, source: LogSegmentData) -> None:
         self._source = source
-        self._topic_id = topic_id
+        self._segment = source.segment
         self.residue: list[UndecodedBatch] = []
         self.row_count = 0
         self.max_timestamp_ms = -1
@@ -41,15 +41,14 @@ class RangeSource:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows of the range, in offset order."""
-        start, end = self._source.start_offset, self._source.end_offset
-        aborted = [(each[0], each[1], each[2]) for each in self._source.aborted]
+        start, end = self._segment.start_offset, self._segment.end_offset
         next_offset = start
         for chunk in self._chunks():
             decoded = decode_batches(
                 [chunk],
                 start_offset=next_offset,
                 end_offset=end,
-                aborted=aborted,
+                aborted=self._source.aborted,
                 # What holds more is kept as it is, undecoded: memory is bounded, whatever a batch may be.
                 limit_bytes=UNPACKED_BYTES_MAX,
                 # The log start may lie within the first batch.
@@ -72,7 +71,7 @@ class RangeSource:
         with suppress(FileNotFoundError, CorruptCheckpoint):
             with open(f"{folder}/{PARTITION_METADATA}", "rb") as file:
                 found = decode_partition_metadata(file.read())
-            if found != self._topic_id:
+            if found != self._segment.topic_id:
                 raise SourceGone(f"{self._source.path} is of topic id {uuid_text(found)}")
 
     @property
@@ -82,7 +81,7 @@ class RangeSource:
 
     def _chunks(self) -> Iterator[memoryview]:
         """The range's bytes, cut between batches."""
-        left = self._source.size_bytes
+        left = self._segment.size_bytes
         carried = b""
         try:
             descriptor = os.open(self._source.path, os.O_RDONLY | os.O_CLOEXEC)

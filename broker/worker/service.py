@@ -176,7 +176,7 @@ class Service:
 
     def _copy(self, request: CopyRequest) -> CopyAnswer:
         self._check_store()
-        with self._writing(*(each.topic for each in request.topics)):
+        with self._writing(*({each.segment.topic for each in request.sources})):
             return replace(self._copier.copy(request), complaints=self._fresh_complaints())
 
     @contextmanager
@@ -309,7 +309,7 @@ class Service:
             survey = self._sweeper.survey(
                 question.place,
                 question.retention,
-                lineage=[(epoch, start) for epoch, start in question.lineage],
+                lineage=question.lineage,
                 copied_offset=question.copied_offset,
             )
             answers.append(survey)

@@ -64,7 +64,10 @@ class TableChanged(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionIntent:
-    """What a commit does to one partition. A fence is an intent with nothing but its epoch."""
+    """What a commit does to one partition; most commits add no range, so it is no RemoteLogSegment.
+
+    A fence is an intent with nothing but its epoch.
+    """
 
     partition: int
     leader_epoch: int

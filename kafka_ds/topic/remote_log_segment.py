@@ -46,13 +46,17 @@ def is_valid_transition(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegment:
-    """One event in a tiered range's life: all of its metadata, in the state that the event set."""
+    """One event in a tiered range's life: all of its metadata, in the state that the event set.
+
+    The copy policy makes it, the worker gives it the id of an attempt and what is known once its files are written.
+    """
 
     topic: str
     topic_id: bytes
     partition: int
-    segment_id: bytes
-    state: RemoteLogSegmentState
+    segment_id: bytes = bytes(16)
+    """Of one attempt to copy the range; zeros where none has begun."""
+    state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     start_offset: int
     end_offset: int
     leader_epochs: tuple[tuple[int, int], ...]

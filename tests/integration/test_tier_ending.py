@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from broker.worker.copier import Copier
 from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.errors import OffsetOutOfRange, StorageError
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
-from broker.worker.rpc import CONFLICT, FAILED, FINISHED, CopyRange
+from broker.worker.rpc import CONFLICT, FAILED, FINISHED, LogSegmentData
 from kafka_ds.delta.actions import remove_action
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
@@ -24,7 +25,14 @@ from kafka_ds.topic.commit_rules import Intent, PartitionIntent
 from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
-from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    changed,
+    copy_range,
+    copy_request,
+    segment,
+)
 from tests.integration.worker_bench import Worker
 from tests.model_runs import examples
 from tests.unit.replica.followed_logs import NOW_MS, content, open_log
@@ -89,7 +97,7 @@ class History:
         )
         self.snapshots[log.log_end_offset - 1] = log.producers.encode_snapshot()
 
-    def ranges(self, folder: Path, count: int) -> list[CopyRange]:
+    def ranges(self, folder: Path, count: int) -> list[LogSegmentData]:
         """The whole log, cut at random between batches; few ranges carry their producers."""
         ends = sorted(self.random.sample(sorted(self.snapshots)[:-1], count - 1))
         ends.append(self.log.log_end_offset - 1)
@@ -98,20 +106,14 @@ class History:
             path = folder / f"{start}.log"
             path.write_bytes(content(self.log, end + 1)[len(content(self.log, start)) :])
             found.append(
-                CopyRange(
-                    partition=0,
-                    start_offset=start,
-                    end_offset=end,
-                    leader_epoch=self.epoch,
-                    leader_epochs=[list(e) for e in self.log.leader_epochs.between(start, end + 1)],
-                    lineage=[list(e) for e in self.log.leader_epochs.between(0, end + 1)],
-                    path=str(path),
-                    position=0,
-                    size_bytes=path.stat().st_size,
-                    aborted=[list(e[:3]) for e in self.log.aborted_transactions(start, end + 1)],
-                    producer_snapshot=self.snapshots[end].hex()
-                    if self.random.random() < 0.3
-                    else "",
+                replace(
+                    changed(
+                        copy_range(path, start, end, epoch=self.epoch),
+                        leader_epochs=self.log.leader_epochs.between(start, end + 1),
+                    ),
+                    lineage=self.log.leader_epochs.between(0, end + 1),
+                    aborted=tuple(e[:3] for e in self.log.aborted_transactions(start, end + 1)),
+                    producer_snapshot=self.snapshots[end] if self.random.random() < 0.3 else b"",
                 )
             )
             start = end + 1
@@ -134,11 +136,12 @@ def test_the_lake_knows_producers_and_epochs_behind_each_range(
     for each in ranges:
         (outcome,) = worker.copy(each)
         assert outcome.outcome == FINISHED
-    for each in ranges:
+    for source in ranges:
+        each = source.segment
         offset = history.random.randint(each.start_offset, each.end_offset)
         found = worker.storage.aux_state.at(TopicIdPartition(TOPIC_ID, TOPIC, 0), offset)
         assert found.end_offset == each.end_offset
-        assert [list(epoch) for epoch in found.leader_epochs] == each.lineage
+        assert found.leader_epochs == source.lineage
         assert found.producer_snapshot == history.snapshots[each.end_offset]
 
 

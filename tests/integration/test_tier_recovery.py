@@ -23,7 +23,14 @@ from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
 from tests.integration.dying_worker import die_copying, optimize_and_vacuum
-from tests.integration.tier_segments import TOPIC, TOPIC_ID, copy_range, copy_request, segment
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    changed,
+    copy_range,
+    copy_request,
+    segment,
+)
 from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
 
 OTHER_ID = bytes(range(50, 66))
@@ -31,9 +38,8 @@ OTHER = "invoices"
 
 
 def copy_other(worker: Worker, *ranges: Any) -> Any:
-    request = copy_request(ranges, topic_id=OTHER_ID)
-    topics = [replace(each, topic=OTHER) for each in request.topics]
-    return worker.copier.copy(replace(request, topics=topics)).partitions[0]
+    request = copy_request(ranges, topic=OTHER, topic_id=OTHER_ID)
+    return worker.copier.copy(request).partitions[0]
 
 
 @pytest.fixture
@@ -55,14 +61,14 @@ def test_what_came_since_a_crash_is_read_once_for_all_attempts_that_were_left(
     store: MemoryStore, source: Callable[..., Any]
 ) -> None:
     partitions = range(20)
-    won = [replace(source(0, 9), partition=each) for each in partitions]
+    won = [changed(source(0, 9), partition=each) for each in partitions]
     die_copying(Worker(store), "after_commit", *won)
-    lost = [replace(source(10, 19), partition=each) for each in partitions]
+    lost = [changed(source(10, 19), partition=each) for each in partitions]
     die_copying(Worker(store), "before_commit", *lost)
     other = Worker(store, node_id=2)
     other.copy(*lost)
     for start in range(20, 520, 10):
-        other.copy(replace(source(start, start + 9), partition=0))
+        other.copy(source(start, start + 9))
     store.calls.clear()
     later = Worker(store)
     assert later.copier.recover() == {}
@@ -110,8 +116,8 @@ def test_a_table_that_cannot_be_read_fails_its_topic_alone(
     later = Worker(store)
     for _ in range(2):
         request = copy_request([source(0, 9)])
-        other = copy_request([source(0, 9)], topic_id=OTHER_ID).topics[0]
-        both = replace(request, topics=[*request.topics, replace(other, topic=OTHER)])
+        other = copy_request([source(0, 9)], topic=OTHER, topic_id=OTHER_ID)
+        both = replace(request, sources=[*request.sources, *other.sources])
         first, second = later.copier.copy(both).partitions
         assert (first.outcome, second.outcome) == (CONFLICT, FINISHED)
         assert "is no table that can be read" in first.message

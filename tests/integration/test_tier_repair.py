@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from broker.worker.rpc import (
     FINISHED,
     Check,
     CheckQuestion,
-    CopyRange,
     CopyRequest,
+    LogSegmentData,
     StoragePlace,
     StoreState,
 )
@@ -33,6 +34,7 @@ from tests.integration.dying_worker import Died, DiesAt, die_copying, optimize_a
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
+    changed,
     copy_range,
     copy_request,
     records,
@@ -41,7 +43,7 @@ from tests.integration.tier_segments import (
 )
 from tests.integration.worker_bench import TABLE, Worker, data_files, put_version
 
-Source = Callable[..., CopyRange]
+Source = Callable[..., LogSegmentData]
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Source:
-    def made(start: int, end: int) -> CopyRange:
+    def made(start: int, end: int) -> LogSegmentData:
         path = segment(tmp_path / f"{start}-{end}.log", start, end - start + 1)
         return copy_range(path, start, end)
 
@@ -65,7 +67,7 @@ def look(worker: Worker, start: int = 0) -> Look:
     return worker.storage.check.look(TOPIC, TOPIC_ID, 0, start, segments)
 
 
-def repair(worker: Worker, *sources: CopyRange, epoch: int = 3, start: int = 0) -> Look:
+def repair(worker: Worker, *sources: LogSegmentData, epoch: int = 3, start: int = 0) -> Look:
     """As the leader does; what is missing after that."""
     found = look(worker, start)
     given = {(each.read_from, each.read_to): sources for each in found.missing}
@@ -236,7 +238,7 @@ def test_of_a_file_that_begins_below_the_log_start_the_rest_is_written(
 
 
 @pytest.fixture
-def begun(store: MemoryStore, tmp_path: Path) -> tuple[Worker, CopyRange]:
+def begun(store: MemoryStore, tmp_path: Path) -> tuple[Worker, LogSegmentData]:
     """A copied file with a gap, an aborted batch, that begins below the log start."""
     batches = [
         build_batch(records(0, 5), leader_epoch=3),
@@ -254,7 +256,7 @@ def begun(store: MemoryStore, tmp_path: Path) -> tuple[Worker, CopyRange]:
 
 
 def test_of_a_copied_file_with_gaps_the_rest_is_written(
-    store: MemoryStore, begun: tuple[Worker, CopyRange]
+    store: MemoryStore, begun: tuple[Worker, LogSegmentData]
 ) -> None:
     """How many of its rows lie below the log start nobody knows any more."""
     worker, whole = begun
@@ -269,28 +271,28 @@ def test_of_a_copied_file_with_gaps_the_rest_is_written(
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"start_offset": 13}, "begins behind it"),
-        ({"end_offset": 18}, "does not reach its end"),
-        ({"may_have_gaps": True}, "the log is compacted"),
+        (partial(changed, start_offset=13), "begins behind it"),
+        (partial(changed, end_offset=18), "does not reach its end"),
+        (partial(replace, may_have_gaps=True), "the log is compacted"),
     ],
 )
 def test_where_the_log_may_lack_records_no_file_with_gaps_is_written(
     store: MemoryStore,
-    begun: tuple[Worker, CopyRange],
+    begun: tuple[Worker, LogSegmentData],
     caplog: pytest.LogCaptureFixture,
-    change: dict[str, Any],
+    change: Callable[[LogSegmentData], LogSegmentData],
     why: str,
 ) -> None:
     worker, whole = begun
     (path,) = data_files(store)
     del store.objects[path]
-    assert spans(repair(worker, replace(whole, **change), start=12)) == [(12, 19)]
+    assert spans(repair(worker, change(whole), start=12)) == [(12, 19)]
     assert why in caplog.text
     assert data_files(store) == []
 
 
 def test_of_a_file_with_gaps_that_others_wrote_nothing_is_written(
-    store: MemoryStore, begun: tuple[Worker, CopyRange]
+    store: MemoryStore, begun: tuple[Worker, LogSegmentData]
 ) -> None:
     """A row may have been erased from it."""
     worker, whole = begun
@@ -302,7 +304,7 @@ def test_of_a_file_with_gaps_that_others_wrote_nothing_is_written(
 
 
 def test_what_has_become_damaged_is_not_taken_for_the_rest_of_a_file(
-    store: MemoryStore, begun: tuple[Worker, CopyRange], caplog: pytest.LogCaptureFixture
+    store: MemoryStore, begun: tuple[Worker, LogSegmentData], caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, whole = begun
     (path,) = data_files(store)

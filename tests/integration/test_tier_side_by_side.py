@@ -18,7 +18,6 @@ from broker.worker.rpc import (
     FINISHED,
     CopyAnswer,
     CopyRequest,
-    CopyTopic,
     FenceTopic,
     StateRequest,
     StoragePlace,
@@ -28,7 +27,6 @@ from broker.worker.rpc import (
 )
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.topic_partition import TopicIdPartition
-from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.expiration import Retention
 from kafka_ds.topic.snapshot import TopicSnapshot
 from kafka_ds.topic.table import TopicTable
@@ -92,22 +90,20 @@ def copy(store: MemoryStore, tmp_path: Path) -> Callable[[int], CopyAnswer]:
     def copied(number: int) -> CopyAnswer:
         start = number * RECORDS
         path = segment(tmp_path / f"{number}.log", start, RECORDS)
-        topics = [
-            CopyTopic(
+        none = tmp_path / "none.log"
+        sources = [
+            copy_range(
+                none if (number, topic, each) == (1, 1, 2) else path,
+                start,
+                start + RECORDS - 1,
                 topic=f"t{topic}",
-                topic_id=uuid_text(bytes([topic + 1]) * 16),
-                ranges=[
-                    copy_range(path, start, start + RECORDS - 1, partition=each)
-                    for each in range(PARTITIONS)
-                ],
+                topic_id=bytes([topic + 1]) * 16,
+                partition=each,
             )
             for topic in range(TOPICS)
+            for each in range(PARTITIONS)
         ]
-        if number == 1:
-            topics[1].ranges[2] = copy_range(
-                tmp_path / "none.log", start, start + RECORDS - 1, partition=2
-            )
-        answer: Any = worker.writing()[CopyRequest](CopyRequest(topics=topics))
+        answer: Any = worker.writing()[CopyRequest](CopyRequest(sources=sources))
         assert isinstance(answer, CopyAnswer)
         return answer
 
@@ -156,7 +152,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_the_lake(
         able = getattr(RemoteStorageManager, step)
 
         def fail_one(self: RemoteStorageManager, what: Any, *rest: Any) -> Any:
-            first = what[0] if isinstance(what, list) else what
+            first = what[0].segment if isinstance(what, list) else what
             if getattr(first, "topic", first) == "t1":
                 raise ValueError("of ours")
             return able(self, what, *rest)
@@ -203,7 +199,7 @@ def test_what_nobody_expected_of_one_topic_keeps_no_other_from_being_told(
     )
     questions = [
         SurveyQuestion(
-            place=place, retention=retention, lineage=[[0, 0]], copied_offset=RECORDS - 1
+            place=place, retention=retention, lineage=[(0, 0)], copied_offset=RECORDS - 1
         )
         for place in places
     ]

@@ -1,11 +1,13 @@
 """Segments for tests of the tier: batches of every kind, as a leader would have written them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from broker.worker.rpc import CopyRange, CopyRequest, CopyTopic
-from kafka_ds.protocol.types import uuid_text
+from broker.worker.rpc import CopyRequest, LogSegmentData
 from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 TOPIC = "orders"
 TOPIC_ID = bytes(range(16))
@@ -47,34 +49,44 @@ def copy_range(
     start: int,
     end: int,
     *,
+    topic: str = TOPIC,
+    topic_id: bytes = TOPIC_ID,
     partition: int = 0,
     epoch: int = 3,
     position: int = 0,
     aborted: Sequence[tuple[int, int, int]] = (),
     log_start: int = 0,
-) -> CopyRange:
+) -> LogSegmentData:
     """The request for one range of a segment file."""
-    return CopyRange(
-        partition=partition,
-        start_offset=start,
-        end_offset=end,
-        leader_epoch=epoch,
-        leader_epochs=[[epoch, start]],
+    return LogSegmentData(
+        segment=RemoteLogSegment(
+            topic=topic,
+            topic_id=topic_id,
+            partition=partition,
+            start_offset=start,
+            end_offset=end,
+            leader_epoch=epoch,
+            leader_epochs=((epoch, start),),
+            size_bytes=path.stat().st_size - position if path.exists() else 1,
+        ),
         path=str(path),
         position=position,
-        size_bytes=path.stat().st_size - position if path.exists() else 1,
-        aborted=[list(each) for each in aborted],
-        producer_snapshot=b"snapshot".hex(),
+        aborted=tuple(aborted),
+        producer_snapshot=b"snapshot",
         log_start_offset=log_start,
     )
 
 
 def copy_request(
-    ranges: Sequence[CopyRange], *, topic: str = TOPIC, topic_id: bytes = TOPIC_ID
+    ranges: Sequence[LogSegmentData], *, topic: str = TOPIC, topic_id: bytes = TOPIC_ID
 ) -> CopyRequest:
-    return CopyRequest(
-        topics=[CopyTopic(topic=topic, topic_id=uuid_text(topic_id), ranges=list(ranges))]
-    )
+    """All of one topic, whichever the ranges were made for."""
+    return CopyRequest(sources=[changed(each, topic=topic, topic_id=topic_id) for each in ranges])
+
+
+def changed(source: LogSegmentData, **changes: Any) -> LogSegmentData:
+    """The same, with other values in its segment."""
+    return replace(source, segment=replace(source.segment, **changes))
 
 
 def all_records(chunks: Iterable[bytes]) -> list[Record]:

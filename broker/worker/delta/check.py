@@ -18,7 +18,7 @@ import pyarrow as pa
 from broker.worker.delta.segments import described
 from broker.worker.delta.tables import SharedTable, TopicTables, tiered_end
 from broker.worker.errors import SourceGone, StorageError
-from broker.worker.rpc import CopyRange, Missing
+from broker.worker.rpc import LogSegmentData, Missing
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
@@ -150,7 +150,7 @@ class StoreCheck:
         *,
         leader_epoch: int,
         look: Look,
-        sources: Mapping[tuple[int, int], Sequence[CopyRange]],
+        sources: Mapping[tuple[int, int], Sequence[LogSegmentData]],
     ) -> None:
         """Write again what the look found to be missing, as far as the local log has it.
 
@@ -279,7 +279,7 @@ class StoreCheck:
         partition: int,
         leader_epoch: int,
         gap: _Gap,
-        sources: Sequence[CopyRange],
+        sources: Sequence[LogSegmentData],
     ) -> None:
         """A new file with the rows, and one commit that puts it where the missing ones were."""
         if not gap.rows:
@@ -289,9 +289,7 @@ class StoreCheck:
         begun_ms = shared.table.begin_ms()
         name = data_file(partition, gap.said.start_offset, uuid_text(new_uuid()))
         path = f"{shared.folder}/{name}"
-        written = write_rows(
-            self._store, path, self._rows(topic_id, gap, sources), level=self._level
-        )
+        written = write_rows(self._store, path, self._rows(gap, sources), level=self._level)
         self._crash_points.at("after_repair_file")
         found = 0 if written is None else written.rows
         try:
@@ -329,9 +327,7 @@ class StoreCheck:
         with shared.lock:
             shared.commit(intent, begun_ms=begun_ms)
 
-    def _rows(
-        self, topic_id: bytes, gap: _Gap, sources: Sequence[CopyRange]
-    ) -> Iterator[pa.RecordBatch]:
+    def _rows(self, gap: _Gap, sources: Sequence[LogSegmentData]) -> Iterator[pa.RecordBatch]:
         """The rows of the missing offsets that no other file has."""
         # With numba, 100 MiB that a worker which copies nothing does without.
         from broker.worker.segment_source import RangeSource
@@ -339,9 +335,9 @@ class StoreCheck:
         start, end = gap.said.start_offset, gap.said.end_offset
         elsewhere = self._offsets(gap.others)
         for source in sources:
-            if source.start_offset > end:
+            if source.segment.start_offset > end:
                 return
-            reader = RangeSource(source, topic_id)
+            reader = RangeSource(source)
             for batch in reader.rows():
                 offsets = batch.column("offset").to_numpy()
                 wanted = (offsets >= start) & (offsets <= end)
@@ -359,11 +355,11 @@ class StoreCheck:
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
-    def _write_residue(self, folder: str, gap: _Gap, sources: Sequence[CopyRange]) -> None:
+    def _write_residue(self, folder: str, gap: _Gap, sources: Sequence[LogSegmentData]) -> None:
         from broker.worker.delta.writer import write_residue_again
 
-        reached = sources[-1].end_offset if sources else -1
-        begins = sources[0].start_offset if sources else -1
+        reached = sources[-1].segment.end_offset if sources else -1
+        begins = sources[0].segment.start_offset if sources else -1
         if (begins, reached) != (gap.said.start_offset, gap.said.end_offset):
             raise _NotThere("the local log does not have all of its batches any more")
         write_residue_again(self._store, gap.said.what, gap.segments, sources)
@@ -381,11 +377,11 @@ def _rows_from(start: int, first: int, last: int, rows: int) -> range:
     return range(max(1, rows - below), most + 1)
 
 
-def _check_whole(said: Missing, sources: Sequence[CopyRange]) -> None:
+def _check_whole(said: Missing, sources: Sequence[LogSegmentData]) -> None:
     """Raise _NotThere where the local log may lack records that were copied."""
-    if not sources or sources[0].start_offset > said.start_offset:
+    if not sources or sources[0].segment.start_offset > said.start_offset:
         raise _NotThere("the local log begins behind it")
-    if sources[-1].end_offset < said.end_offset:
+    if sources[-1].segment.end_offset < said.end_offset:
         raise _NotThere("the local log does not reach its end")
     if any(each.may_have_gaps for each in sources):
         raise _NotThere("how many rows it had is not known, and the log is compacted")

@@ -20,6 +20,8 @@ RANGES_MAX = 100_000
 
 
 class _Range(NamedTuple):
+    """What a commit in the table's log says of a range: of 100,000 no more is kept than is compared."""
+
     partition: int
     start_offset: int
     end_offset: int

@@ -37,7 +37,7 @@ from broker.worker.delta.tiered_extent import (
 )
 from broker.worker.errors import CommitLost, FileMissing, StorageError
 from broker.worker.maintenance import TableMaintenance
-from broker.worker.rpc import CopyRange, TieredState, TierSettings
+from broker.worker.rpc import LogSegmentData, TieredState, TierSettings
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock, SystemLogClock
@@ -148,26 +148,24 @@ class RemoteStorageManager:
 
     # -- copying ----------------------------------------------------------------------------
 
-    def write(
-        self, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
-    ) -> WrittenFiles:
+    def write(self, sources: Sequence[LogSegmentData]) -> WrittenFiles:
         """Make the files of consecutive segments of one partition durable, but not visible.
 
         They share files. Raises SourceGone, StorageError.
         """
-        table = self._tables.get(segments[0].topic)
+        first = sources[0].segment
+        table = self._tables.get(first.topic)
         # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
-        table.claim(segments[0].topic_id)
+        table.claim(first.topic_id)
         # With numba, 100 MiB that a worker which copies nothing does without.
         from broker.worker.delta.writer import SMALL_BYTES_MAX, write_ranges
 
-        is_small = sum(each.size_bytes for each in sources) <= SMALL_BYTES_MAX
+        is_small = sum(each.segment.size_bytes for each in sources) <= SMALL_BYTES_MAX
         # Small ranges of many partitions wait for the store together. Memory is bounded by the large ones.
         with nullcontext() if is_small else self._large:
             return write_ranges(
                 self._store,
                 table.folder,
-                segments,
                 sources,
                 file_bytes=self._settings.lake_file_bytes,
                 level=self._settings.lake_compression_level,

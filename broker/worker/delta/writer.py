@@ -19,7 +19,7 @@ from broker.worker.copy_shares import cut
 from broker.worker.delta.residue import is_batch
 from broker.worker.delta.segments import WrittenFiles
 from broker.worker.errors import StorageError
-from broker.worker.rpc import ZSTD, CopyRange
+from broker.worker.rpc import ZSTD, LogSegmentData
 from broker.worker.segment_source import RangeSource
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.crash_points import CrashPoints
@@ -48,8 +48,7 @@ class _Found:
 def write_ranges(
     store: Store,
     table: str,
-    segments: Sequence[RemoteLogSegment],
-    sources: Sequence[CopyRange],
+    sources: Sequence[LogSegmentData],
     *,
     file_bytes: int,
     level: int,
@@ -58,9 +57,10 @@ def write_ranges(
     crash_points: CrashPoints,
 ) -> WrittenFiles:
     """Write the rows and the residue of a partition's ranges."""
+    segments = [each.segment for each in sources]
     origins = [_Found() for _ in sources]
     readers = [
-        [(origins[part.index], RangeSource(part.source, segments[0].topic_id)) for part in share]
+        [(origins[part.index], RangeSource(part.source)) for part in share]
         for share in cut(sources, semaphore.count)
     ]
 
@@ -90,7 +90,7 @@ def write_ranges(
         raise StorageError(f"{table}: {error}") from error
     undecodable_to = _warn_of_undecodable(segments, origins)
     lake_bytes = sum(each.size for each in files)
-    log_bytes = max(1, sum(each.size_bytes for each in sources))
+    log_bytes = max(1, sum(each.size_bytes for each in segments))
     return WrittenFiles(
         segments=tuple(
             replace(
@@ -157,12 +157,15 @@ def _write_rows(
 
 
 def write_residue_again(
-    store: Store, path: str, segments: Sequence[RemoteLogSegment], sources: Sequence[CopyRange]
+    store: Store,
+    path: str,
+    segments: Sequence[RemoteLogSegment],
+    sources: Sequence[LogSegmentData],
 ) -> None:
     """Write the residue file of tiered ranges that is missing. Raises SourceGone, OSError."""
     origins = []
     for source in sources:
-        reader = RangeSource(source, segments[0].topic_id)
+        reader = RangeSource(source)
         for _ in reader.rows():
             pass
         origins.append(_Found(residue=reader.residue))
@@ -173,7 +176,7 @@ def _write_residue(
     store: Store,
     path: str,
     segments: Sequence[RemoteLogSegment],
-    last: CopyRange,
+    last: LogSegmentData,
     origins: Sequence[_Found],
 ) -> None:
     """Write the batches without rows, the leader epochs, and the producers at the end."""
@@ -184,8 +187,8 @@ def _write_residue(
         start_offset=first.start_offset,
         end_offset=segments[-1].end_offset,
         leader_epochs=_joined(segments),
-        lineage=tuple((epoch, start) for epoch, start in last.lineage),
-        producer_snapshot=bytes.fromhex(last.producer_snapshot),
+        lineage=last.lineage,
+        producer_snapshot=last.producer_snapshot,
     )
     batches = [batch for origin in origins for batch in origin.residue]
     with store.create(path) as file:

@@ -256,7 +256,7 @@ async def test_a_worker_may_end_as_it_is_killed(monkeypatch: pytest.MonkeyPatch)
 def test_copies_cross_as_they_are() -> None:
     request = copy_request([copy_range(Path("nowhere"), 0, 9, aborted=[(1, 2, 3)])])
     assert decode(encode(request)[0]) == request
-    outcome = PartitionOutcome(topic_id="x", partition=1, outcome="failed", tiered_end=-2)
+    outcome = PartitionOutcome(topic_id=b"x", partition=1, outcome="failed", tiered_end=-2)
     answer = CopyAnswer(partitions=[outcome], milliseconds=3)
     assert decode(encode(answer)[0]) == answer
 

@@ -64,15 +64,11 @@ class CopiesAtOnce:
         self.meanwhile: Callable[[], None] = lambda: None
 
     async def ask(self, request: Any) -> Any:
-        ranges = [(topic, each) for topic in request.topics for each in topic.ranges]
-        self.copied.append(
-            [(topic.topic, each.partition, each.start_offset) for topic, each in ranges]
-        )
-        self.compressions += {each.compression for _, each in ranges}
+        ranges = [each.segment for each in request.sources]
+        self.copied.append([(each.topic, each.partition, each.start_offset) for each in ranges])
+        self.compressions += {each.compression for each in request.sources}
         self.meanwhile()
-        ends: dict[tuple[str, int], int] = {}
-        for topic, each in ranges:
-            ends[topic.topic_id, each.partition] = each.end_offset
+        ends = {(each.topic_id, each.partition): each.end_offset for each in ranges}
         outcomes = [
             PartitionOutcome(topic_id=id_, partition=at, outcome="finished", tiered_end=end)
             for (id_, at), end in ends.items()
@@ -161,7 +157,7 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
             all=[*views, None], path_of=lambda file, offset: f"{topic}-{partition}/{offset}"
         ),
         aborted_transactions=lambda start, end: [],
-        leader_epochs=SimpleNamespace(between=lambda start, end: [(0, 0)]),
+        leader_epochs=SimpleNamespace(between=lambda start, end: ((0, 0),)),
         producers=SimpleNamespace(encode_snapshot=lambda: b""),
     )
     led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 10 * segments)

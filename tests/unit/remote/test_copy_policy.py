@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from broker.log.epochs import LeaderEpochs
 from broker.remote.copy_policy import (
     Backoff,
     CopyLag,
@@ -12,12 +13,12 @@ from broker.remote.copy_policy import (
     CopyPhase,
     CopyState,
     CopyView,
-    OffsetRange,
     Pace,
     SegmentSpan,
     choose,
     pending,
 )
+from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 TOPIC_ID = b"t" * 16
 
@@ -40,6 +41,8 @@ def view(
         topic="t",
         topic_id=topic_id,
         partition=partition,
+        leader_epoch=5,
+        leader_epochs=LeaderEpochs([(2, 0), (4, 12), (5, 20)]),
         copied_offset=copied,
         log_start_offset=start,
         last_stable_offset=stable,
@@ -48,7 +51,7 @@ def view(
     )
 
 
-def offsets(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
+def offsets(ranges: list[RemoteLogSegment]) -> list[tuple[int, int]]:
     return [(each.start_offset, each.end_offset) for each in ranges]
 
 
@@ -67,7 +70,7 @@ def test_what_is_copied_is_not_copied_again() -> None:
 def test_a_range_begins_inside_a_segment_when_part_of_it_is_copied() -> None:
     found = pending(view(CLOSED, copied=17), with_active=False)
     assert offsets(found) == [(18, 24), (25, 25)]
-    assert found[0].segment_base_offset == 10
+    assert (found[0].leader_epoch, found[0].leader_epochs) == (5, ((4, 18), (5, 20)))
     assert found[0].size_bytes == round(1000 * 7 / 15)
 
 
@@ -154,7 +157,7 @@ def test_ranges_are_contiguous_whatever_the_offsets() -> None:
             expected = each.end_offset + 1
 
 
-def candidates(*views: CopyView) -> list[tuple[CopyView, list[OffsetRange]]]:
+def candidates(*views: CopyView) -> list[tuple[CopyView, list[RemoteLogSegment]]]:
     return [(each, pending(each, with_active=False)) for each in views]
 
 
@@ -162,17 +165,17 @@ def test_no_partition_starves() -> None:
     many = [span(i, i + 1, 100) for i in range(50)]
     found = candidates(*(view(many, partition=p) for p in range(4)))
     chosen = choose(found, CopyLimits(bytes_max=1000, ranges_max=100))
-    assert [len(each.ranges) for each in chosen] == [3, 3, 2, 2]
+    assert [len(each) for each in chosen.values()] == [3, 3, 2, 2]
     chosen = choose(found, CopyLimits(bytes_max=10**9, ranges_max=6))
-    assert [len(each.ranges) for each in chosen] == [2, 2, 1, 1]
-    for each in chosen:
-        assert [one.start_offset for one in each.ranges] == list(range(len(each.ranges)))
+    assert [len(each) for each in chosen.values()] == [2, 2, 1, 1]
+    for each in chosen.values():
+        assert [one.start_offset for one in each] == list(range(len(each)))
 
 
 def test_at_least_one_range_is_taken_however_large() -> None:
     found = candidates(view([span(0, 5, 10**12)]), view([span(0, 5, 10)], partition=1))
     chosen = choose(found, CopyLimits(bytes_max=1000))
-    assert [(each.partition, each.size_bytes) for each in chosen] == [(0, 10**12)]
+    assert [(each.partition, each.size_bytes) for (each,) in chosen.values()] == [(0, 10**12)]
 
 
 def test_a_large_range_does_not_keep_smaller_ones_of_others_out() -> None:
@@ -182,11 +185,11 @@ def test_a_large_range_does_not_keep_smaller_ones_of_others_out() -> None:
         view([span(0, 5, 300)], partition=2),
     )
     chosen = choose(found, CopyLimits(bytes_max=1000))
-    assert [each.partition for each in chosen] == [0, 2]
+    assert [partition for _, partition in chosen] == [0, 2]
 
 
 def test_nothing_to_do_is_nothing_chosen() -> None:
-    assert choose(candidates(view([])), CopyLimits()) == []
+    assert choose(candidates(view([])), CopyLimits()) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What becomes of local segments whose records are in the lake."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -10,13 +11,14 @@ from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.partitions import Key, Led
 from broker.replica.fetcher.tiered_ends import TieredEnds
-from broker.worker.rpc import Check, CopyRange, Missing, Repair, StoreState
+from broker.worker.rpc import Check, Missing, Repair, StoreState
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.frame import encode_request
 from tests.fakes.clock import ManualClock
 from tests.fakes.settings import tier_settings
+from tests.integration.tier_segments import copy_range
 
 TOPIC_ID = bytes(range(16))
 ERRORS = [OSError("full"), KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)]
@@ -110,16 +112,7 @@ class Desk:
         self.store.tiered_end = end
 
 
-RANGE = CopyRange(
-    partition=0,
-    start_offset=0,
-    end_offset=9,
-    leader_epoch=0,
-    leader_epochs=[[0, 0]],
-    path="0.log",
-    position=0,
-    size_bytes=1,
-)
+RANGE = copy_range(Path("0.log"), 0, 9)
 
 
 @pytest.fixture(autouse=True)

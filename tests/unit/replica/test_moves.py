@@ -99,8 +99,8 @@ async def test_after_a_move_the_lake_gets_records_from_where_they_lie_now() -> N
     led = Led(log=bench.log, leader_epoch=0, last_stable_offset=lambda: 23)
     led.state.learnt(1, 0)
     _, ranges = led.view(with_active=True, now_ms=NOW_MS)
-    copied = led.copy_ranges(ranges)
-    assert (copied[0].start_offset, copied[-1].end_offset) == (2, 22)
+    copied = led.locate(ranges)
+    assert (copied[0].segment.start_offset, copied[-1].segment.end_offset) == (2, 22)
     for each in copied:
         assert each.path.startswith("/b/t-0/") and bench.disk.exists(each.path)
 

@@ -17,17 +17,16 @@ from broker.worker.delta import writer
 from broker.worker.delta.segments import WrittenFiles
 from broker.worker.delta.writer import write_ranges
 from broker.worker.errors import SourceGone
-from broker.worker.rpc import CopyRange
+from broker.worker.rpc import LogSegmentData
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.records.batch import build_batch
 from kafka_ds.topic.batches.residue import Residue
 from kafka_ds.topic.files.parquet import FileReader
 from kafka_ds.topic.names import is_light_file
-from kafka_ds.topic.remote_log_segment import RemoteLogSegment, RemoteLogSegmentState
 from tests.fakes.store import ALWAYS, Call, MemoryStore
 from tests.integration.tier_segments import (
     TOPIC,
-    TOPIC_ID,
+    changed,
     copy_range,
     records,
     segment,
@@ -45,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def ranges(tmp_path: Path) -> list[CopyRange]:
+def ranges(tmp_path: Path) -> list[LogSegmentData]:
     """Three segments of batches of seven records, the second one much larger than the others."""
     bounds = ((0, 21), (21, 200), (221, 30))
     return [
@@ -56,31 +55,17 @@ def ranges(tmp_path: Path) -> list[CopyRange]:
 
 def written(
     store: MemoryStore,
-    ranges: list[CopyRange],
+    ranges: list[LogSegmentData],
     threads: int,
     *,
     semaphore: CopySemaphore | None = None,
     file_bytes: int = 1 << 30,
 ) -> WrittenFiles:
-    segments = [
-        RemoteLogSegment(
-            topic=TOPIC,
-            topic_id=TOPIC_ID,
-            partition=0,
-            segment_id=bytes([number]) * 16,
-            state=RemoteLogSegmentState.COPY_SEGMENT_STARTED,
-            start_offset=each.start_offset,
-            end_offset=each.end_offset,
-            leader_epochs=((3, each.start_offset),),
-            size_bytes=each.size_bytes,
-        )
-        for number, each in enumerate(ranges)
-    ]
+    sources = [changed(each, segment_id=bytes([number]) * 16) for number, each in enumerate(ranges)]
     return write_ranges(
         store,
         TABLE,
-        segments,
-        ranges,
+        sources,
         file_bytes=file_bytes,
         level=1,
         begun_ms=0,
@@ -100,35 +85,37 @@ def offsets_of(store: MemoryStore, done: WrittenFiles) -> list[list[int]]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_each_byte_is_in_one_share_and_all_are_about_as_large(
-    ranges: list[CopyRange], count: int
+    ranges: list[LogSegmentData], count: int
 ) -> None:
     found = cut(ranges, count)
     assert len(found) == count
     parts = [part for share in found for part in share]
-    for index, whole in enumerate(ranges):
-        mine = [part.source for part in parts if part.index == index]
+    for index, source in enumerate(ranges):
+        of_it = [part.source for part in parts if part.index == index]
+        whole, mine = source.segment, [each.segment for each in of_it]
         assert (
             mine[0].start_offset == whole.start_offset and mine[-1].end_offset == whole.end_offset
         )
-        assert mine[0].position == whole.position
+        assert of_it[0].position == source.position
         assert sum(each.size_bytes for each in mine) == whole.size_bytes
         for before, after in zip(mine, mine[1:], strict=False):
             assert after.start_offset == before.end_offset + 1
-            assert after.position == before.position + before.size_bytes
-    total = sum(each.size_bytes for each in ranges)
+        for first, second in zip(of_it, of_it[1:], strict=False):
+            assert second.position == first.position + first.segment.size_bytes
+    total = sum(each.segment.size_bytes for each in ranges)
     a_batch = 800
     for share in found:
-        size = sum(part.source.size_bytes for part in share)
+        size = sum(part.source.segment.size_bytes for part in share)
         assert abs(size - total / count) <= a_batch
 
 
-def test_little_is_not_cut(ranges: list[CopyRange], monkeypatch: pytest.MonkeyPatch) -> None:
-    total = sum(each.size_bytes for each in ranges)
+def test_little_is_not_cut(ranges: list[LogSegmentData], monkeypatch: pytest.MonkeyPatch) -> None:
+    total = sum(each.segment.size_bytes for each in ranges)
     monkeypatch.setattr(copy_shares, "SHARE_BYTES_MIN", total // 2 + 1)
     assert [len(each) for each in cut(ranges, 4)] == [3]
 
 
-def test_the_rows_of_all_shares_are_those_of_one(ranges: list[CopyRange]) -> None:
+def test_the_rows_of_all_shares_are_those_of_one(ranges: list[LogSegmentData]) -> None:
     store, other = MemoryStore(), MemoryStore()
     one, three = written(store, ranges, 1), written(other, ranges, 3)
     assert [len(each) for each in offsets_of(store, one)] == [251]
@@ -139,7 +126,9 @@ def test_the_rows_of_all_shares_are_those_of_one(ranges: list[CopyRange]) -> Non
         assert len(now.files) == 3 and now.residue == was.residue
 
 
-def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(ranges: list[CopyRange]) -> None:
+def test_what_is_copied_in_haste_says_so_and_holds_the_same_rows(
+    ranges: list[LogSegmentData],
+) -> None:
     store = MemoryStore()
     done = written(store, [replace(each, compression="snappy") for each in ranges], 2)
     assert sum(offsets_of(store, done), []) == list(range(251))
@@ -175,7 +164,7 @@ class CountedSemaphore(CopySemaphore):
     ],
 )
 def test_only_a_small_file_after_which_nothing_is_converted_waits_without_a_turn(
-    ranges: list[CopyRange],
+    ranges: list[LogSegmentData],
     monkeypatch: pytest.MonkeyPatch,
     small_bytes: int,
     file_bytes: int,
@@ -238,7 +227,7 @@ def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_p
         )
         for start, count, end in bounds
     ]
-    assert [each.size_bytes == 0 for each in ranges] == [False, True, False]
+    assert [each.segment.size_bytes == 0 for each in ranges] == [False, True, False]
     for threads in (1, 3):
         store = MemoryStore()
         done = written(store, ranges, threads)
@@ -251,11 +240,11 @@ def test_a_segment_may_end_before_its_range_where_compaction_took_the_rest(tmp_p
             written(MemoryStore(), [replace(each, may_have_gaps=False)], 1)
 
 
-def test_a_segment_that_is_gone_or_short_is_said_to_be(ranges: list[CopyRange]) -> None:
-    long = replace(ranges[1], size_bytes=ranges[1].size_bytes + 5000)
+def test_a_segment_that_is_gone_or_short_is_said_to_be(ranges: list[LogSegmentData]) -> None:
+    long = changed(ranges[1], size_bytes=ranges[1].segment.size_bytes + 5000)
     with pytest.raises(SourceGone, match="shorter"):
         written(MemoryStore(), [long], 3)
-    of_less = replace(ranges[1], size_bytes=len(build_batch(records(21, 7), leader_epoch=3)))
+    of_less = changed(ranges[1], size_bytes=len(build_batch(records(21, 7), leader_epoch=3)))
     with pytest.raises(SourceGone, match="ends at offset 27, not at 220"):
         written(MemoryStore(), [of_less], 1)
     Path(ranges[1].path).unlink()
