@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.membership.member import ClusterMember
     from broker.membership.producer_ids import ProducerIds
     from broker.metadata.image import MetadataImage
-    from broker.remote.manager import TierManager
+    from broker.remote.manager import RemoteLogManager
     from broker.replica.leader.alter_partition import AlterPartitionManager
     from broker.replica.leader.batch_preparer import BatchPreparer
     from broker.replica.manager import ReplicaManager
@@ -58,4 +58,4 @@ class KafkaBroker:
     alter_partition_manager: AlterPartitionManager
     moves: LogMoves
     security: Security
-    tier: TierManager | None
+    tier: RemoteLogManager | None

@@ -57,7 +57,7 @@ from broker.metadata.topic_names import in_force
 from broker.node_metrics import node_samples
 from broker.node_replicas import fetcher_context_of, known_home, moves_of
 from broker.registry import REGISTRY
-from broker.remote.manager import TierManager
+from broker.remote.manager import RemoteLogManager
 from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.batch_preparer import PREPARING_THREADS_MAX, BatchPreparer
 from broker.replica.manager import ReplicaManager
@@ -313,7 +313,7 @@ class Node(KafkaBroker):
 
     def _wire(self, metadata_log: MetadataLog) -> None:
         if self.config.remote_log_storage_system_enable:
-            self.tier = TierManager(
+            self.tier = RemoteLogManager(
                 TierSettings.of(self.config.values()),
                 self.clock,
                 lambda name: self.config.value_of(name),

@@ -80,7 +80,7 @@ class TierRead:
         return sum(map(len, self.chunks))
 
 
-class TierManager:
+class RemoteLogManager:
     """Runs one broker's tier: copies, cold reads, local deletion, rows of cluster events."""
 
     def __init__(

@@ -22,7 +22,7 @@ from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
-    from broker.remote.manager import TierManager
+    from broker.remote.manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class LakeRecovery:
         self,
         led: Iterable[LeaderPartition],
         *,
-        tier: TierManager | None,
+        tier: RemoteLogManager | None,
         decide_recovered: DecideRecovered,
         elected: Callable[[LeaderPartition], None],
         write_recovery_points: Callable[[str], Awaitable[None]],
@@ -120,7 +120,7 @@ class LakeRecovery:
         return known
 
     async def _ask_ends(
-        self, tier: TierManager, partitions: Sequence[LeaderPartition], *, are_fenced: bool
+        self, tier: RemoteLogManager, partitions: Sequence[LeaderPartition], *, are_fenced: bool
     ) -> Sequence[int | KafkaError]:
         where = [(p.topic, p.topic_id, p.partition) for p in partitions]
         try:
@@ -146,7 +146,7 @@ class LakeRecovery:
             self._said[partition] = what
             _LOGGER.warning("%s %s", partition.log.name, what)
 
-    async def _go_on(self, tier: TierManager, partition: LeaderPartition, end: int) -> bool:
+    async def _go_on(self, tier: RemoteLogManager, partition: LeaderPartition, end: int) -> bool:
         """Continue the log; or continue at the lake's end, if the log ends below it or diverges from the lake."""
         log, epoch = partition.log, partition.leader.leader_epoch
         if partition.is_lost or end < 0:
@@ -193,7 +193,7 @@ class LakeRecovery:
 
 
 async def end_of_lake(
-    tier: TierManager | None, partition: FollowerPartition, offset: int | None
+    tier: RemoteLogManager | None, partition: FollowerPartition, offset: int | None
 ) -> tuple[int, RemoteLogAuxState]:
     """Where a follower continues whose leader has the next records only in the lake, and the state before that.
 

@@ -34,7 +34,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.remote.manager import TierManager
+    from broker.remote.manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class LeadingContext:
     alter_partition: AlterPartitionManager
     decide_recovered: DecideRecovered
     """Makes durable that partitions have met the lake."""
-    tier: TierManager | None
+    tier: RemoteLogManager | None
     lag_ms_max: int
 
 

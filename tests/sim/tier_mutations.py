@@ -13,7 +13,7 @@ from broker.remote import partitions
 from broker.remote.copy_policy import CopyState
 from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
-from broker.remote.manager import TierManager
+from broker.remote.manager import RemoteLogManager
 from broker.worker import sweeper
 from broker.worker.delta import tiered_extent as delta_extent
 from broker.worker.delta.optimizer import TableOptimizer
@@ -100,12 +100,12 @@ def a_lost_answer_is_no_commit(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def open_transactions_are_copied(patch: pytest.MonkeyPatch) -> None:
     """Segments are copied up to the log's end instead of the last stable offset."""
-    opened = TierManager.partition_opened
+    opened = RemoteLogManager.partition_opened
 
     def open_all(self: Any, log: Any, **named: Any) -> None:
         opened(self, log, **{**named, "last_stable_offset": lambda: log.log_end_offset})
 
-    patch.setattr(TierManager, "partition_opened", open_all)
+    patch.setattr(RemoteLogManager, "partition_opened", open_all)
 
 
 @mutation
@@ -208,7 +208,7 @@ def deletions_of_the_dead_are_left_to_them(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def the_lake_does_not_hear_of_deleted_records(patch: pytest.MonkeyPatch) -> None:
     """DeleteRecords moves the log start of the leader's log only."""
-    patch.setattr(TierManager, "_agree_on_start", lambda self, led: None)
+    patch.setattr(RemoteLogManager, "_agree_on_start", lambda self, led: None)
 
 
 @mutation
@@ -290,5 +290,5 @@ def what_was_lost_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 @mutation
 def new_files_are_not_looked_for(patch: pytest.MonkeyPatch) -> None:
     """An OPTIMIZE is done once its commit is made."""
-    patch.setattr(TableOptimizer, "_lost", lambda self, new: [])
+    patch.setattr(TableOptimizer, "_lost_of", lambda self, new: [])
     patch.setattr(TableOptimizer, "_look_for_files", lambda self, *given: None)

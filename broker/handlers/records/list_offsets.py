@@ -50,7 +50,7 @@ from kafka_ds.protocol.messages.offsets import (
 )
 
 if TYPE_CHECKING:
-    from broker.remote.manager import TierManager
+    from broker.remote.manager import RemoteLogManager
 
 FIRST_VERSION_WITH = {
     LATEST: 1,
@@ -97,7 +97,7 @@ class Lookup:
         self._request = request
         self._version = context.header.api_version
         self._replicas = context.node.replica_manager
-        self._tier: TierManager | None = context.node.tier
+        self._tier: RemoteLogManager | None = context.node.tier
         self.waiting: list[Coroutine[Any, Any, None]] = []
 
     def answer(self, topic: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
@@ -172,7 +172,7 @@ class Lookup:
         return _seam(partition, end, timestamp)
 
     async def _ask_seam(
-        self, tier: TierManager, partition: LeaderPartition, timestamp: int
+        self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         end = await self._in_time(
             tier, tier.known_tiered_end(partition.topic, partition.topic_id, partition.partition)
@@ -211,7 +211,7 @@ class Lookup:
                 return cold if cold.timestamp_ms >= local.timestamp_ms else local
 
     async def _look_for_time(
-        self, tier: TierManager | None, partition: LeaderPartition, timestamp: int
+        self, tier: RemoteLogManager | None, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         """Look where all was on disk; what left it meanwhile may have held the answer."""
         log = partition.log
@@ -221,7 +221,7 @@ class Lookup:
         return found
 
     async def _ask_time(
-        self, tier: TierManager, partition: LeaderPartition, timestamp: int
+        self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         log = partition.log
         while True:
@@ -245,7 +245,7 @@ class Lookup:
             if start_offset == log.local_log_start_offset:
                 return local
 
-    async def _in_time(self, tier: TierManager, answer: Awaitable[Answered]) -> Answered:
+    async def _in_time(self, tier: RemoteLogManager, answer: Awaitable[Answered]) -> Answered:
         """What the lake answers, if it does before the client's patience ends."""
         timeout_ms = self._request.timeout_ms or tier.list_offsets_timeout_ms()
         try:

@@ -32,7 +32,7 @@ from kafka_ds.segments.index import AbortedTxn
 from kafka_ds.segments.producers import AppendOrigin
 
 if TYPE_CHECKING:
-    from broker.remote.manager import TierManager
+    from broker.remote.manager import RemoteLogManager
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class LeaderPartition:
         *,
         clock: Clock,
         alter_partition: AlterPartitionManager | None = None,
-        tier: TierManager | None = None,
+        tier: RemoteLogManager | None = None,
     ) -> None:
         """`counters` are those of the partition's topic; without `alter_partition` there must be no followers.
 

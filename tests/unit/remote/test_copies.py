@@ -13,7 +13,7 @@ from broker.log.values import SegmentView
 from broker.remote import manager as tier_manager
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyState
-from broker.remote.manager import TierManager
+from broker.remote.manager import RemoteLogManager
 from broker.remote.metrics import COPIES_PAUSED, TierMetrics
 from broker.remote.partitions import Led
 from broker.remote.quota import COPY_TIMES, RemoteQuota
@@ -224,7 +224,7 @@ def test_a_topic_that_copies_no_more_is_left_alone_until_it_does_again() -> None
 
 
 def test_what_is_copied_no_more_does_not_lag() -> None:
-    manager = TierManager(tier_settings(), ManualClock())
+    manager = RemoteLogManager(tier_settings(), ManualClock())
     for at in range(2):
         led = led_partition("t", at, 3, 1_000)
         manager.copies.led[led.key] = led
@@ -239,7 +239,7 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
     """What was decided since is asked for with each further try, and not after the first that succeeds."""
     monkeypatch.setattr(tier_manager, "MATERIALISE_SECONDS", 0)
     settings = tier_settings(remote_log_manager_task_retry_backoff_ms=0)
-    manager, asked = TierManager(settings, ManualClock()), list[int]()
+    manager, asked = RemoteLogManager(settings, ManualClock()), list[int]()
 
     class Fails:
         async def ask(self, request: Any) -> Any:
@@ -499,7 +499,7 @@ def test_a_pause_ends_once_what_was_in_the_way_is_gone(caplog: pytest.LogCapture
 
 def test_what_is_paused_is_counted() -> None:
     led, other = led_partition("t", 0, 2, 1_000), led_partition("u", 0, 2, 1_000)
-    manager = TierManager(tier_settings(), ManualClock())
+    manager = RemoteLogManager(tier_settings(), ManualClock())
     for each in (led, other):
         manager.copies.led[each.key] = each
 
@@ -581,7 +581,7 @@ def test_a_lake_that_goes_beyond_the_log_pauses_its_partition_for_good(
     assert (worker.asked, worker.copied, led.state.copied_offset) == (1, [], -1)
     assert led.state.is_paused
     assert said(caplog) == ["tiering of t-0 is paused: the lake ends at 10, beyond the log"]
-    manager = TierManager(tier_settings(), ManualClock())
+    manager = RemoteLogManager(tier_settings(), ManualClock())
     manager.copies.led[led.key] = led
     assert manager.tiered_end(*led.key) is None, "ListOffsets asks the lake"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.remote.manager import TierManager, TierRead
+from broker.remote.manager import RemoteLogManager, TierRead
 from broker.remote.metrics import TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
@@ -144,7 +144,7 @@ async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(
 async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
     """remote.fetch.max.wait.ms; the worker's turn is kept, and who asks again finds what it has found."""
     settings = tier_settings(remote_fetch_max_wait_ms=5, remote_log_reader_threads=1)
-    manager = TierManager(settings, ManualClock())
+    manager = RemoteLogManager(settings, ManualClock())
     answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
     asked: list[Read] = []
 
@@ -173,7 +173,9 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
 async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
     rate = {"remote.log.manager.fetch.max.bytes.per.second": 1_000}
     clock, settings = ManualClock(), tier_settings()
-    manager = TierManager(settings, clock, lambda name: rate.get(name) or settings.value_of(name))
+    manager = RemoteLogManager(
+        settings, clock, lambda name: rate.get(name) or settings.value_of(name)
+    )
 
     class Quick:
         starts = deaths = 0
