@@ -52,7 +52,7 @@ from broker.metadata.events import ConfigChanged, Event
 from broker.metadata.features import supported_features
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
-from broker.metadata.publisher import take_effect
+from broker.metadata.publisher import publish
 from broker.metadata.topic_names import in_force
 from broker.node_metrics import node_samples
 from broker.node_replicas import fetcher_context_of, known_home, moves_of
@@ -429,7 +429,7 @@ class Node(KafkaBroker):
             return
         for text, fields in lines_of(events, self._told):
             log.info("%s", text, extra=fields)
-        parts = (
+        publishers = (
             self.security.apply,
             self._apply_settings,
             self.replica_manager.apply,
@@ -437,7 +437,7 @@ class Node(KafkaBroker):
             self.groups.apply,
             self.transactions.apply,
         )
-        await take_effect(events, parts)
+        await publish(events, publishers)
 
     async def _apply_settings(self, events: Sequence[Event]) -> None:
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):

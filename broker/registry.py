@@ -27,7 +27,10 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., Any])
 
 
 class Authenticating(Protocol):
-    """What a connection with SASL hands to the handlers of its two requests (`broker.server.authentication`)."""
+    """What a connection with SASL hands to the handlers of its two requests (`broker.server.authentication`).
+
+    A protocol, since the server is above this registry, by which it finds the handlers.
+    """
 
     def handshake(self, request: Any, version: int) -> Any:
         """Answer a SaslHandshake, or promise to."""
@@ -37,7 +40,7 @@ class Authenticating(Protocol):
 
 
 class Dispatching(Protocol):
-    """What serves a request that lies in another one (`broker.server.dispatch`)."""
+    """What serves a request that lies in another one (`broker.server.dispatch`); a protocol for the same reason."""
 
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /

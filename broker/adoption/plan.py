@@ -252,14 +252,14 @@ def _later_than(found: FoundDirectory, image: MetadataImage) -> Iterator[str]:
         if topic.topic_id not in known:
             yield f"topic {topic.name}"
             continue
-        for index, theirs in topic.partitions.items():
-            ours = known[topic.topic_id].get(index)
+        for partition, theirs in topic.partitions.items():
+            ours = known[topic.topic_id].get(partition)
             if (
                 ours is None
                 or theirs.partition_epoch > ours.partition_epoch
                 or theirs.leader_epoch > ours.leader_epoch
             ):
-                yield f"{topic.name}-{index}"
+                yield f"{topic.name}-{partition}"
     for log in found.logs.values():
         registered = known.get(log.topic_id, {}).get(log.partition)
         if registered is not None and log.latest_epoch > registered.leader_epoch:
@@ -268,11 +268,11 @@ def _later_than(found: FoundDirectory, image: MetadataImage) -> Iterator[str]:
 
 def _topics_of_folders(found: FoundDirectory, new_uuid: Callable[[], bytes]) -> list[KafkaTopic]:
     topics: dict[str, KafkaTopic] = {}
-    for (name, index), log in sorted(found.logs.items()):
+    for (name, partition), log in sorted(found.logs.items()):
         topic = topics.setdefault(name, KafkaTopic(name=name, topic_id=log.topic_id))
         if topic.topic_id == NO_UUID:
             topic.topic_id = log.topic_id
-        topic.partitions[index] = PartitionRegistration(
+        topic.partitions[partition] = PartitionRegistration(
             replicas=(found.node_id,),
             isr=(found.node_id,),
             leader=NO_LEADER,
@@ -306,12 +306,12 @@ def _own_logs(found: FoundDirectory, drafted: _Drafted) -> list[FoundLog]:
     logs: list[FoundLog] = []
     missing: list[str] = []
     for topic in drafted.topics:
-        for index, registration in topic.partitions.items():
-            log = found.logs.get((topic.name, index))
+        for partition, registration in topic.partitions.items():
+            log = found.logs.get((topic.name, partition))
             if log is not None and log.topic_id in (topic.topic_id, NO_UUID):
                 logs.append(log)
             elif found.node_id in registration.replicas:
-                missing.append(f"{topic.name}-{index}")
+                missing.append(f"{topic.name}-{partition}")
     if missing:
         raise ConfigError(
             f"log.dirs: no folder of {_few(missing)}, which this broker holds by Kafka's metadata: name all "
@@ -454,12 +454,12 @@ def _events(found: FoundDirectory, drafted: _Drafted, logs: Sequence[FoundLog]) 
     latest = {(log.topic, log.partition): log.latest_epoch for log in logs}
     for topic in drafted.topics:
         yield TopicCreated(topic=topic.name, topic_id=topic.topic_id)
-        for index, registration in sorted(topic.partitions.items()):
-            epoch = max(registration.leader_epoch, latest.get((topic.name, index), -1), 0)
+        for partition, registration in sorted(topic.partitions.items()):
+            epoch = max(registration.leader_epoch, latest.get((topic.name, partition), -1), 0)
             yield PartitionChanged(
                 topic=topic.name,
                 topic_id=topic.topic_id,
-                partition=index,
+                partition=partition,
                 registration=replace(
                     registration,
                     leader=NO_LEADER,

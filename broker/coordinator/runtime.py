@@ -604,17 +604,17 @@ class CoordinatorRuntime(Generic[S]):
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return context
 
-    def context(self, index: int) -> CoordinatorContext[S] | None:
+    def context(self, partition: int) -> CoordinatorContext[S] | None:
         """The coordinator of a partition; None where this broker does not lead it."""
-        context = self._contexts.get(index)
+        context = self._contexts.get(partition)
         if context is not None and not context.is_closed:
             return context
-        partition = self._partitions.find(self.name, index)
-        if partition is None:
+        led = self._partitions.find(self.name, partition)
+        if led is None:
             # What one knew that has ended is of no use, and may be large.
-            self._contexts.pop(index, None)
+            self._contexts.pop(partition, None)
             return None
-        context = self._contexts[index] = self._begin(partition)
+        context = self._contexts[partition] = self._begin(led)
         context.start()
         return context
 

@@ -1,6 +1,6 @@
-"""Shell: a commit takes effect on the parts of a broker, one after the other.
+"""Shell: publishes a commit to the parts of a broker, one after the other.
 
-Rules of this file: an error of one part keeps no other from its own. What a part is not told of a commit it never
+Rules of this file: an error of one publisher keeps no other from its own. What one is not told of a commit it never
 hears: a group whose partition is led here now would have no coordinator until the broker is started anew.
 """
 
@@ -11,15 +11,16 @@ from typing import TypeAlias
 
 from broker.metadata.events import Event
 
-Part: TypeAlias = Callable[[Sequence[Event]], Awaitable[None] | None]
+MetadataPublisher: TypeAlias = Callable[[Sequence[Event]], Awaitable[None] | None]
+"""Makes one part of a broker follow the metadata, as Kafka's of that name."""
 
 
-async def take_effect(events: Sequence[Event], parts: Sequence[Part]) -> None:
-    """Tell each part, in this order. Raises ExceptionGroup with what went wrong, at the end."""
+async def publish(events: Sequence[Event], publishers: Sequence[MetadataPublisher]) -> None:
+    """Call each publisher, in this order. Raises ExceptionGroup with what went wrong, at the end."""
     failed: list[Exception] = []
-    for part in parts:
+    for publisher in publishers:
         try:
-            doing = part(events)
+            doing = publisher(events)
             if doing is not None:
                 await doing
         except Exception as error:  # noqa: BLE001 - raised below, when all have been told

@@ -73,7 +73,7 @@ class _Slot:
 
 
 class Authenticator(Protocol):
-    """Handles the requests of a client that has yet to authenticate (`broker.server.authentication`)."""
+    """Handles requests before a client has authenticated; `broker.server.authentication` is above connections."""
 
     def handle(
         self, frame: memoryview, host: str, listener: str, arrived_s: float, principal: Principal, /

@@ -75,10 +75,10 @@ def _level(
         taken.difference_update(surplus)
     free = iter(
         [
-            (topic, index)
+            (topic, partition)
             for topic in sorted(topics)
-            for index in range(sizes[topic])
-            if (topic, index) not in taken
+            for partition in range(sizes[topic])
+            if (topic, partition) not in taken
         ]
     )
     for member_id in order:
@@ -95,9 +95,9 @@ def _spread(
     levels = _Levels(members, order, topics, has)
     # Topics that few want come first: the others have more places to go to.
     for topic in sorted(topics, key=lambda t: (levels.subscribers[t].bit_count(), t)):
-        for index in range(sizes[topic]):
-            if (topic, index) not in taken:
-                levels.give(levels.least(topic), (topic, index))
+        for partition in range(sizes[topic]):
+            if (topic, partition) not in taken:
+                levels.give(levels.least(topic), (topic, partition))
     # Each move makes the sum of the squares smaller, so this ends.
     moved = True
     while moved:
@@ -202,7 +202,7 @@ def assign_range(members: Subscribers, sizes: Sizes) -> dict[str, Partitions]:
         first = 0
         for place, member_id in enumerate(wanting):
             count = least + (place < more)
-            has[member_id].update((topic, index) for index in range(first, first + count))
+            has[member_id].update((topic, partition) for partition in range(first, first + count))
             first += count
     return {member_id: frozenset(partitions) for member_id, partitions in has.items()}
 

@@ -332,7 +332,7 @@ class FetchProcessor:
                 result.is_remote_throttled = True
                 return
             # The lake gives one batch at least, so it is asked only where there is room for one.
-            result.remote_bytes = max_bytes if max_bytes > 0 else int(is_first)
+            result.delayed_bytes = max_bytes if max_bytes > 0 else int(is_first)
             result.is_urgent = True
             return
         if max_bytes <= 0 and not is_first:
@@ -348,7 +348,7 @@ class FetchProcessor:
             result.log_read = look(may_wait=False)
         except OSError:
             # It would have to wait, or the disk does not answer: either is seen in a thread.
-            result.read_again, result.remote_bytes, result.is_urgent = look, max_bytes, True
+            result.read_again, result.delayed_bytes, result.is_urgent = look, max_bytes, True
             return
         # A read that ends before the bound has more behind it than fits or than one segment holds.
         if result.log_read.slices and result.log_read.upper_bound_offset < bound:
@@ -406,7 +406,7 @@ class FetchProcessor:
                 if result.log_read is None or not self._read_at_once(result):
                     size_bytes += result.size_bytes
                     waits.append(self._read_on_disk(result))
-            elif result.remote_bytes:
+            elif result.delayed_bytes:
                 waits.append(self._read_lake(result))
         return self._answer_later(waits, size_bytes) if waits else self._response()
 
@@ -451,7 +451,7 @@ class FetchProcessor:
         result.data = data
         if self._is_committed:
             data.aborted_transactions = []
-        result.remote_bytes = max(result.size_bytes, 1)
+        result.delayed_bytes = max(result.size_bytes, 1)
         await self._read_lake(result)
 
     async def _read_in_thread(self, result: LogReadResult, partition: Replica) -> bool:
@@ -499,7 +499,7 @@ class FetchProcessor:
                 partition.topic_id,
                 partition.partition,
                 result.requested.fetch_offset,
-                max_bytes=result.remote_bytes,
+                max_bytes=result.delayed_bytes,
                 isolation_level=self._request.isolation_level,
             )
         except KafkaError as error:
@@ -568,7 +568,7 @@ class LogReadResult:
 
     __slots__ = (
         "changes",
-        "remote_bytes",
+        "delayed_bytes",
         "data",
         "is_remote_throttled",
         "is_throttled",
@@ -585,7 +585,7 @@ class LogReadResult:
         self.partition: Replica | None = None
         self.log_read: LogRead | None = None
         # How much to read from the lake, or from parts of the disk that must be waited for; 0 where nothing.
-        self.remote_bytes = 0
+        self.delayed_bytes = 0
         # Finds `log_read` in a thread, where the disk is needed even for that.
         self.read_again: Callable[[], LogRead] | None = None
         # Whether waiting for more would be wrong: an error, a divergence, more behind than fits.
@@ -605,7 +605,7 @@ class LogReadResult:
             or self.is_throttled
             or self.is_remote_throttled
             or self.log_read
-            or self.remote_bytes
+            or self.delayed_bytes
         )
 
     @property
@@ -619,7 +619,7 @@ class LogReadResult:
     @property
     def size_bytes(self) -> int:
         """Bytes of records that were found."""
-        return self.log_read.size_bytes if self.log_read is not None else self.remote_bytes
+        return self.log_read.size_bytes if self.log_read is not None else self.delayed_bytes
 
 
 def no_records(partition: int, code: ErrorCode = ErrorCode.NONE) -> FetchPartitionData:
