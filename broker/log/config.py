@@ -13,7 +13,6 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
-AS_PRODUCED = "producer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

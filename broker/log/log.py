@@ -578,7 +578,7 @@ class Log:
 
     def rolled_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
         """The rolled local segments that end above an offset, oldest first."""
-        return self.segments.views(self.leader_epochs, from_offset, limit)
+        return self.segments.views(from_offset, limit)
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config

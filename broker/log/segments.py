@@ -14,7 +14,6 @@ from functools import partial
 
 from broker.log.config import LogConfig
 from broker.log.durability import NotFlushed
-from broker.log.epochs import LeaderEpochs
 from broker.log.recovery.recovery import new_segment
 from broker.log.retention import RetentionCandidate, RetentionLimits, count_deletable
 from broker.log.segment import lookup
@@ -219,9 +218,7 @@ class LogSegments:
         self.all = (*kept[:-1], kept[-1])
         self._loaded = [s for s in self._loaded if s in kept[:-1]]
 
-    def views(
-        self, epochs: LeaderEpochs, from_offset: int, limit: int | None = None
-    ) -> list[SegmentView]:
+    def views(self, from_offset: int, limit: int | None = None) -> list[SegmentView]:
         """The rolled segments that end above an offset, or the first of them, as tiering sees them."""
         segments = self.all
         views: list[SegmentView] = []
@@ -238,8 +235,6 @@ class LogSegments:
                 path=segment.path,
                 size_bytes=segment.size_bytes,
                 max_timestamp_ms=segment.largest_timestamp(),
-                leader_epochs=epochs.between(base_offset, next_offset),
-                aborted=tuple(lookup.aborted(segments, base_offset, next_offset)),
                 producer_snapshot=read_or_none(self._disk, f"{self._directory}/{snapshot}"),
             )
             views.append(view)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka_ds.segments.index import AbortedTxn
-
 if TYPE_CHECKING:
     from kafka_ds.process.seams import DiskFile
 
@@ -85,9 +83,5 @@ class SegmentView:
     path: str
     size_bytes: int
     max_timestamp_ms: int
-    leader_epochs: tuple[tuple[int, int], ...]
-    """(epoch, start offset) of the epochs that own offsets of the segment."""
-    aborted: tuple[AbortedTxn, ...]
-    """Every aborted transaction with records in the segment, wherever its marker is."""
     producer_snapshot: bytes | None
     """The producers at `next_offset`, in Kafka's snapshot format; a foreign log may not have it."""

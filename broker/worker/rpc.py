@@ -143,8 +143,6 @@ class PartitionOutcome:
 class TieredState:
     """What the table says of one partition."""
 
-    topic_id: str
-    partition: int
     tiered_end: int
     """-1: nothing."""
     log_start_offset: int

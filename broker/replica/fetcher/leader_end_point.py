@@ -20,11 +20,6 @@ class LeaderEndPoint:
         self._around = around
         self.connection: PeerConnection | None = None
 
-    @property
-    def is_connected(self) -> bool:
-        """Whether the connection is open, as far as anybody knows."""
-        return self.connection is not None and self.connection.is_open
-
     async def connect(self) -> PeerConnection:
         """Open a connection. Raises PeerUnreachable."""
         around, settings = self._around, self._around.settings

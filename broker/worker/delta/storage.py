@@ -128,16 +128,10 @@ class RemoteStorageManager:
         """The same for several partitions of a topic, at one moment: the table is read once for all."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             if snapshot is None or snapshot.topic_id != topic_id:
-                text = uuid_text(topic_id)
-                return [
-                    TieredState(topic_id=text, partition=each, tiered_end=-1, log_start_offset=0)
-                    for each in partitions
-                ]
+                return [TieredState(tiered_end=-1, log_start_offset=0) for _ in partitions]
             conflict = objection(snapshot.protocol, snapshot.metadata)
             return [
                 TieredState(
-                    topic_id=uuid_text(topic_id),
-                    partition=each,
                     tiered_end=tiered_end(snapshot, topic_id, each),
                     log_start_offset=snapshot.log_start(each) or 0,
                     leader_epoch=-1 if (epoch := snapshot.leader_epoch(each)) is None else epoch,

@@ -204,7 +204,8 @@ def test_segments_as_tiering_sees_them(log: Log) -> None:
         assert view.size_bytes <= CONFIG.segment_bytes
         assert view.max_timestamp_ms == NOW_MS + (view.next_offset // 3 - 1) * 1000 + 2
         assert view.producer_snapshot is not None
-        epochs = [epoch for epoch, _ in view.leader_epochs]
+        owners = log.leader_epochs.between(view.base_offset, view.next_offset)
+        epochs = [epoch for epoch, _ in owners]
         assert epochs[0] == view.base_offset // 3 // 40
         assert epochs[-1] == (view.next_offset - 1) // 3 // 40
     assert log.rolled_segments(views[2].next_offset) == views[3:]

@@ -50,9 +50,7 @@ def outcomes_of(answer: CopyAnswer, outcome: str, message: str) -> CopyAnswer:
 
 
 def state_of(tiered_end: int, conflict: str = "") -> TieredState:
-    return TieredState(
-        topic_id="", partition=0, tiered_end=tiered_end, log_start_offset=0, conflict=conflict
-    )
+    return TieredState(tiered_end=tiered_end, log_start_offset=0, conflict=conflict)
 
 
 class CopiesAtOnce:
@@ -134,8 +132,6 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
             next_offset=10 * at + 10,
             size_bytes=size_bytes,
             path=f"{topic}-{partition}/{at}",
-            leader_epochs=((0, 10 * at),),
-            aborted=(),
             producer_snapshot=b"",
             max_timestamp_ms=1_000 * at,
         )
