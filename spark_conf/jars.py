@@ -64,9 +64,13 @@ class Artifact:
     classifiers: tuple[str, ...] = ()
     # Of its main file: a server is an archive.
     extension: str = "jar"
+    # A program whole, in place of its jar: the classifier of its tar.gz.
+    archive: str = ""
 
     def jars(self) -> list[str]:
         """The file names that this module brings."""
+        if self.archive:
+            return [f"{self.name}-{self.revision}-{self.archive}.tar.gz"]
         tails = ("", *(f"-{classifier}" for classifier in self.classifiers))
         return [f"{self.name}-{self.revision}{tail}.{self.extension}" for tail in tails]
 
@@ -180,7 +184,16 @@ SETS: dict[str, tuple[Artifact, ...]] = {
         _aws("sts"),
         _aws("apache-client"),
     ),
-    # For tests: what the page on Avro uses.
+    # A schema registry, for tests; the last one that runs on Java 17.
+    "apicurio": (
+        Artifact(
+            organisation="io.apicurio",
+            name="apicurio-registry-app",
+            revision="2.6.13.Final",
+            archive="all",
+        ),
+    ),
+    # What pipelines read Avro with.
     "spark-avro": (
         Artifact(organisation="org.apache.spark", name="spark-avro_2.13", revision=SPARK_VERSION),
     ),
@@ -246,6 +259,10 @@ def _ivy_module(artifacts: tuple[Artifact, ...]) -> str:
             f'rev="{artifact.revision}" transitive="{str(artifact.transitive).lower()}" '
             f'conf="default->{"default" if artifact.transitive else "master"}"'
         )
+        if artifact.archive:
+            packed = f'<artifact name="{artifact.name}" type="tar.gz" ext="tar.gz" '
+            lines.append(f'{head}>{packed}m:classifier="{artifact.archive}"/></dependency>')
+            continue
         if not artifact.classifiers and artifact.extension == "jar":
             lines.append(f"{head}/>")
             continue

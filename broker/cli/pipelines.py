@@ -15,6 +15,14 @@ _lake_option = click.option(
 _master_option = click.option(
     "--master", default="local[*]", show_default=True, help="Where Spark runs: its master URL."
 )
+_registry_option = click.option(
+    "--schema-registry",
+    metavar="URL",
+    default="",
+    envvar="KAFKA_DS_SCHEMA_REGISTRY",
+    show_envvar=True,
+    help="The registry of Avro's schemas.",
+)
 
 
 def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
@@ -28,6 +36,7 @@ def _prepared(target: Target, lake: str | None) -> tuple[ModuleType, str]:
     try:
         java_home()
         fetch("delta")
+        main.avro_jars()
     except (JarsUnavailable, JavaUnusable) as problem:
         raise Mistake(str(problem)) from None
     with target.admin() as admin:
@@ -50,9 +59,17 @@ def pipelines() -> None:
     metavar="SECONDS",
     help="From the beginning of one round to that of the next.",
 )
+@_registry_option
 @_master_option
 @cluster_options
-def run(target: Target, lake: str | None, once: bool, interval: float, master: str) -> None:
+def run(
+    target: Target,
+    lake: str | None,
+    once: bool,
+    interval: float,
+    schema_registry: str,
+    master: str,
+) -> None:
     """Keep the tables of topics with lake.table.value.format.
 
     <lake>/tables/<topic> has a column for each field, <lake>/tables/<topic>__errors what did not fit.
@@ -67,16 +84,24 @@ def run(target: Target, lake: str | None, once: bool, interval: float, master: s
     """
     main, where = _prepared(target, lake)
     options = target.client_options()
-    if main.run(options, where, once=once, interval_s=interval, master=master):
+    if main.run(
+        options,
+        where,
+        once=once,
+        interval_s=interval,
+        master=master,
+        registry_url=schema_registry,
+    ):
         raise click.exceptions.Exit(1)
 
 
 @pipelines.command("replay")
 @click.argument("topic")
 @_lake_option
+@_registry_option
 @_master_option
 @cluster_options
-def replay(target: Target, topic: str, lake: str | None, master: str) -> None:
+def replay(target: Target, topic: str, lake: str | None, schema_registry: str, master: str) -> None:
     """Read a topic's records again that are in its errors table.
 
     Those that fit now become rows as others, and leave the errors table. Stop `pipelines run` before.
@@ -86,5 +111,7 @@ def replay(target: Target, topic: str, lake: str | None, master: str) -> None:
       kafka-ds pipelines replay orders --lake data/lake
     """
     main, where = _prepared(target, lake)
-    count = main.replay(target.client_options(), where, topic, master=master)
+    count = main.replay(
+        target.client_options(), where, topic, master=master, registry_url=schema_registry
+    )
     click.echo(f"{count} records of {topic} fit now")

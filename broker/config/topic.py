@@ -106,9 +106,10 @@ class TopicConfig:
     )
     lake_table_key_format: str = string(
         "none",
-        "What keys are, in the typed table's column _key: bytes (none), or text (string and json).",
+        "What keys are, in the typed table's column _key: bytes (none), or text (string and json; of avro a record is "
+        "JSON).",
         choices=_FORMATS,
-        honours=("none", "json", "string"),
+        honours=("none", "avro", "json", "string"),
         ours=True,
     )
     lake_table_mode: str = string(
@@ -121,9 +122,9 @@ class TopicConfig:
     lake_table_value_format: str = string(
         "none",
         "What values are. If it is not none, `kafka-ds pipelines run` keeps a typed table of the topic, "
-        "`<lake.uri>/tables/<topic>`: with json it has a column for each field, with string a column value.",
+        "`<lake.uri>/tables/<topic>`: with json and avro it has a column for each field, with string a column value.",
         choices=_FORMATS,
-        honours=("none", "json", "string"),
+        honours=("none", "avro", "json", "string"),
         ours=True,
     )
     leader_replication_throttled_replicas: tuple[str, ...] = strings(

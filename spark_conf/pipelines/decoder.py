@@ -56,8 +56,8 @@ class DecodedRows:
 
 
 def with_metadata(records: DataFrame, key_format: str) -> DataFrame:
-    """The record's place and key, beside `value`, which is bytes still, and `_reason` if the key is not UTF-8."""
-    is_bytes = key_format == "none"
+    """The record's place and key (Avro's as bytes), `value`, which is bytes still, and why a key is not taken."""
+    is_bytes = key_format in ("none", "avro")
     is_text = f.lit(True) if is_bytes else f.coalesce(f.is_valid_utf8("key"), f.lit(True))
     key = f.col("key") if is_bytes else f.when(is_text, f.col("key").cast("string"))
     return records.select(
@@ -81,7 +81,7 @@ def decode_string(rows: DataFrame) -> DecodedRows:
             *METADATA,
             f.when(is_text, f.col(VALUE).cast("string")).alias(VALUE),
             f.when(~is_text, f.base64(VALUE)).alias(RESCUED),
-            _reasons(REASON, f.when(~is_text, f.lit(NOT_UTF8))),
+            joined_reasons(REASON, f.when(~is_text, f.lit(NOT_UTF8))),
             TOMBSTONE,
         )
     )
@@ -103,7 +103,7 @@ def parse_json(rows: DataFrame) -> DataFrame:
         *METADATA,
         f.when(problem.isNull(), f.col(_PARSED)).alias(_PARSED),
         rescued.alias(RESCUED),
-        _reasons(REASON, problem),
+        joined_reasons(REASON, problem),
         TOMBSTONE,
     )
 
@@ -118,7 +118,7 @@ def decode_json(parsed: DataFrame, columns: ObjectOf) -> DecodedRows:
         *METADATA,
         *(each.alias(name) for name, each in _columns(level, (), is_all=is_all).items()),
         f.coalesce(RESCUED, rescued).alias(RESCUED),
-        _reasons(REASON, why),
+        joined_reasons(REASON, why),
         TOMBSTONE,
     )
     return DecodedRows(rows=rows, clashes=level.clashes)
@@ -236,7 +236,7 @@ def _path(names: tuple[str, ...]) -> str:
     return "$" + "".join(f'["{name}"]' for name in names)
 
 
-def _reasons(*reasons: SparkColumn | str) -> SparkColumn:
+def joined_reasons(*reasons: SparkColumn | str) -> SparkColumn:
     """All reasons that there are, as one text; null where there is none."""
     columns = [f.col(each) if isinstance(each, str) else each for each in reasons]
     joined = f.concat_ws("; ", *columns)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spark_conf import s3a
+from spark_conf import jars, s3a
 from spark_conf.session import session
 
 if TYPE_CHECKING:
@@ -25,10 +25,18 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 1.0
 MASTER = "local[*]"
+# user:password at the schema registry: not among a command's words, which all users of a machine see.
+USER_INFO = "KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
 
 
 def run(
-    options: Mapping[str, str], lake: str, *, once: bool, interval_s: float, master: str
+    options: Mapping[str, str],
+    lake: str,
+    *,
+    once: bool,
+    interval_s: float,
+    master: str,
+    registry_url: str = "",
 ) -> list[str]:
     """Keep the tables; with `once` the topics are returned of which that failed."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -36,7 +44,7 @@ def run(
     ended: list[int] = []
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda number, _: ended.append(number))
-    with _pipelines(options, lake, master) as pipelines:
+    with _pipelines(options, lake, master, registry_url) as pipelines:
         if not once:
             pipelines.run(interval_s, lambda: bool(ended))
             return []
@@ -47,18 +55,24 @@ def run(
     return failed
 
 
-def replay(options: Mapping[str, str], lake: str, topic: str, *, master: str) -> int:
+def replay(
+    options: Mapping[str, str], lake: str, topic: str, *, master: str, registry_url: str = ""
+) -> int:
     """Take the records of a topic's errors again; how many fit now."""
-    with _pipelines(options, lake, master) as pipelines:
+    with _pipelines(options, lake, master, registry_url) as pipelines:
         return pipelines.replay(topic)
 
 
 @contextmanager
-def _pipelines(options: Mapping[str, str], lake: str, master: str) -> Iterator[Pipelines]:
+def _pipelines(
+    options: Mapping[str, str], lake: str, master: str, registry_url: str
+) -> Iterator[Pipelines]:
     from spark_conf.pipelines.pipelines import Pipelines
+    from spark_conf.pipelines.registry import SchemaRegistry
 
+    registry = SchemaRegistry(registry_url, os.environ.get(USER_INFO, ""))
     spark = _session(master, lake)
-    pipelines = Pipelines(spark, options, absolute(lake))
+    pipelines = Pipelines(spark, options, absolute(lake), registry)
     try:
         yield pipelines
     finally:
@@ -71,12 +85,22 @@ def absolute(lake: str) -> str:
     return lake.rstrip("/") if "://" in lake else os.path.abspath(lake)
 
 
+def avro_jars() -> list[str]:
+    """Spark's own reader of Avro; none for an older Spark, which has no pipelines of Avro."""
+    if jars.delta_of_pyspark() != "delta":
+        return []
+    return [str(each) for each in sorted(jars.fetch("spark-avro").glob("*.jar"))]
+
+
 def _session(master: str, lake: str) -> SparkSession:
     """That of spark-submit where it started us, else one of our own."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         # With a lake it makes the views over the system tables, too: only on S3 is that worth its seconds.
         return session(
-            "kafka-ds pipelines", master=master, lake=lake if s3a.is_on_s3(lake) else None
+            "kafka-ds pipelines",
+            master=master,
+            lake=lake if s3a.is_on_s3(lake) else None,
+            extra_jars=",".join(avro_jars()),
         )
     from pyspark.sql import SparkSession
 
@@ -103,10 +127,18 @@ def main() -> int:
     parser.add_argument(
         "--option", action="append", default=[], metavar="kafka.NAME=VALUE", help="of the client"
     )
+    parser.add_argument("--schema-registry", default="", metavar="URL", help="for Avro")
     asked = parser.parse_args()
     options = dict(each.partition("=")[::2] for each in asked.option)
     options["kafka.bootstrap.servers"] = asked.bootstrap_server
-    failed = run(options, asked.lake, once=asked.once, interval_s=asked.interval, master=MASTER)
+    failed = run(
+        options,
+        asked.lake,
+        once=asked.once,
+        interval_s=asked.interval,
+        master=MASTER,
+        registry_url=asked.schema_registry,
+    )
     return 1 if failed else 0
 
 

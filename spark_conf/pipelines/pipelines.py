@@ -25,9 +25,10 @@ from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import KafkaDsError, OptionError
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
-from spark_conf.pipelines import decoder
+from spark_conf.pipelines import avro, decoder
 from spark_conf.pipelines.decoder import DecodedRows
 from spark_conf.pipelines.progress import TableStep, begins_anew, lost_offsets, next_step
+from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.typed_table import APPEND, CURRENT, ERRORS, TypedTable
 
 if TYPE_CHECKING:
@@ -60,8 +61,15 @@ class Pipeline:
 class Pipelines:
     """All pipelines of a cluster and its lake; `options` are the data source's (`kafka.…`)."""
 
-    def __init__(self, spark: SparkSession, options: Mapping[str, str], lake: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: Mapping[str, str],
+        lake: str,
+        registry: SchemaRegistry | None = None,
+    ) -> None:
         self._spark = spark
+        self._registry = registry or SchemaRegistry()
         self._options = dict(options)
         self._lake = lake
         self._store: Store = open_store(lake)
@@ -212,18 +220,22 @@ class Pipelines:
     ) -> Iterator[DecodedRows]:
         """Rows of records, kept meanwhile: looked at for kinds and errors, then written, but read once."""
         rows = decoder.with_metadata(records, pipeline.key_format)
-        is_json = pipeline.value_format == "json"
-        if is_json:
+        if pipeline.value_format == "json" and pipeline.key_format != "avro":
             rows = decoder.parse_json(rows)
-        rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            yield (
-                decoder.decode_json(rows, table.columns())
-                if is_json
-                else decoder.decode_string(rows)
-            )
+            if pipeline.key_format == "avro":
+                rows = avro.with_avro_keys(rows, self._registry)
+                rows = decoder.parse_json(rows) if pipeline.value_format == "json" else rows
+            match pipeline.value_format:
+                case "json":
+                    yield decoder.decode_json(rows, table.columns())
+                case "avro":
+                    yield avro.decode_avro(rows, table.schema(), self._registry)
+                case _:
+                    yield decoder.decode_string(rows)
         finally:
-            rows.unpersist()
+            kept.unpersist()
 
     def _records(self, pipeline: Pipeline, step: TableStep) -> DataFrame:
         moved = [p for p, end in step.end.items() if end > step.start[p]]

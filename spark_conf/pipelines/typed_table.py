@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
@@ -77,9 +78,11 @@ class TypedTable:
 
     def columns(self) -> ObjectOf:
         """The columns of values that the table has."""
-        if not self._log.exists():
-            return ObjectOf(())
-        return columns_of(self._rows().schema)
+        return columns_of(self.schema())
+
+    def schema(self) -> t.StructType:
+        """The columns of the table, which has none before its first step."""
+        return self._rows().schema if self._log.exists() else t.StructType()
 
     def _rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(self.path)

@@ -18,16 +18,14 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from kafka_ds.client.admin import Admin
-from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.settings import parse_settings
 from kafka_ds.errors import OptionError
-from spark_conf.pipelines.decoder import KEY, METADATA, RESCUED
+from spark_conf.pipelines.decoder import METADATA, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.typed_table import NO_KEY
 from tests.model_runs import examples
 from tests.processes import BrokerProcess
 from tests.spark.topics import Topic
+from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, values_of
 from tests.spark.typed_values import normal, rebuilt, value
 
 JSON_TOPIC = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
@@ -40,11 +38,6 @@ def pipelines(spark: SparkSession, broker: BrokerProcess) -> Iterator[Pipelines]
     made = Pipelines(spark, options, str(broker.lake))
     yield made
     made.close()
-
-
-def keep(pipelines: Pipelines, topic: Topic) -> None:
-    (pipeline,) = (each for each in pipelines.wanted() if each.topic == topic.name)
-    pipelines.keep(pipeline)
 
 
 def send(
@@ -66,25 +59,6 @@ def send(
     if settings:
         end = {"commit": producer.commit_transaction, "abort": producer.abort_transaction}
         end[settings["transactional.id"].rpartition("-")[2]](60)
-
-
-def rows(topic: Topic, table: str = "") -> list[dict[str, Any]]:
-    """The rows of a table by offset, read by another engine than wrote them, without what is null."""
-    path = topic.broker.lake / "tables" / f"{topic.name}{table}"
-    if not path.exists():
-        return []
-    found = DeltaTable(path).to_pyarrow_table().to_pylist()
-    found.sort(key=lambda row: (row["_partition"], row["_offset"]))
-    return [{name: each for name, each in row.items() if each is not None} for row in found]
-
-
-def values_of(topic: Topic) -> list[dict[str, Any]]:
-    own = {*METADATA, RESCUED}
-    return [{n: each for n, each in row.items() if n not in own} for row in rows(topic)]
-
-
-def errors_of(topic: Topic) -> list[tuple[int, str]]:
-    return sorted((row["_offset"], row["reason"]) for row in rows(topic, "__errors"))
 
 
 @pytest.mark.timeout(300)
@@ -263,23 +237,6 @@ def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_change
     send(topic, b'{"n":7}', keys=[b"e"])
     with pytest.raises(OptionError, match="the table was made as current"):
         keep(pipelines, topic)
-
-
-def alter(topic: Topic, name: str, text: str) -> None:
-    with Cluster(parse_settings({"kafka.bootstrap.servers": topic.broker.bootstrap})) as cluster:
-        Admin(cluster).alter_topic_configs(topic.name, {name: text})
-
-
-def state_of(spark: SparkSession, topic: Topic) -> dict[str, dict[str, Any]]:
-    """The rows of a table with deletion vectors, by key, without what is null."""
-    path = str(topic.broker.lake / "tables" / topic.name)
-    found = spark.read.format("delta").load(path).collect()
-    assert len({row[KEY] for row in found}) == len(found)
-    own = {*METADATA, RESCUED}
-    return {
-        row[KEY]: {n: v for n, v in row.asDict().items() if n not in own and v is not None}
-        for row in found
-    }
 
 
 @pytest.mark.timeout(600)

@@ -85,7 +85,7 @@ def test_each_package_that_we_depend_on_has_its_reason() -> None:
     wanted += (ROOT / "tests" / "fuzz" / "requirements.txt").read_text().splitlines()
     site = (DOCS / "site" / "requirements.txt").read_text()
     wanted += site.partition("# What those need.")[0].splitlines()
-    needed = {re.split(r"[<>=]", line)[0] for line in wanted if not line.startswith("#")}
+    needed = {re.split(r"[\[<>=]", line)[0] for line in wanted if not line.startswith("#")}
     page = (DOCS / "decisions" / "0005-packages.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("|")][2:]
     named = {name.strip() for row in rows for name in re.sub(r"\(.*\)", "", row).split(",")}

@@ -479,7 +479,7 @@ def test_a_format_of_typed_tables_that_is_not_served_is_refused_by_name() -> Non
     )
     for name, text in (
         ("lake.table.value.format", "protobuf"),
-        ("lake.table.key.format", "avro"),
+        ("lake.table.key.format", "protobuf"),
     ):
         with pytest.raises(ConfigError, match=rf"{name}={text} is not honoured by this broker"):
             topic_config(config, {name: text})

@@ -1,0 +1,185 @@
+"""Typed tables of Avro: schemas of a real registry, written by confluent-kafka's serializers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import SparkSession
+
+from kafka_ds.errors import OptionError
+from spark_conf.pipelines.decoder import KEY, RESCUED
+from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.registry import SchemaRegistry
+from tests.processes import BrokerProcess
+from tests.spark.schema_registry import running_registry
+from tests.spark.topics import Topic
+from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, values_of
+
+AVRO = {"lake.table.value.format": "avro", "lake.table.key.format": "string"}
+POINT = {"type": "record", "name": "Point", "fields": [{"name": "lat", "type": "float"}]}
+WIDER = {**POINT, "fields": [*POINT["fields"], {"name": "alt", "type": ["null", "int"]}]}
+
+
+def record(**fields: Any) -> str:
+    named = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return json.dumps({"type": "record", "name": "Order", "fields": named})
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_registry(tmp_path_factory.mktemp("registry")) as url:
+        yield url
+
+
+@pytest.fixture
+def pipelines(spark: SparkSession, broker: BrokerProcess, registry: str) -> Iterator[Pipelines]:
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    made = Pipelines(spark, options, str(broker.lake), SchemaRegistry(registry))
+    yield made
+    made.close()
+
+
+class Sender:
+    """Writes what confluent-kafka's serializers make; each schema in a subject of its own, so that any may follow."""
+
+    def __init__(self, topic: Topic, registry: str) -> None:
+        self._topic = topic
+        self._client = SchemaRegistryClient({"url": registry})
+
+    def framed(self, schema: str, value: Any, field: str = MessageField.VALUE) -> bytes:
+        settings = {"subject.name.strategy": lambda *_: f"{self._topic.name}-{hash(schema)}"}
+        made = AvroSerializer(self._client, schema, conf=settings)(
+            value, SerializationContext(self._topic.name, field)
+        )
+        assert made is not None
+        return made
+
+    def other(self, text: str, kind: str) -> int:
+        subject = f"{self._topic.name}-{kind}"
+        return self._client.register_schema(subject, Schema(text, kind))
+
+    def send(self, *records: tuple[bytes | None, bytes | None], headers: Any = None) -> None:
+        producer = Producer({"bootstrap.servers": self._topic.broker.bootstrap})
+        for key, value in records:
+            producer.produce(self._topic.name, key=key, value=value, headers=headers)
+        assert producer.flush(60) == 0
+
+
+def id_of(frame: bytes) -> int:
+    return struct.unpack(">bI", frame[:5])[1]
+
+
+@pytest.mark.timeout(300)
+def test_columns_follow_the_schemas_and_what_cannot_be_decoded_is_told(
+    pipelines: Pipelines, topic: Topic, registry: str
+) -> None:
+    topic.create(partitions=1, **AVRO)
+    sender = Sender(topic, registry)
+    first = record(n="int", price="float", pos=POINT, nothing="null")
+    second = record(
+        n="long",
+        price="string",
+        pos=WIDER,
+        tags={"type": "array", "items": "string"},
+        at={"type": "long", "logicalType": "timestamp-millis"},
+        _offset="int",
+    )
+    one = sender.framed(first, {"n": 1, "price": 0.5, "pos": {"lat": 1.5}})
+    two = sender.framed(
+        second,
+        {"n": 1 << 40, "price": "dear", "pos": {"lat": 2.5, "alt": 7}, "tags": ["x"], "at": 0, "_offset": 3},
+    )  # fmt: skip
+    other = sender.other('{"$schema":"http://json-schema.org/draft-07/schema#"}', "JSON")
+    unknown = 999_999
+    sender.send(
+        (b"a", one),
+        (b"b", two),
+        (b"c", None),
+        (b"d", one[:-1]),
+        (b"e", one + b"\x00"),
+        (b"f", b"nope"),
+        (b"g", struct.pack(">bI", 0, unknown) + one[5:]),
+        (b"h", struct.pack(">bI", 0, other) + b"{}"),
+    )
+    sender.send((b"i", one[5:]), headers=[("__value_schema_id", one[:5])])
+    keep(pipelines, topic)
+
+    found = values_of(topic)
+    assert found[0] == found[8] == {"n": 1, "price": 0.5, "pos": {"lat": 1.5, "alt": None}}
+    at = found[1].pop("at")
+    assert at.timestamp() == 0
+    assert found[1] == {
+        "n": 1 << 40,
+        "price__string": "dear",
+        "pos": {"lat": 2.5, "alt": 7},
+        "tags": ["x"],
+    }
+    assert found[2:8] == [{}] * 6
+    ids = [id_of(one), id_of(two)]
+    assert [row.get("_schema_id") for row in rows(topic)] == [
+        *ids, None, ids[0], ids[0], None, unknown, other, ids[0],
+    ]  # fmt: skip
+    assert [row[KEY] for row in rows(topic)] == list("abcdefghi")
+    assert rows(topic)[1][RESCUED] == '{"_offset":3}'
+    wrong = f"the value is not as schema {ids[0]} says"
+    assert errors_of(topic) == [
+        (1, "no column takes what is in _rescued"),
+        (1, f"price is string in schema {ids[1]}: it is in column price__string"),
+        (3, wrong),
+        (4, wrong),
+        (5, "the value has no schema id: it is not framed as a registry's serializers do"),
+        (6, f"the registry has no schema {unknown}"),
+        (7, f"schema {other} is not Avro but JSON"),
+    ]
+    # The next batch has one of the schemas alone; columns stay. After the format was mended the text is taken.
+    endless = sender.framed(record(next=["null", "Order"]), {"next": None})
+    sender.send((b"j", two), (b"k", endless))
+    keep(pipelines, topic)
+    assert values_of(topic)[9]["price__string"] == "dear"
+    assert errors_of(topic)[-1][0] == 10
+    assert errors_of(topic)[-1][1].startswith(f"schema {id_of(endless)} cannot be read: ")
+    alter(topic, "lake.table.value.format", "string")
+    assert pipelines.replay(topic.name) == 3, "nope, JSON, and the endless one"
+
+
+@pytest.mark.timeout(300)
+def test_current_state_by_avro_keys_and_a_registry_that_is_away(
+    spark: SparkSession, pipelines: Pipelines, topic: Topic, registry: str, broker: BrokerProcess
+) -> None:
+    settings = {**AVRO, "lake.table.key.format": "avro", "lake.table.mode": "current"}
+    topic.create(partitions=1, **settings)
+    sender = Sender(topic, registry)
+    key_schema = json.dumps(
+        {"type": "record", "name": "K", "fields": [{"name": "id", "type": "int"}]}
+    )
+    keys = [sender.framed(key_schema, {"id": number}, MessageField.KEY) for number in range(3)]
+    values = [sender.framed(record(n="int"), {"n": number}) for number in range(4)]
+    sender.send(
+        (keys[0], values[0]), (keys[1], values[1]), (b"bad", values[2]), (keys[0], values[3])
+    )
+
+    options = {"kafka.bootstrap.servers": broker.bootstrap}
+    without = Pipelines(spark, options, str(broker.lake), SchemaRegistry("http://127.0.0.1:1"))
+    with pytest.raises(OptionError, match="schema registry http://127.0.0.1:1"):
+        keep(without, topic)
+    without.close()
+    assert rows(topic) == [], "nothing is taken before the registry answers"
+
+    keep(pipelines, topic)
+    assert state_of(spark, topic) == {'{"id":0}': {"n": 3}, '{"id":1}': {"n": 1}}
+    ((offset, reason),) = errors_of(topic)
+    assert offset == 2
+    assert reason.startswith("the key has no schema id")
+    sender.send(
+        (keys[1], None), (keys[2], sender.framed(record(n="long", m="string"), {"n": 5, "m": "x"}))
+    )
+    keep(pipelines, topic)
+    assert state_of(spark, topic) == {'{"id":0}': {"n": 3}, '{"id":2}': {"n": 5, "m": "x"}}

@@ -1,0 +1,58 @@
+"""What tests ask of typed tables: a step, settings, and the rows that are there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from kafka_ds.client.admin import Admin
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
+from spark_conf.pipelines.decoder import KEY, METADATA, RESCUED
+from spark_conf.pipelines.pipelines import Pipelines
+from tests.spark.topics import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def keep(pipelines: Pipelines, topic: Topic) -> None:
+    (pipeline,) = (each for each in pipelines.wanted() if each.topic == topic.name)
+    pipelines.keep(pipeline)
+
+
+def rows(topic: Topic, table: str = "") -> list[dict[str, Any]]:
+    """The rows of a table by offset, read by another engine than wrote them, without what is null."""
+    path = topic.broker.lake / "tables" / f"{topic.name}{table}"
+    if not path.exists():
+        return []
+    found = DeltaTable(path).to_pyarrow_table().to_pylist()
+    found.sort(key=lambda row: (row["_partition"], row["_offset"]))
+    return [{name: each for name, each in row.items() if each is not None} for row in found]
+
+
+def values_of(topic: Topic) -> list[dict[str, Any]]:
+    own = {*METADATA, RESCUED}
+    return [{n: each for n, each in row.items() if n not in own} for row in rows(topic)]
+
+
+def errors_of(topic: Topic) -> list[tuple[int, str]]:
+    return sorted((row["_offset"], row["reason"]) for row in rows(topic, "__errors"))
+
+
+def alter(topic: Topic, name: str, text: str) -> None:
+    with Cluster(parse_settings({"kafka.bootstrap.servers": topic.broker.bootstrap})) as cluster:
+        Admin(cluster).alter_topic_configs(topic.name, {name: text})
+
+
+def state_of(spark: SparkSession, topic: Topic) -> dict[str, dict[str, Any]]:
+    """The rows of a table with deletion vectors, by key, without what is null."""
+    path = str(topic.broker.lake / "tables" / topic.name)
+    found = spark.read.format("delta").load(path).collect()
+    assert len({row[KEY] for row in found}) == len(found)
+    own = {*METADATA, RESCUED}
+    return {
+        row[KEY]: {n: v for n, v in row.asDict().items() if n not in own and v is not None}
+        for row in found
+    }
