@@ -20,8 +20,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.config.loader import BrokerConfig, load
-from broker.config.settings import ConfigError
 from kafka_ds.process import log_lines
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import SystemClock, SystemDisk, SystemNetwork, raise_open_files_limit
 from kafka_ds.version import VERSION
 

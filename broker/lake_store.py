@@ -10,9 +10,9 @@ import os
 import re
 from collections.abc import Callable
 
-from broker.config.settings import ConfigError
 from kafka_ds.delta.store.store import Store, StoreNotExclusive, UnsupportedStore
 from kafka_ds.delta.store.uri import probe
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.topic.lake import open_lake
 
 # A file by which `probe` tries the store, in what is said of it.

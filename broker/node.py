@@ -24,7 +24,6 @@ from broker.cleaner.rpc import CleanerSettings
 from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
 from broker.config.loader import BrokerConfig, LogConfigs
-from broker.config.settings import ConfigError
 from broker.console.server import Console
 from broker.controller.controller import Controller, Defaults
 from broker.controller.driver import ClusterDriver
@@ -74,6 +73,7 @@ from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.ipc.request import AskWorker
 from kafka_ds.process.seams import Clock, Disk, Network
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import ThreadBackground, halt, new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE

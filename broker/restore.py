@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from broker.config.loader import BrokerConfig
-from broker.config.settings import ConfigError
 from broker.controller.elections import ElectionType
 from broker.coordinator.group.records import encode_record
 from broker.coordinator.group.restored_groups import RestoredGroups, restored_groups
@@ -31,6 +30,7 @@ from broker.replica.leader.partition import LeaderPartition
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.seams import Disk
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ElectLeadersRequest
 from kafka_ds.protocol.messages.replicas import TopicPartitions

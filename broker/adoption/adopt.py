@@ -18,7 +18,6 @@ from broker.adoption.mark import mark_taken_over
 from broker.adoption.plan import AdoptionPlan, FoundDirectory, FoundLog, join, plan
 from broker.config.dynamic import with_changes
 from broker.config.loader import BrokerConfig, topic_config
-from broker.config.settings import ConfigError
 from broker.lake_store import reason, store_of
 from broker.log.directories.directory import LogDirectory
 from broker.metadata.image import MetadataImage
@@ -26,6 +25,7 @@ from broker.metadata.log import MetadataLog
 from kafka_ds.delta.commit import Conflict, FateUnknown, NotCommitted
 from kafka_ds.delta.store.store import Store
 from kafka_ds.process.seams import Disk
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import NO_UUID

@@ -17,9 +17,9 @@ from broker.adoption.plan import takeable
 from broker.config.broker import ALL_BROKERS
 from broker.config.dynamic import is_changeable, with_changes
 from broker.config.loader import BrokerConfig
-from broker.config.settings import ConfigError, attribute_of, broker_synonyms
 from broker.config.topic import TopicConfig
 from broker.controller.draft import MIN_INSYNC_REPLICAS
+from kafka_ds.process.settings import ConfigError, attribute_of, broker_synonyms
 
 # The settings of a topic whose defaults must not be lost.
 DELETING = frozenset(

@@ -13,11 +13,11 @@ from itertools import zip_longest
 from broker.adoption.mark import lake_of
 from broker.adoption.metadata import KafkaCluster
 from broker.adoption.plan import FoundDirectory, FoundLog, Key
-from broker.config.settings import ConfigError
 from broker.log.directories.directory import LogDirectory
 from broker.log.segment.scan import valid_batches
 from broker.metadata.topic_names import TRANSACTION_STATE
 from kafka_ds.process.seams import Disk
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import MalformedFrame
 from kafka_ds.protocol.messages.persisted_metadata import decode_record
 from kafka_ds.protocol.messages.persisted_transactions import decode_value

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.config.loader import BrokerConfig
-from broker.config.settings import ConfigError
 from broker.metadata.image import MetadataImage
 from kafka_ds.process.seams import Disk
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.segments import names
 from kafka_ds.segments.files import read_or_none, replace

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from broker.adoption.metadata import KafkaCluster, KafkaTopic
-from broker.config.settings import ConfigError
 from broker.metadata.events import (
     NO_LEADER,
     ClientQuotaChanged,
@@ -35,6 +34,7 @@ from broker.metadata.topic_names import (
     collision_key,
     why_illegal,
 )
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH

@@ -39,7 +39,7 @@ def check(properties: str, overrides: tuple[str, ...], with_defaults: bool, as_j
       kafka-ds config check server.properties --override node.id=2 --all --json
     """
     from broker.config.loader import load
-    from broker.config.settings import ConfigError
+    from kafka_ds.process.settings import ConfigError
 
     try:
         loaded = load(properties, overrides)

@@ -68,7 +68,7 @@ def _is_told(error: Exception) -> bool:
     loaded = sys.modules
     for module, names in (
         ("kafka_ds.errors", ("KafkaDsError",)),
-        ("broker.config.settings", ("ConfigError",)),
+        ("kafka_ds.process.settings", ("ConfigError",)),
         ("kafka_ds.delta.store.store", ("UnsupportedStore",)),
     ):
         if module in loaded:

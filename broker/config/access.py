@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.config.lake import LakeConfig
-from broker.config.settings import ConfigError, boolean, i32, string
 from broker.principal import Principal, principal_of
+from kafka_ds.process.settings import ConfigError, boolean, i32, string
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 

@@ -16,7 +16,8 @@ from broker.config.listeners import (
     ListenerConfig,
     names_of,
 )
-from broker.config.settings import (
+from broker.config.topic import DAY_MS, TopicConfig
+from kafka_ds.process.settings import (
     MAX_LONG,
     Setting,
     Value,
@@ -30,7 +31,6 @@ from broker.config.settings import (
     string,
     strings,
 )
-from broker.config.topic import DAY_MS, TopicConfig
 
 _MIB = 1 << 20
 # The name of the resource that stands for all brokers.

@@ -10,8 +10,8 @@ import sys
 
 from broker.config.group import group_settings
 from broker.config.loader import broker_settings, topic_settings
-from broker.config.settings import MAX_INT, MAX_LONG, Setting
 from broker.config.unserved import reasons, unserved_names
+from kafka_ds.process.settings import MAX_INT, MAX_LONG, Setting
 
 _HEAD = """# Settings
 

@@ -23,9 +23,9 @@ from broker.config.loader import (
     no_setting,
     topic_config,
 )
-from broker.config.settings import ConfigError, attribute_of, broker_synonyms
 from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_setting
+from kafka_ds.process.settings import ConfigError, attribute_of, broker_synonyms
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.config.settings import ConfigError, Setting, Value, attribute_of, i32, settings_of
+from kafka_ds.process.settings import ConfigError, Setting, Value, attribute_of, i32, settings_of
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig

@@ -17,7 +17,7 @@ from functools import cache
 from broker.config.access import AccessConfig
 from broker.config.endpoints import OVERRIDES, PROTOCOLS, overrides_of
 from broker.config.mapping_rules import parse_rules
-from broker.config.settings import (
+from kafka_ds.process.settings import (
     MAX_INT,
     ConfigError,
     ConfigType,

@@ -25,7 +25,8 @@ from broker.config.listeners import (
     names_of,
 )
 from broker.config.properties import PropertiesError, parse_properties
-from broker.config.settings import (
+from broker.config.topic import CLUSTER_COLUMNS_MAX, REMOTE_STORAGE_KEPT, TopicConfig
+from kafka_ds.process.settings import (
     ConfigError,
     Setting,
     Value,
@@ -33,7 +34,6 @@ from broker.config.settings import (
     broker_synonyms,
     settings_of,
 )
-from broker.config.topic import CLUSTER_COLUMNS_MAX, REMOTE_STORAGE_KEPT, TopicConfig
 
 if TYPE_CHECKING:
     from broker.log.config import LogConfig

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.config.settings import MAX_LONG, boolean, double, i32, i64, string, strings
+from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS

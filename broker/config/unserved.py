@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from broker.config.settings import ConfigType, Setting, Value
+from kafka_ds.process.settings import ConfigType, Setting, Value
 
 _KINDS = {
     "B": ConfigType.BOOLEAN, "S": ConfigType.STRING, "I": ConfigType.INT, "H": ConfigType.SHORT, "L": ConfigType.LONG,

@@ -1,7 +1,7 @@
 """Pure: the settings of one log, as values; what each means, and its default, says `broker.config.topic`.
 
 Rules of this file: names are Kafka's topic-level names with dots turned into underscores. The text that a user may
-write for them is checked where it is read (`broker.config.settings`), not here.
+write for them is checked where it is read (`kafka_ds.process.settings`), not here.
 """
 
 from __future__ import annotations

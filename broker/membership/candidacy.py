@@ -16,12 +16,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.config.settings import ConfigError
 from broker.membership.channel import endpoint_of
 from broker.membership.election import AskPeers, Claim, ControllerElection, Wait
 from broker.membership.lease import LEASE_PATH, Lease, decode_lease
 from broker.membership.stall_detector import StallDetector
 from broker.transport.peer import PeerConnection, PeerLate, PeerUnreachable
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLivenessResponse
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.config.settings import ConfigError
 from broker.metadata.events import Endpoint, SupportedFeature
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerRegistrationRequest
 from kafka_ds.protocol.messages.brokers import BrokerRegistrationFeature, BrokerRegistrationListener

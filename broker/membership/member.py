@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
-from broker.config.settings import ConfigError
 from broker.controller.draft import ControllerDecision
 from broker.controller.duties import Duties
 from broker.membership.candidacy import Candidacy, CandidateSettings
@@ -34,6 +33,7 @@ from broker.membership.other_brokers import OtherBrokers
 from broker.membership.requests import ControllerRequests
 from broker.metadata.events import ClusterCreated
 from broker.transport.peers import Peers
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker.config.settings import ConfigError
 from broker.metadata.events import (
     ClusterCreated,
     ControllerChange,
@@ -29,6 +28,7 @@ from kafka_ds.delta.commit import Attempt, CommitError, Conflict, PlainChange, V
 from kafka_ds.delta.log import DeltaLog, ForeignTable
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.topic import metadata_table as table
 from kafka_ds.topic.metadata_table import MetadataPosition
 from kafka_ds.topic.names import CLUSTER_METADATA

@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.config.settings import ConfigError
 from broker.log.directories.manager import LogManager
 from broker.metadata.events import (
     BrokerRegistrationChanged,
@@ -35,6 +34,7 @@ from broker.replica.replicas import Replicas
 from broker.replica.state_applier import LeadingContext, ReplicaStateApplier
 from broker.replica.strays import set_strays_aside
 from broker.replica.topic_metrics import TopicCounters
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from kafka_ds.protocol.topic_partition import TopicPartition

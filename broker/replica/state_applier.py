@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.config.settings import ConfigError
 from broker.log.config import LogConfig
 from broker.log.directories.manager import LogManager
 from broker.log.log import Log
@@ -30,6 +29,7 @@ from broker.replica.leader.alter_partition import AlterPartitionManager
 from broker.replica.leader.partition import LeaderPartition
 from broker.replica.leader.state import LeaderState
 from broker.replica.replicas import Replicas
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 

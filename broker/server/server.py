@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from broker.config.endpoints import ListenerEndpoint
 from broker.config.loader import BrokerConfig
-from broker.config.settings import ConfigError
 from broker.security.authentication.listener_keys import ListenerKeys
 from broker.server.acceptor import Acceptor
 from broker.server.connection import Connections
@@ -25,6 +24,7 @@ from broker.server.dispatch import Dispatcher
 from broker.server.limit_settings import limit_settings, limits_in_force
 from broker.server.metrics import NetMetrics
 from kafka_ds.process.seams import BoundListener, Network
+from kafka_ds.process.settings import ConfigError
 
 if TYPE_CHECKING:
     from broker.security.authentication.listener_security import Credentials

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from broker.config.listeners import JAAS, names_of
-from broker.config.settings import ConfigError
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.security.jaas import JaasEntry, JaasError
 from kafka_ds.security.mechanisms import ClientMechanism, client_mechanism, login
 from kafka_ds.security.secret import Secret

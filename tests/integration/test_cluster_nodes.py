@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.membership.lease import LEASE_PATH, decode_lease
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import ClusterMember
 from broker.replica.manager import ReplicaManager
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (

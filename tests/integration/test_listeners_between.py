@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.transport.peer import PeerConnection, PeerUnreachable
 from broker.transport.secure_network import SecureNetwork
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import SystemNetwork
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import CreateTopicsRequest

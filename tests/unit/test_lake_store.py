@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.lake_store import open_exclusive, store_of
+from kafka_ds.process.settings import ConfigError
 
 
 def test_a_lake_that_cannot_be_written_is_told_without_the_name_of_a_probe() -> None:

@@ -16,7 +16,6 @@ from broker.config.broker import changeable
 from broker.config.dynamic import with_changes
 from broker.config.group import check_group_config
 from broker.config.loader import BrokerConfig, topic_config, topic_settings
-from broker.config.settings import ConfigError, ConfigType, attribute_of
 from broker.controller.configs import (
     ConfigRules,
     Overrides,
@@ -27,6 +26,7 @@ from broker.handlers.configs.tables import why_not_from, with_table_kept
 from broker.handlers.configs.verdicts import check_settings, verdicts
 from broker.metadata.image import MetadataImage
 from broker.registry import RequestContext
+from kafka_ds.process.settings import ConfigError, ConfigType, attribute_of
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import (
     BROKER_RESOURCE,

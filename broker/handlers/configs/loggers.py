@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.config.describe import ConfigSource, Described
-from broker.config.settings import ConfigType
 from broker.controller.configs import Alteration, ConfigOperation, check_keys
 from kafka_ds.process import log_lines
+from kafka_ds.process.settings import ConfigType
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from broker.config.dynamic import with_changes
 from broker.config.loader import BrokerConfig, topic_config
-from broker.config.settings import ConfigError
 from broker.handlers.configs.tables import why_not_from
 from broker.metadata.topic_names import in_force
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import JudgeSettingsRequest
 from kafka_ds.protocol.messages.brokers import JudgedResource, JudgedSetting

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.byte_rate import ByteRate
-from broker.config.settings import MAX_LONG
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.image import MetadataImage
 from broker.replica.throttle import is_listed
 from kafka_ds.process.seams import Clock, Network
+from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.config.dynamic import with_changes
-from broker.config.settings import ConfigError
 from broker.security.authentication.listener_security import Credentials, ListenerSecurity
+from kafka_ds.process.settings import ConfigError
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.config.listeners import JAAS, names_of
 from broker.config.mapping_rules import Rule, distinguished_name, parse_rules, user_of
-from broker.config.settings import ConfigError
 from broker.principal import ANONYMOUS, USER, Principal
 from broker.security.authentication.mechanisms import (
     OauthBearerServer,
@@ -30,6 +29,7 @@ from broker.security.authentication.sasl import Offered
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramCredential
 from broker.transport.alerts import AlertingContext
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.security.holders import check_same_holder, holder_in, holder_of
 from kafka_ds.security.jaas import JaasEntry, JaasError, parse_jaas
 from kafka_ds.security.mechanisms import OAUTHBEARER, PLAIN

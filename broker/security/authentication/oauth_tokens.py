@@ -17,9 +17,9 @@ from urllib.parse import unquote, urlparse
 
 import jwt
 
-from broker.config.settings import ConfigError
 from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.mechanisms import Token
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.types import MAX_I64
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ import pytest
 from broker.__main__ import main
 from broker.adoption.mark import check_taken_over
 from broker.config.loader import from_given
-from broker.config.settings import ConfigError
 from kafka_ds.process import log_lines
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import SystemDisk
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import OffsetFetchRequest

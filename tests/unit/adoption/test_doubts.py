@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.metadata.events import QuotaComponent
 from broker.metadata.security_image import in_order
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.messages.persisted_metadata import (
     ClientQuotaRecord,
     ConfigRecord,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.adoption.plan import UNSEEN_LEADER_EPOCHS
-from broker.config.settings import ConfigError
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.segments import names
 from tests.in_process import in_process, values_of

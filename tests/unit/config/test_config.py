@@ -20,11 +20,11 @@ from broker.config.loader import (
     topic_config,
     topic_settings,
 )
-from broker.config.settings import ConfigError, ConfigType, Setting, attribute_of
 from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_names, unserved_setting
 from broker.log.config import LogConfig
 from broker.worker.rpc import TierSettings
+from kafka_ds.process.settings import ConfigError, ConfigType, Setting, attribute_of
 from kafka_ds.security.secret import Secret
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,10 +6,10 @@ import broker.node_metrics
 import broker.remote.manager  # noqa: F401 - declares what it shows
 from broker.config.broker import changeable
 from broker.config.loader import known_names, topic_settings
-from broker.config.settings import ConfigType, Setting, broker_synonyms
 from broker.config.topic import TopicConfig
 from broker.config.unserved import reasons, unserved_setting
 from broker.metrics.names import declared
+from kafka_ds.process.settings import ConfigType, Setting, broker_synonyms
 
 LONG_MAX = 2**63 - 1
 # Name, type and default of Apache Kafka.

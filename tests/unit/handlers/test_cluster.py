@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.log.values import RemoteLogAuxState
 from broker.metadata.events import RECOVERED, RECOVERING
 from broker.registry import REGISTRY
 from broker.replica.manager import ReplicaManager
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     ApiVersionsRequest,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from broker.config.settings import MAX_LONG
 from broker.handlers.configs import alteration as altering
 from broker.handlers.configs.alteration import rules_of
 from broker.metadata.image import MetadataImage
+from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
     IncrementalAlterConfigsRequest,

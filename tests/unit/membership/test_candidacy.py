@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.membership.lease import LEASE_PATH, Lease, decode_lease
 from broker.metadata.events import SupportedFeature
 from broker.metadata.log import Commit
 from broker.transport.peer import PeerLate
 from kafka_ds.delta.commit import Attempt, FateUnknown, NotCommitted
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessResponse
 from tests.fakes.store import ALWAYS, FolderStore

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.metadata.events import (
     ClusterCreated,
     Event,
@@ -20,6 +19,7 @@ from broker.metadata.log import SNAPSHOT_INTERVAL, ForeignMetadata, MetadataLog
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.delta.store.store import NotWritten
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.topic import metadata_table as table

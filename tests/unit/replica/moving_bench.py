@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.byte_rate import ByteRate
-from broker.config.settings import MAX_LONG
 from broker.log.config import LogConfig
 from broker.log.log import Log
 from broker.replica.moves import LogMoves, MovesAround
+from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.process.system import InlineBackground
 from tests.fakes.clock import ManualClock
 from tests.fakes.logs import log_manager

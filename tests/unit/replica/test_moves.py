@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from broker.config.settings import MAX_LONG
 from broker.log.directories.comparison import Step, is_newer, next_step
 from broker.log.epochs import LeaderEpochs
 from broker.remote.partitions import Led
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG
+from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.fakes.memory_disk import PowerLoss
 from tests.loops import in_loop, until

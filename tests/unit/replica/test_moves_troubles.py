@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
-from broker.config.settings import MAX_LONG
 from broker.replica.fetcher.metrics import FAILED_MOVES
+from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.protocol.errors import KafkaError
 from tests.loops import in_loop
 from tests.unit.log.log_model import client_batch

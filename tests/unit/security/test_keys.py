@@ -13,12 +13,12 @@ import pytest
 
 from broker.config.dynamic import with_changes
 from broker.config.loader import BrokerConfig, from_given
-from broker.config.settings import ConfigError
 from broker.security.authentication.failures import InvalidCredentials
 from broker.security.authentication.listener_security import ListenerSecurity
 from broker.security.authentication.oauth_tokens import OauthSettings, TokenVerifier
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.errors import OptionError
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import AlterConfigsRequest
 from kafka_ds.protocol.messages.configs import AlterableConfig, AlterConfigsResource

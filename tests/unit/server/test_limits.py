@@ -13,12 +13,12 @@ import pytest
 
 from broker.config.endpoints import overrides_of
 from broker.config.listeners import listener_key
-from broker.config.settings import ConfigError
 from broker.principal import ANONYMOUS
 from broker.security.quotas.address_rates import ADDRESSES_MAX, AddressRates
 from broker.server.connection import Connection
 from broker.server.connection_limits import WAIT_SECONDS_MAX, ConnectionLimits, LimitSettings
 from broker.server.tls_handshake import TlsHandshake
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.protocol.frame_assembler import SCRATCH_BYTES
 from kafka_ds.security.token_file import TokenUnreadable, read_token
 from tests.loops import in_loop, until

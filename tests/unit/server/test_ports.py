@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.config.settings import ConfigError
 from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import cannot_listen
+from kafka_ds.process.settings import ConfigError
 from kafka_ds.process.system import SystemNetwork
 
 
