@@ -73,6 +73,8 @@ class Log:
         self.config = config
         self.leader_epochs, self.producers = loaded.epochs, loaded.producers
         self.log_start_offset, self.log_end_offset = loaded.log_start_offset, loaded.log_end_offset
+        # What log-start-offset-checkpoint says at least: a start of the broker begins there, whatever happens.
+        self.durable_log_start_offset = loaded.log_start_offset
         # What its recovery has dropped, and up to where it is known to have reached before.
         self.dropped, self.known_end_offset = loaded.dropped, loaded.known_end_offset
         self._high_watermark: int | None = None
@@ -412,7 +414,11 @@ class Log:
         return self.log_end_offset if self._high_watermark is None else self._high_watermark
 
     def delete_local_segments(self, now_ms: int) -> list[int]:
-        """Delete what retention allows, while nothing is cleaned; returns the base offsets of the deleted segments."""
+        """Delete what retention allows, while nothing is cleaned; returns the base offsets of the deleted segments.
+
+        A tiered log may begin below its first segment, so that a restart cannot tell its start from the segments: what
+        the lake does not have goes once the checkpoint of log starts says that it is deleted.
+        """
         tiered = self.highest_offset_in_remote_storage
         limits = RetentionLimits(self.log_start_offset, self.committed_offset, tiered)
         count = self.segments.count_deletable(self.config, limits, now_ms)
@@ -420,8 +426,14 @@ class Log:
             return []
         if count == len(self.segments.all):
             self.roll()  # There is always an active segment.
+        is_tiered = self.config.remote_storage_enable
+        if is_tiered:
+            if not self.config.moves_to_lake:
+                self._move_start(self.segments.all[count].base_offset)
+            known = max(min(self.log_start_offset, self.durable_log_start_offset), tiered + 1)
+            count = sum(each.next_offset <= known for each in self.segments.all[:count])
         gone = self.segments.discard_oldest(count, now_ms + self.config.file_delete_delay_ms)
-        if not self.config.moves_to_lake:
+        if not is_tiered:
             self._move_start(self.segments.all[0].base_offset)
         return gone
 
@@ -518,6 +530,7 @@ class Log:
         self.active, self.producers = self.segments.active, producers
         self.log_end_offset = end = self.active.next_offset
         self.log_start_offset = min(self.log_start_offset, end)
+        self.durable_log_start_offset = min(self.durable_log_start_offset, self.log_start_offset)
         self.durability.lower_to(self.active.base_offset)  # Else what was truncated may come back.
         self.compaction.truncate_to(end)
         if self._high_watermark is not None:
@@ -574,6 +587,8 @@ class Log:
         self.leader_epochs, copy.leader_epochs = copy.leader_epochs, self.leader_epochs
         self.epochs_file, copy.epochs_file = copy.epochs_file, self.epochs_file
         self.durability, copy.durability = copy.durability, self.durability
+        mine, its = self.durable_log_start_offset, copy.durable_log_start_offset
+        self.durable_log_start_offset, copy.durable_log_start_offset = its, mine
         self._is_changed = copy._is_changed = True
 
     def rolled_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:

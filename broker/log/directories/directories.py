@@ -118,22 +118,40 @@ class LogDirectories:
     # -- checkpoints ----------------------------------------------------------------------------
 
     def checkpoint(
-        self, directory: LogDirectory, name: str, offsets: Offsets, *, wait: bool
+        self,
+        directory: LogDirectory,
+        name: str,
+        offsets: Offsets,
+        *,
+        wait: bool,
+        then: Callable[[], None],
     ) -> None:
-        """Write a directory's checkpoint if it changed; if waiting, in any case, and OSError is raised."""
+        """Write a directory's checkpoint if it changed; if waiting, in any case, and OSError is raised.
+
+        `then` is called once it is written, also if nothing has changed.
+        """
+        written = partial(self._written, directory, name, then)
         if not wait and self._checkpointed.get((directory.path, name)) == offsets:
             return
         work = directory.checkpoint(name, offsets)
         if wait:
             work()  # A waiting caller relies on it; an earlier write of it may have failed in Background.
         self._checkpointed[directory.path, name] = offsets
-        if not wait:
-            self.submit_and_tell(
-                directory, directory.file(name), work, partial(self._written, directory, name)
-            )
+        if wait:
+            then()
+        else:
+            self.submit_and_tell(directory, directory.file(name), work, written)
 
-    def _written(self, directory: LogDirectory, name: str, error: BaseException | None) -> None:
-        if error is not None:  # It is written the next time, changed or not.
+    def _written(
+        self,
+        directory: LogDirectory,
+        name: str,
+        then: Callable[[], None],
+        error: BaseException | None,
+    ) -> None:
+        if error is None:
+            then()
+        else:  # It is written the next time, changed or not.
             self._checkpointed.pop((directory.path, name), None)
 
     def checkpoint_and_tell(

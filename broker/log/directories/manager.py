@@ -77,7 +77,9 @@ class _Checkpointed:
         self.high_watermarks: dict[TopicPartition, int] = {}
         # The largest log starts that the files may hold; nothing is known of those that a start has found.
         self.starts: dict[LogDirectory, dict[TopicPartition, int]] = {}
-        # How often log starts were to be written: after the last time alone it is known what the file holds.
+        # The log starts that were last to be written, and how often others were: it is known what the file holds once
+        # the last are written.
+        self.starts_asked: dict[LogDirectory, Offsets] = {}
         self.starts_writes: Counter[LogDirectory] = Counter()
         # What cleaner-offset-checkpoint holds at most; nothing is known of what a start has found.
         self.cleaned: dict[LogDirectory, Offsets] = {}
@@ -620,29 +622,41 @@ class LogManager:
 
     async def _write_starts_now(self, homes: Iterable[LogDirectory]) -> None:
         written = {directory: dict(self._log_starts(directory)) for directory in homes}
-        asked = {directory: self._starts_asked(directory) for directory in written}
+        asked = {
+            directory: self._starts_asked(directory, written[directory]) for directory in written
+        }
         await self._write_checkpoints(
             names.LOG_START_OFFSET_CHECKPOINT, written.__getitem__, written
         )
         for directory, starts in written.items():
-            if asked[directory] == self._checkpointed.starts_writes[directory]:
-                self._checkpointed.starts[directory] = starts
+            self._starts_written(directory, starts, asked[directory])
 
     def _write_starts(self, directory: LogDirectory, *, wait: bool) -> None:
-        own = self._log_starts(directory)
-        self._starts_asked(directory)
-        self._write_checkpoint(directory, names.LOG_START_OFFSET_CHECKPOINT, own, wait=wait)
-        if wait:
-            self._checkpointed.starts[directory] = dict(own)
+        own = dict(self._log_starts(directory))
+        asked = self._starts_asked(directory, own)
+        then = partial(self._starts_written, directory, own, asked)
+        name = names.LOG_START_OFFSET_CHECKPOINT
+        self._write_checkpoint(directory, name, own, wait=wait, then=then)
 
-    def _starts_asked(self, directory: LogDirectory) -> int:
-        """The present log starts may be on disk from now on; the how manieth writing that is."""
-        self._checkpointed.starts_writes[directory] += 1
-        known = self._checkpointed.starts.get(directory)
+    def _starts_written(self, directory: LogDirectory, starts: Offsets, asked: int) -> None:
+        """The file holds these, unless another write of it has been asked for since."""
+        if asked != self._checkpointed.starts_writes[directory]:
+            return
+        self._checkpointed.starts[directory] = dict(starts)
+        for key, log in self._placed(directory):
+            log.durable_log_start_offset = starts.get(key, 0)
+
+    def _starts_asked(self, directory: LogDirectory, starts: Offsets) -> int:
+        """These log starts may be on disk from now on; the how manieth that is."""
+        checkpointed = self._checkpointed
+        if starts != checkpointed.starts_asked.get(directory):
+            checkpointed.starts_asked[directory] = starts
+            checkpointed.starts_writes[directory] += 1
+        known = checkpointed.starts.get(directory)
         if known is not None:
-            for key, start in self._log_starts(directory).items():
+            for key, start in starts.items():
                 known[key] = max(known.get(key, start), start)
-        return self._checkpointed.starts_writes[directory]
+        return checkpointed.starts_writes[directory]
 
     def _is_start_lowered(self, directory: LogDirectory) -> bool:
         """Whether a log may begin below what the file says, which a start would believe."""
@@ -710,10 +724,16 @@ class LogManager:
         self._write_starts(directory, wait=wait)
 
     def _write_checkpoint(
-        self, directory: LogDirectory, name: str, own: Offsets, *, wait: bool = False
+        self,
+        directory: LogDirectory,
+        name: str,
+        own: Offsets,
+        *,
+        wait: bool = False,
+        then: Callable[[], None] = _at_the_end,
     ) -> None:
         own = self._with_kept(directory, name, own)
-        self._directories.checkpoint(directory, name, own, wait=wait)
+        self._directories.checkpoint(directory, name, own, wait=wait, then=then)
 
     def _with_kept(self, directory: LogDirectory, name: str, own: Offsets) -> Offsets:
         return {**self.damaged.offsets(directory, name), **own}

@@ -184,6 +184,8 @@ def test_a_log_begins_where_it_does_and_not_where_an_earlier_one_of_its_name_did
     """The checkpoints that were written last name the log of the topic that was deleted."""
     bench = Bench()
     bench.config = log_settings(retention_ms=-1, remote_storage_enable=is_tiered)
+    bench.stop()
+    bench.start()
     old = bench.manager.create("t", 0, TOPIC_ID)
     bench.append("t", count=10)
     old.advance_log_start_offset(8)
@@ -300,6 +302,29 @@ def test_checkpoints_are_written_when_they_are_due() -> None:
     log = bench.manager.get("t", 0)
     assert log is not None
     assert log.log_start_offset == 2
+
+
+def test_a_tiered_log_loses_no_segment_whose_deletion_a_crash_would_forget() -> None:
+    """A follower hears of DeleteRecords from its leader; what the lake does not have yet is else taken for lost."""
+    bench = Bench()
+    bench.config = log_settings(retention_ms=-1, remote_storage_enable=True, segment_bytes=100)
+    bench.stop()
+    bench.start()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    bench.append("t", count=4)
+    log.advance_log_start_offset(2)
+    bench.clock.ms += 300_000
+    bench.manager.tick(bench.clock.ms)
+    assert log.first_base_offset == 0
+    bench.background.run()
+    bench.manager.tick(bench.clock.ms)
+    bench.manager.tick(bench.clock.ms + 300_000)
+    assert log.first_base_offset == 2
+    bench.disk.kill()
+    bench.start()
+    found = bench.manager.get("t", 0)
+    assert found is not None
+    assert (found.log_start_offset, found.first_base_offset) == (2, 2)
 
 
 def test_a_folder_is_listed_once_after_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,17 +222,24 @@ class TestTieredRetention:
         bench.log.highest_offset_in_remote_storage = 10
         assert bench.log.delete_local_segments(NOW_MS) == [0, 2, 4]
 
-    def test_what_is_below_the_logs_start_goes_without_the_lake(self) -> None:
+    def test_what_is_below_the_logs_start_goes_without_the_lake_once_that_is_written(self) -> None:
         bench = self.tiered()
-        bench.log.advance_log_start_offset(4)
-        assert bench.log.delete_local_segments(NOW_MS) == [0, 2]
+        bench.log.advance_log_start_offset(6)
+        assert bench.log.delete_local_segments(NOW_MS) == []
+        bench.log.durable_log_start_offset = 3
+        assert bench.log.delete_local_segments(NOW_MS) == [0]
+        bench.log.durable_log_start_offset = 6
+        assert bench.log.delete_local_segments(NOW_MS) == [2, 4]
 
     def test_what_is_copied_no_more_is_kept_as_without_a_lake(self) -> None:
         """remote.log.copy.disable (KIP-950): the total retention holds, and moves the log's start, too."""
         limits = {"retention_bytes": 5 * BATCH_BYTES, "local_retention_bytes": 0}
         bench = self.tiered(remote_log_copy_disable=True, **limits)
         bench.log.highest_offset_in_remote_storage = 1
-        assert bench.log.delete_local_segments(NOW_MS) == [0, 2, 4]
+        assert bench.log.delete_local_segments(NOW_MS) == [0]
+        assert bench.log.log_start_offset == 6
+        bench.log.durable_log_start_offset = 6
+        assert bench.log.delete_local_segments(NOW_MS) == [2, 4]
         assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (6, 6)
 
     def test_a_compacted_log_stays_though_the_lake_has_it(self) -> None:
