@@ -274,6 +274,7 @@ class Node(KafkaBroker):
             background=ThreadBackground(loop, self._executor),
             cluster=LogsInCluster(
                 config_for=self._config_for,
+                producer_id_expiration_ms=lambda: self.config.producer_id_expiration_ms,
                 cluster_id=self.metadata.cluster_id,
                 topic_id_for=lambda name: getattr(self.metadata.topics.get(name), "topic_id", None),
                 home_for=partial(known_home, self.metadata, config.node_id),

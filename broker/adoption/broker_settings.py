@@ -17,8 +17,8 @@ from broker.adoption.plan import takeable
 from broker.config.broker import ALL_BROKERS
 from broker.config.dynamic import is_changeable, with_changes
 from broker.config.loader import BrokerConfig
-from broker.config.topic import TopicConfig
 from broker.controller.draft import MIN_INSYNC_REPLICAS
+from broker.log.config import LogConfig
 from kafka_ds.process.settings import ConfigError, attribute_of, broker_synonyms
 
 # The settings of a topic whose defaults must not be lost.
@@ -89,13 +89,13 @@ def _taken_of(
 
 
 def _deletes(name: str) -> bool:
-    synonym = broker_synonyms(TopicConfig).get(name)
+    synonym = broker_synonyms(LogConfig).get(name)
     return synonym is not None and synonym[2] in DELETING
 
 
 def _says_file(config: BrokerConfig, name: str, text: str) -> bool:
     """Whether topics have this default already."""
-    setting, factor, of_topic = broker_synonyms(TopicConfig)[name]
+    setting, factor, of_topic = broker_synonyms(LogConfig)[name]
     try:
         value = setting.parse(text)
     except ConfigError:

@@ -16,7 +16,7 @@ from broker.config.listeners import (
     ListenerConfig,
     names_of,
 )
-from broker.config.topic import DAY_MS, TopicConfig
+from broker.log.config import DAY_MS, LogConfig
 from kafka_ds.process.settings import (
     MAX_LONG,
     Setting,
@@ -472,7 +472,7 @@ class BrokerConfig(ListenerConfig):
     )
 
     # -- not settings -------------------------------------------------------------------------------
-    topic: TopicConfig = TopicConfig()
+    topic: LogConfig = LogConfig()
     origins: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     started: BrokerConfig | None = None
@@ -531,7 +531,7 @@ def changeable() -> Mapping[str, Setting]:
     """What may change while a broker runs, by the broker-wide name; a topic's settings are among it."""
     of_topics = {
         setting.synonyms[0][0]: setting
-        for setting in settings_of(TopicConfig).values()
+        for setting in settings_of(LogConfig).values()
         if setting.synonyms
     }
     own = settings_of(BrokerConfig).items()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from broker.config.broker import ALL_BROKERS, changeable
 from broker.config.group import group_settings, inherited
 from broker.config.listeners import listener_key
-from broker.config.topic import REMOTE_STORAGE_KEPT
+from broker.log.config import REMOTE_STORAGE_KEPT
 from kafka_ds.process.settings import ConfigType, Setting, attribute_of, settings_of
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from broker.config.loader import (
     no_setting,
     topic_config,
 )
-from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_setting
+from broker.log.config import LogConfig
 from kafka_ds.process.settings import ConfigError, attribute_of, broker_synonyms
 
 if TYPE_CHECKING:
@@ -96,4 +96,4 @@ def _parse(key: str, text: str) -> Any:
         value = broker_settings()[key].parse(text)
         check_listener_value(key, value)
         return value
-    return broker_synonyms(TopicConfig)[key][0].parse(text)
+    return broker_synonyms(LogConfig)[key][0].parse(text)

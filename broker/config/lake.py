@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.config.topic import DAY_MS
+from broker.log.config import DAY_MS
 from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string
 
 _MIB = 1 << 20

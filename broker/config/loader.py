@@ -2,7 +2,7 @@
 
 Rules of this file: keys that are unknown, ill-typed, out of bounds or not honoured raise ConfigError, with a line for
 each that names the key and the place. Overrides win over the file, the file over the defaults. What may be set is
-declared in `broker.config.broker` and `broker.config.topic`.
+declared in `broker.config.broker` and `broker.log.config`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import ipaddress
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from broker.config.broker import BrokerConfig as BrokerConfig
 from broker.config.listeners import (
@@ -25,7 +25,7 @@ from broker.config.listeners import (
     names_of,
 )
 from broker.config.properties import PropertiesError, parse_properties
-from broker.config.topic import CLUSTER_COLUMNS_MAX, REMOTE_STORAGE_KEPT, TopicConfig
+from broker.log.config import CLUSTER_COLUMNS_MAX, REMOTE_STORAGE_KEPT, LogConfig
 from kafka_ds.process.settings import (
     ConfigError,
     Setting,
@@ -34,9 +34,6 @@ from kafka_ds.process.settings import (
     broker_synonyms,
     settings_of,
 )
-
-if TYPE_CHECKING:
-    from broker.log.config import LogConfig
 
 log = logging.getLogger(__name__)
 
@@ -59,13 +56,13 @@ def broker_settings() -> Mapping[str, Setting]:
 
 def topic_settings() -> Mapping[str, Setting]:
     """The settings that a topic may have, by name."""
-    return settings_of(TopicConfig)
+    return settings_of(LogConfig)
 
 
 @cache
 def known_names() -> frozenset[str]:
     """Every name that may stand in a broker's configuration and is acted on."""
-    return frozenset(broker_settings()) | frozenset(broker_synonyms(TopicConfig))
+    return frozenset(broker_settings()) | frozenset(broker_synonyms(LogConfig))
 
 
 def load(path: str | Path | None, overrides: Sequence[str] = ()) -> BrokerConfig:
@@ -115,11 +112,11 @@ def _forget(config: BrokerConfig, wrong: Iterable[str]) -> None:
             _delete(config, "listener_values")
         elif name in broker_settings():
             _delete(config, attribute_of("log.dirs" if name == "log.dir" else name))
-        elif synonym := broker_synonyms(TopicConfig).get(name):
+        elif synonym := broker_synonyms(LogConfig).get(name):
             _delete(config.topic, attribute_of(synonym[2]))
 
 
-def _delete(of: BrokerConfig | TopicConfig, attribute: str) -> None:
+def _delete(of: BrokerConfig | LogConfig, attribute: str) -> None:
     if hasattr(of, attribute):
         object.__delattr__(of, attribute)
 
@@ -143,7 +140,7 @@ def _parse(name: str, text: str) -> Value:
         value = setting.parse(text)
         check_listener_value(name, value)
         return value
-    synonym = broker_synonyms(TopicConfig).get(name)
+    synonym = broker_synonyms(LogConfig).get(name)
     if synonym is not None:
         return synonym[0].parse(text)
     return _parse_unserved(name, text)
@@ -191,7 +188,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
-def _topic_defaults(values: Mapping[str, Value]) -> TopicConfig:
+def _topic_defaults(values: Mapping[str, Value]) -> LogConfig:
     """The defaults of all topics, from the broker-wide synonyms; the first one given wins."""
     chosen: dict[str, Any] = {}
     for setting in topic_settings().values():
@@ -204,7 +201,7 @@ def _topic_defaults(values: Mapping[str, Value]) -> TopicConfig:
                 break
     if values.get("remote.log.storage.system.enable") is False:
         chosen["remote_storage_enable"] = False
-    return TopicConfig(**chosen)
+    return LogConfig(**chosen)
 
 
 def _contradictions(config: BrokerConfig, *, is_whole: bool) -> Iterator[ConfigError]:
@@ -391,7 +388,7 @@ def _check_groups(config: BrokerConfig) -> None:
         raise ConfigError("group.consumer.assignors is empty")
 
 
-def _check_topic(topic: TopicConfig) -> None:
+def _check_topic(topic: LogConfig) -> None:
     """Rules that no pair of bounds can say (KIP-390), and those between settings (KIP-405)."""
     if topic.compression_gzip_level == 0:
         raise ConfigError("compression.gzip.level=0 is neither -1 nor one of 1 to 9")
@@ -430,7 +427,7 @@ def _check_topic(topic: TopicConfig) -> None:
     _check_copies(topic)
 
 
-def _check_copies(topic: TopicConfig) -> None:
+def _check_copies(topic: LogConfig) -> None:
     """What settings of copying ask of those of retention (KIP-950, KIP-1241)."""
     for what in ("ms", "bytes"):
         local = getattr(topic, f"local_retention_{what}")
@@ -449,7 +446,7 @@ def _check_copies(topic: TopicConfig) -> None:
             )
 
 
-def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """The settings of a topic with these texts of its own; ConfigError names the one that is wrong."""
     parsed: dict[str, Any] = {}
     for name, text in overrides.items():
@@ -472,20 +469,6 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> TopicCon
     return topic
 
 
-def log_config(config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
-    """The same, as the value that a log takes."""
-    from broker.log.config import LogConfig
-
-    topic = topic_config(config, topic_overrides)
-    taken: dict[str, Any] = {}
-    for declared in fields(LogConfig):
-        if hasattr(topic, declared.name):
-            taken[declared.name] = getattr(topic, declared.name)
-    taken["cleanup_policy"] = frozenset(topic.cleanup_policy)
-    taken["producer_id_expiration_ms"] = config.producer_id_expiration_ms
-    return LogConfig(**taken)
-
-
 # Sets of settings that topics have of their own; beyond, all begin anew.
 LOG_CONFIGS_MAX = 1_000
 
@@ -500,13 +483,13 @@ class LogConfigs:
         self._made: dict[frozenset[tuple[str, str]], LogConfig] = {}
 
     def of(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:
-        """As `log_config`."""
+        """As `topic_config`."""
         if config is not self._config or len(self._made) >= LOG_CONFIGS_MAX:
             self._config, self._made = config, {}
         key = frozenset(topic_overrides.items())
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = log_config(config, topic_overrides)
+            made = self._made[key] = topic_config(config, topic_overrides)
         return made
 
     def committed(self, config: BrokerConfig, topic_overrides: Mapping[str, str]) -> LogConfig:

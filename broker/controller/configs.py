@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias, cast
 
-from broker.config.topic import REMOTE_STORAGE_KEPT
 from broker.controller.draft import (
     MIN_INSYNC_REPLICAS,
     UNCLEAN_LEADER_ELECTION_ENABLE,
     Draft,
 )
 from broker.controller.elections import elect_where_allowed
+from broker.log.config import REMOTE_STORAGE_KEPT
 from broker.metadata.events import ConfigChanged
 from broker.metadata.features import ELR_FEATURE, level_of, why_level_unsupported, why_not
 from broker.metadata.image import MetadataImage, TopicImage

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from broker.config.topic import REMOTE_STORAGE_KEPT
 from broker.controller.draft import ControllerDecision, Defaults, Draft
 from broker.controller.placement import place
+from broker.log.config import REMOTE_STORAGE_KEPT
 from broker.metadata.events import (
     UNASSIGNED_DIRECTORY,
     ConfigChanged,

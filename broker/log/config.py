@@ -1,60 +1,287 @@
-"""Pure: the settings of one log, as values; what each means, and its default, says `broker.config.topic`.
+"""Pure: the settings of a topic and of its logs, with the broker-wide settings that give them their defaults.
 
-Rules of this file: names are Kafka's topic-level names with dots turned into underscores. The text that a user may
-write for them is checked where it is read (`kafka_ds.process.settings`), not here.
+Rules of this file: declarations, in the order of Kafka's documentation, and what follows from several of them; names,
+types, defaults and bounds are Kafka's unless the sentence says otherwise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-UNLIMITED = 2**63 - 1
-DAY_MS = 24 * 60 * 60 * 1000
+from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
 
+UNLIMITED = MAX_LONG
 CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+# Beside a topic's own settings: it was a table when it became compacted, and remains one. The controller notes it;
+# to clients it is no setting.
+REMOTE_STORAGE_KEPT = "remote.storage.kept"
+# Of typed tables; `honours` says which of them the pipelines serve.
+_FORMATS = ("none", "json", "avro", "protobuf", "string")
+# Delta's bound.
+CLUSTER_COLUMNS_MAX = 4
+_CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+
+
+def _of(name: str, *more: tuple[str, int]) -> tuple[tuple[str, int], ...]:
+    return ((name, 1), *more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What may differ from topic to topic. -1 in a retention is no limit, -2 is "as the total"."""
+    """The settings of one topic: its own, or else the broker's, or else Kafka's defaults."""
 
-    cleanup_policy: frozenset[str]
-    compression_gzip_level: int
-    compression_lz4_level: int
-    compression_type: str
-    compression_zstd_level: int
-    delete_retention_ms: int
-    file_delete_delay_ms: int
-    flush_messages: int
-    flush_ms: int
-    index_interval_bytes: int
-    local_retention_bytes: int
-    local_retention_ms: int
-    max_compaction_lag_ms: int
-    max_message_bytes: int
-    message_timestamp_after_max_ms: int
-    message_timestamp_before_max_ms: int
-    message_timestamp_type: str
-    min_cleanable_dirty_ratio: float
-    min_compaction_lag_ms: int
-    min_insync_replicas: int
-    preallocate: bool
-    producer_id_expiration_ms: int
-    remote_copy_lag_bytes: int
-    remote_copy_lag_ms: int
-    remote_log_copy_disable: bool
-    remote_log_delete_on_disable: bool
-    remote_storage_enable: bool
-    retention_bytes: int
-    retention_ms: int
-    segment_bytes: int
-    segment_index_bytes: int
-    segment_jitter_ms: int
-    segment_ms: int
+    cleanup_policy: tuple[str, ...] = strings(
+        ("delete",),
+        "What happens to old segments: delete them, or compact them by key.",
+        choices=("compact", "delete"),
+        synonyms=_of("log.cleanup.policy"),
+    )
+    compression_gzip_level: int = i32(
+        -1,
+        "The gzip level of batches that the broker compresses: 1 to 9, or -1 for a fast one that the broker chooses.",
+        low=-1,
+        high=9,
+        synonyms=_of("compression.gzip.level"),
+    )
+    compression_lz4_level: int = i32(
+        9,
+        "The lz4 level of batches that the broker compresses; the default stands for the fastest.",
+        low=1,
+        high=17,
+        synonyms=_of("compression.lz4.level"),
+    )
+    compression_type: str = string(
+        "producer",
+        "The codec of stored batches; producer keeps the one that the producer chose.",
+        choices=_CODECS,
+        synonyms=_of("compression.type"),
+    )
+    compression_zstd_level: int = i32(
+        3,
+        "The zstd level of batches that the broker compresses.",
+        low=-131072,
+        high=22,
+        synonyms=_of("compression.zstd.level"),
+    )
+    delete_retention_ms: int = i64(
+        DAY_MS,
+        "How long compaction keeps tombstones.",
+        low=0,
+        synonyms=_of("log.cleaner.delete.retention.ms"),
+    )
+    file_delete_delay_ms: int = i64(
+        MINUTE_MS,
+        "How long a deleted segment's files stay on disk under the name .deleted.",
+        low=0,
+        synonyms=_of("log.segment.delete.delay.ms"),
+    )
+    flush_messages: int = i64(
+        MAX_LONG,
+        "After how many records the log is flushed to disk.",
+        low=1,
+        synonyms=_of("log.flush.interval.messages"),
+    )
+    flush_ms: int = i64(
+        MAX_LONG,
+        "How long records may stay in memory before they are flushed to disk.",
+        low=0,
+        synonyms=_of("log.flush.interval.ms", ("log.flush.scheduler.interval.ms", 1)),
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = strings(
+        (),
+        "Replicas that are throttled as followers: partition:broker, separated by commas, or * for all.",
+    )
+    index_interval_bytes: int = i32(
+        4096,
+        "About how many bytes of log lie between two entries of the offset index.",
+        low=0,
+        synonyms=_of("log.index.interval.bytes"),
+    )
+    lake_table_cluster_columns: tuple[str, ...] = strings(
+        (),
+        "The columns by which the typed table's files are clustered, at most four. It holds for a table that is made "
+        "after it was set.",
+        ours=True,
+    )
+    lake_table_key_format: str = string(
+        "none",
+        "What keys are, in the typed table's column _key: bytes (none), or text (string and json; of avro a record is "
+        "JSON).",
+        choices=_FORMATS,
+        honours=("none", "avro", "json", "string"),
+        ours=True,
+    )
+    lake_table_mode: str = string(
+        "append",
+        "What the typed table holds: a row for each record (append), or for each key the newest one, unless that has "
+        "no value (current).",
+        choices=("append", "current"),
+        ours=True,
+    )
+    lake_table_value_format: str = string(
+        "none",
+        "What values are. If it is not none, `kafka-ds pipelines run` keeps a typed table of the topic, "
+        "`<lake.uri>/tables/<topic>`: with json and avro it has a column for each field, with string a column value.",
+        choices=_FORMATS,
+        honours=("none", "avro", "json", "string"),
+        ours=True,
+    )
+    leader_replication_throttled_replicas: tuple[str, ...] = strings(
+        (),
+        "Replicas whose leaders throttle what they send: partition:broker of the leader, separated by commas, or * "
+        "for all.",
+    )
+    local_retention_bytes: int = i64(
+        -2,
+        "How many bytes of a partition stay on local disk once they are in the lake; -2 means the value of "
+        "retention.bytes.",
+        low=-2,
+        synonyms=_of("log.local.retention.bytes"),
+    )
+    local_retention_ms: int = i64(
+        -2,
+        "How long records stay on local disk once they are in the lake; -2 means the value of retention.ms.",
+        low=-2,
+        synonyms=_of("log.local.retention.ms"),
+    )
+    max_compaction_lag_ms: int = i64(
+        MAX_LONG,
+        "The longest time that a record may stay uncompacted.",
+        low=1,
+        synonyms=_of("log.cleaner.max.compaction.lag.ms"),
+    )
+    max_message_bytes: int = i32(
+        1_048_588,
+        "The largest record batch that is accepted.",
+        low=0,
+        synonyms=_of("message.max.bytes"),
+    )
+    message_timestamp_after_max_ms: int = i64(
+        HOUR_MS,
+        "How far a record's timestamp may be ahead of the broker's clock.",
+        low=0,
+        synonyms=_of("log.message.timestamp.after.max.ms"),
+    )
+    message_timestamp_before_max_ms: int = i64(
+        MAX_LONG,
+        "How far a record's timestamp may be behind the broker's clock.",
+        low=0,
+        synonyms=_of("log.message.timestamp.before.max.ms"),
+    )
+    message_timestamp_type: str = string(
+        CREATE_TIME,
+        "Whether a record's timestamp is set by the producer or is the time of the append.",
+        choices=(CREATE_TIME, LOG_APPEND_TIME),
+        synonyms=_of("log.message.timestamp.type"),
+    )
+    min_cleanable_dirty_ratio: float = double(
+        0.5,
+        "The share of a log that must be uncompacted before it is compacted.",
+        low=0,
+        high=1,
+        synonyms=_of("log.cleaner.min.cleanable.ratio"),
+    )
+    min_compaction_lag_ms: int = i64(
+        0,
+        "The shortest time that a record stays uncompacted.",
+        low=0,
+        synonyms=_of("log.cleaner.min.compaction.lag.ms"),
+    )
+    min_insync_replicas: int = i32(
+        1,
+        "How many replicas must be in sync for a write with acks=all to be accepted.",
+        low=1,
+        synonyms=_of("min.insync.replicas"),
+    )
+    preallocate: bool = boolean(
+        False,
+        "Whether a new segment's file is created at its full size.",
+        synonyms=_of("log.preallocate"),
+    )
+    remote_copy_lag_bytes: int = i64(
+        0,
+        "How many bytes of log must follow a rolled segment before it is copied to the lake, unless "
+        "remote.copy.lag.ms releases it earlier. -1 means local.retention.bytes; 0 in either setting means that "
+        "segments are copied at once.",
+        low=-1,
+        synonyms=_of("log.remote.copy.lag.bytes"),
+    )
+    remote_copy_lag_ms: int = i64(
+        0,
+        "How old a rolled segment's newest record must be before the segment is copied to the lake, unless "
+        "remote.copy.lag.bytes releases it earlier. -1 means local.retention.ms; 0 in either setting means that "
+        "segments are copied at once.",
+        low=-1,
+        synonyms=_of("log.remote.copy.lag.ms"),
+    )
+    remote_log_copy_disable: bool = boolean(
+        False,
+        "Whether copying to the lake is stopped; what is there can be read and expires by retention.",
+    )
+    remote_log_delete_on_disable: bool = boolean(
+        False,
+        "Whether turning remote.storage.enable off deletes the topic's rows from the lake. Without it, turning it "
+        "off is refused.",
+    )
+    remote_storage_enable: bool = boolean(
+        True,
+        "Whether the topic is a Delta table. Kafka's default is false; here it is the value of "
+        "remote.log.storage.system.enable, and false for compacted topics.",
+        ours=True,
+    )
+    retention_bytes: int = i64(
+        -1,
+        "How many bytes of a partition are kept, on local disk and in the lake together; -1 means all.",
+        synonyms=_of("log.retention.bytes"),
+    )
+    retention_ms: int = i64(
+        7 * DAY_MS,
+        "How long records are kept; -1 means for ever.",
+        low=-1,
+        synonyms=_of(
+            "log.retention.ms",
+            ("log.retention.minutes", MINUTE_MS),
+            ("log.retention.hours", HOUR_MS),
+        ),
+    )
+    segment_bytes: int = i32(
+        1 << 30,
+        "The size at which a segment is rolled: it is closed for writing and a new one begins.",
+        low=1 << 20,
+        synonyms=_of("log.segment.bytes"),
+    )
+    segment_index_bytes: int = i32(
+        10 << 20,
+        "The largest size of an index file; a segment is rolled when one of its indexes is full.",
+        low=4,
+        synonyms=_of("log.index.size.max.bytes"),
+    )
+    segment_jitter_ms: int = i64(
+        0,
+        "How much earlier than after segment.ms a segment may be rolled. The amount differs between logs, so that "
+        "they do not all roll at once.",
+        low=0,
+        synonyms=_of("log.roll.jitter.ms", ("log.roll.jitter.hours", HOUR_MS)),
+    )
+    segment_ms: int = i64(
+        7 * DAY_MS,
+        "The age at which a segment is rolled even if it is not full.",
+        low=1,
+        synonyms=_of("log.roll.ms", ("log.roll.hours", HOUR_MS)),
+    )
+    unclean_leader_election_enable: bool = boolean(
+        False,
+        "Whether a replica that is not in sync may become leader, at the price of lost records.",
+        synonyms=_of("unclean.leader.election.enable"),
+    )
 
     @property
     def is_compacted(self) -> bool:
+        """Whether it keeps the last record of each key."""
         return "compact" in self.cleanup_policy
 
     @property
@@ -64,6 +291,7 @@ class LogConfig:
 
     @property
     def uses_log_append_time(self) -> bool:
+        """Whether a record's timestamp is the time of the append."""
         return self.message_timestamp_type == LOG_APPEND_TIME
 
     @property

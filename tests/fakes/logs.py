@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.log.config import LogConfig
+from broker.log.config import DAY_MS, LogConfig
 from broker.log.directories.manager import (
     FailureHandling,
     LogManager,
@@ -44,6 +44,10 @@ def log_manager(
         disk=disk,
         clock=clock,
         background=background,
-        cluster=LogsInCluster(config_for=config_for or (lambda _: config), **more),
+        cluster=LogsInCluster(
+            config_for=config_for or (lambda _: config),
+            producer_id_expiration_ms=lambda: DAY_MS,
+            **more,
+        ),
         failures=FailureHandling(**handling),
     )

@@ -8,7 +8,6 @@ from typing import Any
 
 from broker.cleaner.rpc import CleanerSettings
 from broker.config.loader import load
-from broker.config.loader import log_config as log_config_of
 from broker.log.config import LogConfig
 from broker.worker.rpc import TierSettings
 
@@ -23,11 +22,6 @@ def _cleaner() -> CleanerSettings:
     return CleanerSettings.of(load(None).values())
 
 
-@cache
-def _log() -> LogConfig:
-    return log_config_of(load(None), {"remote.storage.enable": "false"})
-
-
 def tier_settings(**changes: Any) -> TierSettings:
     """Of the tier."""
     return replace(_tier(), **changes)
@@ -40,4 +34,4 @@ def cleaner_settings(**changes: Any) -> CleanerSettings:
 
 def log_settings(**changes: Any) -> LogConfig:
     """Of a log, which is not tiered."""
-    return replace(_log(), **changes)
+    return LogConfig(**{"remote_storage_enable": False, **changes})

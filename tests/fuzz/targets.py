@@ -56,7 +56,7 @@ INPUT_BYTES_MAX = 4096
 _PLAIN = log_settings()
 _DEMANDING = log_settings(
     compression_type="gzip",
-    cleanup_policy=frozenset({"compact"}),
+    cleanup_policy=("compact",),
     message_timestamp_before_max_ms=10**12,
 )
 

@@ -81,7 +81,7 @@ def manager_of(folder: Path) -> LogManager:
         background=InlineBackground(),
         node_id=1,
         config=log_settings(
-            cleanup_policy=frozenset({"compact"}),
+            cleanup_policy=("compact",),
             min_cleanable_dirty_ratio=0.0,
             segment_bytes=SEGMENT_BYTES,
         ),

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.config.topic import REMOTE_STORAGE_KEPT
+from broker.log.config import REMOTE_STORAGE_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from broker.config.topic import TopicConfig
+    from broker.log.config import LogConfig
 
 REMOTE_STORAGE = "remote.storage.enable"
 
 
 def with_table_kept(
-    before: Mapping[str, str], after: Mapping[str, str], present: TopicConfig, wanted: TopicConfig
+    before: Mapping[str, str], after: Mapping[str, str], present: LogConfig, wanted: LogConfig
 ) -> Mapping[str, str]:
     """A topic's own settings after a change of them, with what is to be noted of its table."""
     becomes_compacted = wanted.is_compacted and not present.is_compacted
@@ -35,7 +35,7 @@ def with_table_kept(
     return {**after, REMOTE_STORAGE_KEPT: "true"}
 
 
-def why_not_from(present: TopicConfig, wanted: TopicConfig) -> str | None:
+def why_not_from(present: LogConfig, wanted: LogConfig) -> str | None:
     """Why a topic cannot go from these settings to those; None if it can."""
     if not present.has_table:
         return None

@@ -122,9 +122,11 @@ class LogsInCluster:
 
     Without `cluster_id` it is that of the disks, or a new one. `topic_id_for(topic)` tells which of two logs of a name
     is the topic's, `home_for(topic, partition)` in which directory the cluster believes a log to be.
+    `producer_id_expiration_ms()` is the setting now in force.
     """
 
     config_for: Callable[[str], LogConfig]
+    producer_id_expiration_ms: Callable[[], int]
     cluster_id: str | None = None
     topic_id_for: Callable[[str], bytes | None] = _unknown
     home_for: Callable[[str, int], bytes | None] = _nowhere
@@ -160,6 +162,7 @@ class LogManager:
         self._disk, self._clock, self._background = disk, clock, background
         self._node_id, self._cluster_id = settings.node_id, cluster.cluster_id
         self._config_for = cluster.config_for
+        self._producer_id_expiration_ms = cluster.producer_id_expiration_ms
         self._directories = LogDirectories(
             disk, settings.log_dirs, background, soon=failures.soon, failed=self.fail
         )
@@ -975,8 +978,11 @@ class LogManager:
         Returns the logs that have rolled since it last returned.
         """
         retain = self._retention_due.is_over(now_ms)
-        expire = self._expiration_due.is_over(now_ms)
-        self._upkeep.run(self._logs, now_ms, self._rolled, retain=retain, expire=expire)
+        is_due = self._expiration_due.is_over(now_ms)
+        expiration_ms = self._producer_id_expiration_ms() if is_due else None
+        self._upkeep.run(
+            self._logs, now_ms, self._rolled, retain=retain, expiration_ms=expiration_ms
+        )
         if self._checkpoints_due.is_over(now_ms):
             for directory in self._directories.online:
                 self.checkpoint_logs(directory)

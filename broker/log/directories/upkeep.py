@@ -73,11 +73,12 @@ class LogUpkeep:
         rolled: list[Log],
         *,
         retain: bool,
-        expire: bool,
+        expiration_ms: int | None,
     ) -> None:
-        """Do what is due for these logs; `retain`: also local retention, `expire`: forget silent producers.
+        """Do what is due for these logs; `retain`: also local retention.
 
-        Those that have rolled a segment are added to `rolled`, whatever fails after it.
+        With `expiration_ms`, producer.id.expiration.ms, silent producers are forgotten, too. Those logs that have
+        rolled a segment are added to `rolled`, whatever fails after it.
         """
         back_ms = 0 if self._ran_ms is None else self._ran_ms - now_ms
         self._ran_ms = now_ms
@@ -86,7 +87,7 @@ class LogUpkeep:
             self._asked = dict(logs)
             for log in logs.values():
                 _set_back(log, back_ms)
-        if retain or expire:
+        if retain or expiration_ms is not None:
             self._quiet.clear()
             self._asked = dict(logs)
         else:
@@ -107,8 +108,8 @@ class LogUpkeep:
                 self._look_after(key, log, now_ms, retain=retain)
                 if log.active is not active:
                     rolled.append(log)
-                if expire:
-                    log.producers.expire(now_ms, log.config.producer_id_expiration_ms)
+                if expiration_ms is not None:
+                    log.producers.expire(now_ms, expiration_ms)
 
     def _look_after(self, key: TopicPartition, log: Log, now_ms: int, *, retain: bool) -> None:
         """Do what is due in one log, and note until when nothing will be, unless it changes."""

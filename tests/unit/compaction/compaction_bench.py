@@ -39,7 +39,7 @@ Keyed = tuple[bytes | None, bytes | None]
 def compacted(**more: Any) -> LogConfig:
     """A compacted topic with small segments; every write is due for compaction at once."""
     settings: dict[str, Any] = {
-        "cleanup_policy": frozenset({"compact"}),
+        "cleanup_policy": ("compact",),
         "segment_bytes": 1000,
         "index_interval_bytes": 200,
         "segment_index_bytes": 4000,

@@ -45,7 +45,7 @@ def state(**more: Any) -> LogState:
 
 
 def config(**more: Any) -> LogConfig:
-    return log_settings(cleanup_policy=frozenset({"compact"}), **more)
+    return log_settings(cleanup_policy=("compact",), **more)
 
 
 @pytest.mark.parametrize(("copied", "expected"), [(0, 0), (19, 10), (20, 20), (40, 30), (None, 30)])

@@ -64,7 +64,7 @@ def test_a_log_that_becomes_a_table_is_cleaned_no_further() -> None:
 
 def test_retention_waits_for_a_cleaning_also_when_a_copy_is_done() -> None:
     """Else the cleaner would find others in the place of the segments that it replaces."""
-    policy = frozenset({"compact", "delete"})
+    policy = ("compact", "delete")
     config = compacted(remote_storage_enable=True, cleanup_policy=policy, retention_ms=1000)
     bench = Bench(config)
     for value in (b"1", b"2", b"3"):

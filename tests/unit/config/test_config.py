@@ -1,6 +1,5 @@
 """The configuration: accepted and refused values, error messages, and the defaults of topics."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,10 @@ from broker.config.loader import (
     from_given,
     known_names,
     load,
-    log_config,
     topic_config,
     topic_settings,
 )
-from broker.config.topic import TopicConfig
 from broker.config.unserved import unserved_names, unserved_setting
-from broker.log.config import LogConfig
 from broker.worker.rpc import TierSettings
 from kafka_ds.process.settings import ConfigError, ConfigType, Setting, attribute_of
 from kafka_ds.security.secret import Secret
@@ -267,10 +263,10 @@ def test_tiering_off_for_the_broker_is_off_for_its_topics() -> None:
 
 def test_a_topic_may_differ_from_its_broker() -> None:
     config = load(None, ["log.segment.bytes=2097152"])
-    assert log_config(config, {}).segment_bytes == 2 << 20
-    own = log_config(config, {"segment.bytes": "1048576", "retention.ms": "-1"})
+    assert topic_config(config, {}).segment_bytes == 2 << 20
+    own = topic_config(config, {"segment.bytes": "1048576", "retention.ms": "-1"})
     assert (own.segment_bytes, own.retention_ms) == (1 << 20, -1)
-    assert own.cleanup_policy == frozenset({"delete"})
+    assert own.cleanup_policy == ("delete",)
 
 
 @pytest.mark.parametrize(
@@ -360,11 +356,8 @@ def test_local_retention_is_within_the_total() -> None:
         topic_config(config, {"local.retention.ms": "-1", "retention.ms": "10"})
 
 
-def test_a_log_config_is_a_topic_config() -> None:
-    names = {field.name for field in fields(LogConfig) if field.init}
-    names.remove("producer_id_expiration_ms")
-    assert names <= set(TopicConfig.__dataclass_fields__)
-    taken = log_config(load(None, ["log.retention.ms=7"]), {"segment.bytes": "2000000"})
+def test_a_topics_settings_are_its_own_above_the_brokers() -> None:
+    taken = topic_config(load(None, ["log.retention.ms=7"]), {"segment.bytes": "2000000"})
     assert (taken.retention_ms, taken.segment_bytes) == (7, 2_000_000)
 
 
@@ -426,7 +419,7 @@ def test_the_same_settings_are_the_same_value() -> None:
     configs, config = LogConfigs(), load(None)
     first = configs.of(config, {"retention.ms": "1000", "segment.bytes": "1048576"})
     assert configs.of(config, {"segment.bytes": "1048576", "retention.ms": "1000"}) is first
-    assert configs.of(config, {}) == log_config(config, {}) != first
+    assert configs.of(config, {}) == topic_config(config, {}) != first
     other = load(None, ["log.segment.bytes=2097152"])
     assert configs.of(other, {}).segment_bytes == 2 << 20
     with pytest.raises(ConfigError):

@@ -6,8 +6,8 @@ import broker.node_metrics
 import broker.remote.manager  # noqa: F401 - declares what it shows
 from broker.config.broker import changeable
 from broker.config.loader import known_names, topic_settings
-from broker.config.topic import TopicConfig
 from broker.config.unserved import reasons, unserved_setting
+from broker.log.config import LogConfig
 from broker.metrics.names import declared
 from kafka_ds.process.settings import ConfigType, Setting, broker_synonyms
 
@@ -126,7 +126,7 @@ METRICS = (
 
 
 def setting_of(name: str) -> Setting | None:
-    synonym = broker_synonyms(TopicConfig).get(name)
+    synonym = broker_synonyms(LogConfig).get(name)
     if synonym is not None:
         return synonym[0]
     from broker.config.loader import broker_settings

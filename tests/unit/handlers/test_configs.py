@@ -415,7 +415,7 @@ async def test_the_cleaner_is_set_while_it_runs(memory_path: Path) -> None:
         assert [(s.source, s.value) for s in told.synonyms] == [
             (DYNAMIC_BROKER, "99"), (DYNAMIC_DEFAULT, "77"), (DEFAULT, "15000"),
         ]  # fmt: skip
-        assert log_of(broker, "t").config.producer_id_expiration_ms == 60_000
+        assert broker.node.config.producer_id_expiration_ms == 60_000
         settings = broker.node.cleaner.settings
         assert (settings.log_cleaner_backoff_ms, settings.log_cleaner_threads) == (99, 2)
         for name, text, says in (

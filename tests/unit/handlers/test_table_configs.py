@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.topic import REMOTE_STORAGE_KEPT
+from broker.log.config import REMOTE_STORAGE_KEPT
 from kafka_ds.protocol.errors import ErrorCode
 from tests.in_process import batch_of, in_process
 from tests.loops import in_loop

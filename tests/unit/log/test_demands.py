@@ -48,7 +48,7 @@ few_bytes = st.none() | st.binary(max_size=9) | st.just(b"x" * 200)
 record_parts = st.tuples(times, few_bytes, few_bytes, st.just(()) | st.just(((b"h", None),)))
 configs = st.builds(
     log_settings,
-    cleanup_policy=st.sampled_from([frozenset({"delete"}), frozenset({"compact"})]),
+    cleanup_policy=st.sampled_from([("delete",), ("compact",)]),
     compression_type=st.sampled_from(["producer", *CODECS]),
     compression_gzip_level=st.sampled_from([-1, 1]),
     compression_lz4_level=st.sampled_from([9, 3]),
@@ -162,7 +162,7 @@ def many(count: int) -> list[Record]:
 def test_a_refusal_names_the_first_of_very_many(codec: Codec) -> None:
     """A batch of a megabyte may unpack to so many that their names fill the memory."""
     count = REFUSED_RECORDS_MAX + 10
-    config = log_settings(cleanup_policy=frozenset({"compact"}))
+    config = log_settings(cleanup_policy=("compact",))
     records = [*many(count), Record(count, NOW_MS * 2, b"k", b"v")]
     for sent, code in (
         (records, ErrorCode.INVALID_TIMESTAMP),
@@ -184,7 +184,7 @@ def test_a_refusal_says_what_is_wrong_with_each() -> None:
         Record(3, NOW_MS + 21, b"k", b"v"),
     ]
     config = log_settings(
-        cleanup_policy=frozenset({"compact"}),
+        cleanup_policy=("compact",),
         message_timestamp_before_max_ms=10,
         message_timestamp_after_max_ms=20,
     )

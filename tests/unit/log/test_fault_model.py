@@ -91,7 +91,7 @@ CONFIGS = (
     PLAIN,
     replace(PLAIN, preallocate=True),
     replace(PLAIN, remote_storage_enable=True, local_retention_bytes=2500),
-    replace(PLAIN, cleanup_policy=frozenset({"compact", "delete"})),
+    replace(PLAIN, cleanup_policy=("compact", "delete")),
 )
 
 

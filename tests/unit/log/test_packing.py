@@ -116,7 +116,7 @@ def test_a_batch_without_its_greatest_time_gets_it(
     tmp_path: Path, policy: str, codec: Codec
 ) -> None:
     """Sarama sent -1 there for years; Kafka writes it itself. What looks for times believes the header."""
-    log = open_log(tmp_path, log_settings(cleanup_policy=frozenset({policy})))
+    log = open_log(tmp_path, log_settings(cleanup_policy=(policy,)))
     batch = build_batch(RECORDS, codec=codec)
     append(log, seal(read_header(batch)._replace(max_timestamp=-1), batch[HEADER_BYTES:]))
     append(log, batch)
@@ -181,7 +181,7 @@ def test_markers_stay_as_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_a_compacted_topic_wants_keys(tmp_path: Path, codec: Codec) -> None:
-    log = open_log(tmp_path, log_settings(cleanup_policy=frozenset({"compact"})))
+    log = open_log(tmp_path, log_settings(cleanup_policy=("compact",)))
     without = [*RECORDS[:3], Record(3, NOW_MS, None, b"v")]
     assert refusal(log, build_batch(without, codec=codec)) is ErrorCode.INVALID_RECORD
     sent = build_batch(RECORDS, codec=codec)

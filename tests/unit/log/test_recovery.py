@@ -145,9 +145,7 @@ def test_a_segment_that_does_not_continue_the_one_before_goes(disk: MemoryDisk) 
 
 
 def test_compaction_leaves_gaps_between_segments(disk: MemoryDisk) -> None:
-    config = log_settings(
-        segment_bytes=1000, index_interval_bytes=100, cleanup_policy=frozenset({"compact"})
-    )
+    config = log_settings(segment_bytes=1000, index_interval_bytes=100, cleanup_policy=("compact",))
     log = open_log(disk, config=config)
     fill(log)
     batch_bytes = len(content(log)) // 30

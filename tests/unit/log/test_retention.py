@@ -52,7 +52,7 @@ class Bench:
         ]
 
 
-def segments_of(batches: int, **changes: int | bool | frozenset[str]) -> LogConfig:
+def segments_of(batches: int, **changes: int | bool | tuple[str, ...]) -> LogConfig:
     return replace(
         log_settings(segment_bytes=batches * BATCH_BYTES, retention_ms=-1),
         **changes,  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ class TestRetention:
         assert raised.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
     def test_a_compacted_topic_keeps_what_is_old(self) -> None:
-        bench = Bench(segments_of(1, retention_ms=0, cleanup_policy=frozenset({"compact"})))
+        bench = Bench(segments_of(1, retention_ms=0, cleanup_policy=("compact",)))
         bench.append(3)
         assert bench.log.delete_local_segments(NOW_MS + 10_000) == []
 
@@ -196,7 +196,7 @@ class TestRetention:
 
 
 class TestTieredRetention:
-    def tiered(self, **changes: int | bool | frozenset[str]) -> Bench:
+    def tiered(self, **changes: int | bool | tuple[str, ...]) -> Bench:
         bench = Bench(segments_of(2, remote_storage_enable=True, **changes))
         bench.append(11)
         return bench
@@ -244,9 +244,7 @@ class TestTieredRetention:
 
     def test_a_compacted_log_stays_though_the_lake_has_it(self) -> None:
         """Its table has all that was written, and it the last values: consumers want these."""
-        bench = self.tiered(
-            local_retention_bytes=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})
-        )
+        bench = self.tiered(local_retention_bytes=0, retention_bytes=0, cleanup_policy=("compact",))
         bench.log.highest_offset_in_remote_storage = 10
         assert bench.log.delete_local_segments(NOW_MS) == []
 
@@ -254,7 +252,7 @@ class TestTieredRetention:
         bench = self.tiered(
             local_retention_bytes=0,
             retention_bytes=5 * BATCH_BYTES,
-            cleanup_policy=frozenset({"compact", "delete"}),
+            cleanup_policy=("compact", "delete"),
         )
         assert bench.log.delete_local_segments(NOW_MS) == [], "nothing that is not in the lake"
         bench.log.highest_offset_in_remote_storage = 3
@@ -262,9 +260,7 @@ class TestTieredRetention:
         assert (bench.log.log_start_offset, bench.log.local_log_start_offset) == (4, 4)
 
     def test_without_the_policy_delete_nothing_goes_where_copies_have_ended(self) -> None:
-        bench = self.tiered(
-            remote_log_copy_disable=True, retention_bytes=0, cleanup_policy=frozenset()
-        )
+        bench = self.tiered(remote_log_copy_disable=True, retention_bytes=0, cleanup_policy=())
         assert bench.log.delete_local_segments(NOW_MS) == []
 
     def test_local_limits_mean_nothing_without_tiering(self) -> None:

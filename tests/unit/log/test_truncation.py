@@ -28,7 +28,7 @@ from tests.unit.log.truncated_logs import (
 
 # What a cut reads that does not depend on how much is kept: the headers of what goes, the last entries of an index.
 READ_BYTES_MAX = 64 << 10
-COMPACT = frozenset({"compact"})
+COMPACT = ("compact",)
 COMPACTED = log_settings(cleanup_policy=COMPACT)
 
 

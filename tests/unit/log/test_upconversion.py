@@ -144,7 +144,7 @@ def test_segments_that_compaction_emptied_hide_no_old_ones(clean: bool) -> None:
     expected = all_records([*first, *second])
     parts = [(0, b""), (100, encode_all(first)), (700, b""), (900, encode_all(second))]
     plant(disk, parts)
-    config = replace(CONFIG, cleanup_policy=frozenset({"compact"}))
+    config = replace(CONFIG, cleanup_policy=("compact",))
     log = open_log(disk, config=config, clean=clean, recovery_point=10**6)
     assert is_converted(disk)
     assert records_in(log) == expected
@@ -217,7 +217,7 @@ def test_a_recovery_ends_the_log_at_damage(
     disk = MemoryDisk()
     segments, good = damaged_segments(at_part)
     plant(disk, segments)
-    policy = frozenset({"compact" if compacted else "delete"})
+    policy = ("compact" if compacted else "delete",)
     config = replace(CONFIG, cleanup_policy=policy, segment_bytes=1000, index_interval_bytes=100)
     log = open_log(disk, config=config)
     assert records_in(log) == good
@@ -234,7 +234,7 @@ def test_a_recovery_ends_the_log_at_damage(
 def test_a_crash_while_a_log_ends_at_damage_leaves_no_hole() -> None:
     """In a compacted log a gap between segments would be believed."""
     segments, good = damaged_segments(0)
-    config = replace(CONFIG, cleanup_policy=frozenset({"compact"}), segment_bytes=1000)
+    config = replace(CONFIG, cleanup_policy=("compact",), segment_bytes=1000)
     for steps in range(10_000):
         disk = MemoryDisk()
         plant(disk, segments)

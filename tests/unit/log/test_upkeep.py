@@ -167,6 +167,16 @@ def test_segments_and_flushes_of_a_clock_that_was_set_back_are_in_time() -> None
     assert flushed.recovery_point == 1
 
 
+def test_a_silent_producer_is_forgotten_after_producer_id_expiration_ms() -> None:
+    bench = Bench()
+    log = bench.manager.create("t", 0, TOPIC_ID)
+    batch = client_batch(1, timestamp_ms=NOW_MS, producer_id=7, producer_epoch=0, base_sequence=0)
+    log.append(memoryview(batch), leader_epoch=0, now_ms=NOW_MS)
+    for age_ms, is_known in ((0, True), (DAY_MS - 1, True), (2 * DAY_MS, False)):
+        bench.manager.tick(NOW_MS + age_ms)
+        assert (log.producers.get(7) is not None) is is_known
+
+
 def test_a_producer_of_a_clock_that_was_set_back_is_forgotten_in_time() -> None:
     bench = Bench()
     log = bench.manager.create("t", 0, TOPIC_ID)

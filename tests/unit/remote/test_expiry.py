@@ -260,7 +260,7 @@ def test_a_deletion_that_is_held_up_is_looked_at_until_it_is_done() -> None:
 def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -> None:
     """A compacted log is as large as compaction has left it, so its own retention looks after retention.bytes."""
     desk = Desk()
-    policies = frozenset(filter(None, policy.split(",")))
+    policies = tuple(filter(None, policy.split(",")))
     desk.led.log.config = log_settings(
         retention_ms=1000, retention_bytes=7, cleanup_policy=policies
     )

@@ -249,7 +249,7 @@ async def test_producers_are_known_whose_batches_are_gone() -> None:
 
 @in_loop
 async def test_a_log_whose_end_compaction_took() -> None:
-    bench = MovingBench(replace(SMALL, cleanup_policy=frozenset({"compact"})))
+    bench = MovingBench(replace(SMALL, cleanup_policy=("compact",)))
     bench.append(5)
     bench.log.skip_to(9)
     await move(bench)
