@@ -29,9 +29,7 @@ from broker.controller.controller import Controller, Defaults
 from broker.controller.driver import ClusterDriver
 from broker.coordinator.group.coordinator import GroupCoordinator
 from broker.coordinator.group.offset_publisher import PUBLISH_SECONDS, OffsetPublisher
-from broker.coordinator.group.settings import group_settings
 from broker.coordinator.transaction.coordinator import TransactionCoordinator
-from broker.coordinator.transaction.settings import transaction_settings
 from broker.kafka_broker import KafkaBroker
 from broker.lake_store import open_exclusive, reason, store_of
 from broker.log.config import LogConfig
@@ -69,11 +67,11 @@ from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
 from broker.transport.secure_network import between_brokers
-from broker.worker.rpc import TierSettings
+from broker.worker.settings import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.ipc.request import AskWorker
 from kafka_ds.process.seams import Clock, Disk, Network
-from kafka_ds.process.settings import ConfigError
+from kafka_ds.process.settings import ConfigError, part
 from kafka_ds.process.system import ThreadBackground, halt, new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
@@ -315,16 +313,16 @@ class Node(KafkaBroker):
     def _wire(self, metadata_log: MetadataLog) -> None:
         if self.config.remote_log_storage_system_enable:
             self.tier = RemoteLogManager(
-                TierSettings.of(self.config.values()),
+                part(TierSettings, self.config),
                 self.clock,
-                lambda name: self.config.value_of(name),
+                lambda: self.config,
             )
         self._wire_cluster(metadata_log)
         self._wire_replicas()
         self._wire_coordinators()
         config = self.config
         self.cleaner = LogCleaner(
-            CleanerSettings.of(config.values()),
+            part(CleanerSettings, config),
             self.log_manager,
             clock=self.clock,
             disk=self.disk,
@@ -388,14 +386,14 @@ class Node(KafkaBroker):
         config = self.config
         self.producer_ids = ProducerIds(self.member.requests.allocate_producer_ids)
         self.groups = GroupCoordinator(
-            group_settings(config),
+            config,
             partitions=self.replica_manager,
             image=self.metadata,
             clock=self.clock,
             create_topics=self.member.requests.create_topics,
         )
         self.transactions = TransactionCoordinator(
-            transaction_settings(config),
+            config,
             partitions=self.replica_manager,
             image=self.metadata,
             clock=self.clock,
@@ -444,7 +442,7 @@ class Node(KafkaBroker):
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
             self.config = with_committed(self.config, self.metadata.broker_configs)
             self.replica_manager.configure_all()
-            self.cleaner.configure(CleanerSettings.of(self.config.values()))
+            self.cleaner.configure(part(CleanerSettings, self.config))
             await self.server.configure(self.config)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:

@@ -7,11 +7,11 @@ the child runs: each job brings its own, and `CleanLimit` changes what all jobs 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Self
 
 from kafka_ds.ipc.request import Request
+from kafka_ds.process.settings import boolean, double, i32, i64
 from kafka_ds.segments.index import AbortedTxn
 
 # Kinds of error that the child answers with.
@@ -29,22 +29,45 @@ NO_OFFSET = -1
 KEY_BYTES = 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots: a broker's configuration inherits it beside another class that has some.
+@dataclass(frozen=True, kw_only=True)
 class CleanerSettings:
-    """The settings that the cleaner needs; what each means, and its default, says `broker.config.broker`."""
+    """The settings of the log cleaner, which `broker.config.broker` inherits."""
 
-    log_cleaner_enable: bool
-    log_cleaner_threads: int
-    log_cleaner_dedupe_buffer_size: int
-    log_cleaner_io_buffer_size: int
-    log_cleaner_io_buffer_load_factor: float
-    log_cleaner_io_max_bytes_per_second: float
-    log_cleaner_backoff_ms: int
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Take each field from the setting of the same name."""
-        return cls(**{field: values[field.replace("_", ".")] for field in cls.__dataclass_fields__})
+    log_cleaner_backoff_ms: int = i64(
+        15_000,
+        "How long a log cleaner waits if there is nothing to compact.",
+        low=0,
+        changeable=True,
+    )
+    log_cleaner_dedupe_buffer_size: int = i64(
+        128 << 20,
+        "The memory for the keys of logs being compacted, shared by all cleaners; more than 1 MiB for each.",
+        low=0,
+        changeable=True,
+    )
+    log_cleaner_enable: bool = boolean(True, "Whether logs of compacted topics are compacted.")
+    log_cleaner_io_buffer_load_factor: float = double(
+        0.9,
+        "How full the memory for keys may get: the fuller, the more keys fit in a run, and the slower it is.",
+        low=0,
+        high=1,
+        changeable=True,
+    )
+    log_cleaner_io_buffer_size: int = i32(
+        512 << 10,
+        "The memory for reading and writing, shared by all cleaners.",
+        low=0,
+        changeable=True,
+    )
+    log_cleaner_io_max_bytes_per_second: float = double(
+        1.7976931348623157e308,
+        "The most bytes per second that all cleaners together read and write.",
+        changeable=True,
+    )
+    log_cleaner_threads: int = i32(
+        1, "How many logs are compacted at a time.", low=1, changeable=True
+    )
 
     @property
     def slots(self) -> int:

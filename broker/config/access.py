@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.config.lake import LakeConfig
 from broker.principal import Principal, principal_of
+from broker.worker.settings import TierSettings
 from kafka_ds.process.settings import ConfigError, boolean, i32, string
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccessConfig(LakeConfig):
+class AccessConfig(TierSettings):
     """The settings of ACLs and of client quotas."""
 
     authorizer_class_name: str = string(

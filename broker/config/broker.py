@@ -1,6 +1,6 @@
 """Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
 
-Rules of this file: declarations only, with those of `broker.config.lake`, `broker.config.access` and
+Rules of this file: declarations only, with those of `broker.worker.settings`, `broker.config.access` and
 `broker.config.listeners`; `broker.config.loader` reads them from a file and a command line. Where Apache Kafka has
 the setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from broker.cleaner.rpc import CleanerSettings
 from broker.config.endpoints import ListenerEndpoint, parse_endpoints, protocols_of
 from broker.config.listeners import (
     ListenerConfig,
@@ -23,7 +24,6 @@ from kafka_ds.process.settings import (
     Value,
     attribute_of,
     boolean,
-    double,
     i16,
     i32,
     i64,
@@ -41,7 +41,7 @@ RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(ListenerConfig):
+class BrokerConfig(CleanerSettings, ListenerConfig):
     """The settings of one broker; `topic` holds what its topics have where they say nothing of their own.
 
     `origins` tells of each setting that was given where it was given, for DescribeConfigs and error texts.
@@ -51,7 +51,6 @@ class BrokerConfig(ListenerConfig):
     """
 
     # -- who it is ----------------------------------------------------------------------------------
-    node_id: int = i32(1, "The id of this broker, unique in its cluster.", low=0, ours=True)
     broker_rack: str | None = string(None, "The rack of this broker, as told to clients.")
     process_roles: tuple[str, ...] = strings(
         ("broker", "controller"),
@@ -190,44 +189,7 @@ class BrokerConfig(ListenerConfig):
     )
 
     # -- log ----------------------------------------------------------------------------------------
-    log_cleaner_backoff_ms: int = i64(
-        15_000,
-        "How long a log cleaner waits if there is nothing to compact.",
-        low=0,
-        changeable=True,
-    )
-    log_cleaner_dedupe_buffer_size: int = i64(
-        128 * _MIB,
-        "The memory for the keys of logs being compacted, shared by all cleaners; more than 1 MiB for each.",
-        low=0,
-        changeable=True,
-    )
-    log_cleaner_enable: bool = boolean(True, "Whether logs of compacted topics are compacted.")
-    log_cleaner_io_buffer_load_factor: float = double(
-        0.9,
-        "How full the memory for keys may get: the fuller, the more keys fit in a run, and the slower it is.",
-        low=0,
-        high=1,
-        changeable=True,
-    )
-    log_cleaner_io_buffer_size: int = i32(
-        512 << 10,
-        "The memory for reading and writing, shared by all cleaners.",
-        low=0,
-        changeable=True,
-    )
-    log_cleaner_io_max_bytes_per_second: float = double(
-        1.7976931348623157e308,
-        "The most bytes per second that all cleaners together read and write.",
-        changeable=True,
-    )
-    log_cleaner_threads: int = i32(
-        1, "How many logs are compacted at a time.", low=1, changeable=True
-    )
     log_dir: str | None = string(None, "The log directory, if log.dirs is not set.")
-    log_dirs: tuple[str, ...] = strings(
-        ("data/log",), "The log directories, separated by commas.", ours=True
-    )
     log_flush_offset_checkpoint_interval_ms: int = i32(
         60_000, "How often the recovery points are written to disk.", low=0
     )

@@ -8,36 +8,24 @@ those of assignments that wait (KIP-1263), are none here: nothing would act on t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import cache
 
-from kafka_ds.process.settings import ConfigError, Setting, Value, attribute_of, i32, settings_of
+from broker.config.broker import BrokerConfig
+from kafka_ds.process.settings import ConfigError, Setting, Value, attribute_of, settings_of
 
-if TYPE_CHECKING:
-    from broker.config.loader import BrokerConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
-    """The settings of one group."""
-
-    consumer_heartbeat_interval_ms: int = i32(
-        5_000,
-        "How often members of the group send heartbeats.",
-        low=1,
-        synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
-    )
-    consumer_session_timeout_ms: int = i32(
-        45_000,
-        "How long a member of the group may go without a heartbeat before it is removed.",
-        low=1,
-        synonyms=(("group.consumer.session.timeout.ms", 1),),
-    )
+# Of the broker's settings, under these names after `group.`; what they say there holds here, too.
+_NAMES = ("consumer.heartbeat.interval.ms", "consumer.session.timeout.ms")
 
 
+@cache
 def group_settings() -> Mapping[str, Setting]:
     """The settings of groups by Kafka's name."""
-    return settings_of(GroupConfig)
+    of_broker = settings_of(BrokerConfig)
+    return {
+        name: replace(of_broker[f"group.{name}"], name=name, synonyms=((f"group.{name}", 1),))
+        for name in _NAMES
+    }
 
 
 def inherited(config: BrokerConfig, setting: Setting) -> Value:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from broker.log.log import Log
 from broker.log.values import RemoteLogAuxState
-from broker.metrics.names import Metric, Sample
+from broker.metrics.names import Sample
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyPhase, CopyState, Gap
 from broker.remote.expiry import ExpirationLoop
@@ -42,9 +42,9 @@ from broker.worker.rpc import (
     StoragePlace,
     Swept,
     TieredState,
-    TierSettings,
     Unavailable,
 )
+from broker.worker.settings import TierSettings
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.ipc.request import A, AskWorker, Buffer, Request
 from kafka_ds.process.crash_points import ALL_BROKER_POINTS, armed_from_environment
@@ -87,15 +87,25 @@ class RemoteLogManager:
         self,
         settings: TierSettings,
         clock: Clock,
-        in_force: Callable[[str], Any] | None = None,
+        in_force: Callable[[], TierSettings] | None = None,
     ) -> None:
-        """`in_force` gives the present value of a setting that may change while the broker runs."""
+        """`in_force` gives the present settings, some of which may change while the broker runs."""
         self._settings = settings
-        self._in_force = in_force or settings.value_of
+        self._in_force = in_force or (lambda: settings)
         self._clock = clock
         self._metrics = TierMetrics()
-        self._fetch_quota = self._quota("fetch", FETCH_TIMES)
-        self._copy_quota = self._quota("copy", COPY_TIMES)
+        self._fetch_quota = RemoteQuota(
+            lambda: self._in_force().remote_log_manager_fetch_max_bytes_per_second,
+            FETCH_TIMES,
+            windows=settings.remote_log_manager_fetch_quota_window_num,
+            window_seconds=settings.remote_log_manager_fetch_quota_window_size_seconds,
+        )
+        self._copy_quota = RemoteQuota(
+            lambda: self._in_force().remote_log_manager_copy_max_bytes_per_second,
+            COPY_TIMES,
+            windows=settings.remote_log_manager_copy_quota_window_num,
+            window_seconds=settings.remote_log_manager_copy_quota_window_size_seconds,
+        )
         self.worker = new_worker(
             settings.worker_arguments(),
             clock,
@@ -319,7 +329,7 @@ class RemoteLogManager:
             max_bytes=max_bytes,
             isolation_level=isolation_level,
         )
-        wait_ms = self._in_force("remote.fetch.max.wait.ms")
+        wait_ms = self._in_force().remote_fetch_max_wait_ms
         try:
             answer = await asyncio.wait_for(self._ask_to_read(request, topic), wait_ms / 1000)
         except TimeoutError:
@@ -334,8 +344,7 @@ class RemoteLogManager:
 
     def list_offsets_timeout_ms(self) -> int:
         """How long ListOffsets waits for the lake if its client does not say (KIP-1075)."""
-        timeout_ms: int = self._in_force("remote.list.offsets.request.timeout.ms")
-        return timeout_ms
+        return self._in_force().remote_list_offsets_request_timeout_ms
 
     def listing_expired(self) -> None:
         """Count a ListOffsets that timed out."""
@@ -458,15 +467,6 @@ class RemoteLogManager:
         return await self.known_tiered_end(led.log.topic, *key) >= 0
 
     # -- inside -----------------------------------------------------------------------------
-
-    def _quota(self, what: str, times: tuple[Metric, Metric]) -> RemoteQuota:
-        prefix = f"remote.log.manager.{what}"
-        return RemoteQuota(
-            lambda: int(self._in_force(f"{prefix}.max.bytes.per.second")),
-            times,
-            windows=self._settings.value_of(f"{prefix}.quota.window.num"),
-            window_seconds=self._settings.value_of(f"{prefix}.quota.window.size.seconds"),
-        )
 
     async def _ask_to_read(self, request: Request[A], topic: str | None = None) -> A:
         """Ask for a client: such requests are bounded in number, and fail with an error that clients retry."""

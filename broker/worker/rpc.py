@@ -5,12 +5,10 @@ holds is answered with what it holds. Of several partitions in a request each is
 where the store gave no answer for it. Nothing here needs more than the broker's process has.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.request import Buffer, Request
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.topic.expiration import ExpirationDecision, Retention
@@ -18,74 +16,6 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 ZSTD = "zstd"
 UNBOUNDED = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierSettings:
-    """The settings that the tier needs; what each means, and its default, says `broker.config.lake`."""
-
-    node_id: int
-    lake_uri: str
-    lake_max_lag_ms: int
-    lake_local_grace_ms: int
-    lake_worker_idle_ms: int
-    lake_start_delay_ms: int
-    lake_checkpoint_interval: int
-    lake_log_retention_ms: int
-    lake_copy_bytes: int
-    lake_copy_threads: int
-    lake_file_bytes: int
-    lake_compression_level: int
-    lake_behind_compression_type: str
-    lake_offsets_interval_ms: int
-    lake_maintenance_interval_ms: int
-    lake_maintenance_file_bytes: int
-    lake_maintenance_min_files: int
-    lake_maintenance_expired_ratio: float
-    lake_maintenance_compression_level: int
-    lake_reader_cache_bytes: int
-    log_dirs: tuple[str, ...]
-    remote_log_index_file_cache_total_size_bytes: int
-    remote_log_index_file_cache_ttl_ms: int
-    remote_log_manager_task_interval_ms: int
-    remote_log_manager_task_retry_backoff_ms: int
-    remote_log_manager_task_retry_backoff_max_ms: int
-    remote_log_reader_threads: int
-    remote_log_reader_max_pending_tasks: int
-    remote_fetch_max_wait_ms: int
-    remote_list_offsets_request_timeout_ms: int
-    remote_log_manager_copy_max_bytes_per_second: int
-    remote_log_manager_copy_quota_window_num: int
-    remote_log_manager_copy_quota_window_size_seconds: int
-    remote_log_manager_fetch_max_bytes_per_second: int
-    remote_log_manager_fetch_quota_window_num: int
-    remote_log_manager_fetch_quota_window_size_seconds: int
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """Take each field from the setting of the same name."""
-        return cls(**{field: values[field.replace("_", ".")] for field in cls.__dataclass_fields__})
-
-    def value_of(self, name: str) -> Any:
-        """The value of the setting of this name, as it was at the start."""
-        return getattr(self, name.replace(".", "_"))
-
-    def backoff(self) -> Backoff:
-        """The back-off after consecutive failures of one thing."""
-        return Backoff(
-            self.remote_log_manager_task_retry_backoff_ms,
-            self.remote_log_manager_task_retry_backoff_max_ms,
-        )
-
-    def worker_arguments(self) -> list[str]:
-        """The settings as the worker process's arguments."""
-        return [json.dumps(asdict(self))]
-
-    @classmethod
-    def from_worker_argument(cls, text: str) -> Self:
-        """The settings from the worker's argument."""
-        values = json.loads(text)
-        return cls(**{**values, "log_dirs": tuple(values["log_dirs"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

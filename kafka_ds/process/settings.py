@@ -1,10 +1,10 @@
 """Pure: what a setting is: its name, type, default, bounds and one sentence; how its text becomes a value.
 
 Rules of this file: a setting is declared once, as a field of the class that holds its value (`broker.config.broker` and
-`broker.log.config`), so that a type checker sees the value and everything else (parsing, bounds, the answer to
-DescribeConfigs, docs/reference/settings.md) comes from the declaration. A field's name is Kafka's name with its dots as
-underscores. A value that we do not honour is refused by name, never ignored: a cluster that quietly does not do
-what its configuration says is worse than one that does not start.
+what it inherits, `broker.log.config`), so that a type checker sees the value and everything else (parsing, bounds, the
+answer to DescribeConfigs, docs/reference/settings.md) comes from the declaration. A field's name is Kafka's name with
+its dots as underscores. A value that we do not honour is refused by name, never ignored: a cluster that quietly does
+not do what its configuration says is worse than one that does not start.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kafka_ds.security.secret import Secret
 
+T = TypeVar("T")
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | Secret | None
 
 MAX_INT = 2**31 - 1
@@ -208,6 +209,12 @@ def _settings_of(cls: type) -> Mapping[str, Setting]:
             name = declared.name.replace("_", ".")
             found[name] = replace(setting, name=name)
     return found
+
+
+def part(cls: type[T], whole: T) -> T:
+    """Of an object that inherits the settings of `cls`, these alone, as another process is given them."""
+    names = map(attribute_of, settings_of(cls))
+    return cls(**{name: getattr(whole, name) for name in names})
 
 
 def attribute_of(name: str) -> str:

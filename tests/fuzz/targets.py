@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import broker.handlers  # noqa: F401 - registers what is served
-from broker.coordinator.group.settings import GroupSettings
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction.transaction_metadata import decode_record
@@ -130,7 +130,7 @@ def group_record(data: bytes) -> None:
     key, value = _pair(data)
     batch = build_batch([Record(0, NOW_MS, key, value)])
     (found,) = iterate_headers(batch)
-    shard = GroupCoordinatorShard(GroupSettings(), str)
+    shard = GroupCoordinatorShard(BrokerConfig(), str)
     try:
         shard.replay_batch(batch, *found)
     except (MalformedFrame, CorruptRecord):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import broker.handlers  # noqa: F401 - registers what is served
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group.offsets import OffsetAndMetadata
-from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.coordinator.result import Instant
 from broker.registry import REGISTRY
@@ -137,7 +137,7 @@ def known_to(bootstrap: str) -> dict[str, tuple[Any, ...]]:
 
 def known_from_files(folder: Path) -> dict[str, tuple[Any, ...]]:
     """The same out of a partition's files, by our machine."""
-    shard = GroupCoordinatorShard(GroupSettings(), str)
+    shard = GroupCoordinatorShard(BrokerConfig(), str)
     for file in sorted(folder.glob("*.log")):
         data = file.read_bytes()
         for position, header in iterate_headers(data):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group.metadata_image import PublishedMetadataImage
-from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard, Request, TopicsDeleted
 from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
@@ -35,7 +35,7 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        settings: GroupSettings,
+        settings: BrokerConfig,
         *,
         partitions: ReplicaManager,
         image: MetadataImage,
@@ -65,7 +65,7 @@ class GroupCoordinator:
                 num_partitions=settings.offsets_topic_num_partitions,
                 replication_factor=settings.offsets_topic_replication_factor,
                 segment_bytes=settings.offsets_topic_segment_bytes,
-                is_factor_set=settings.is_replication_factor_set,
+                is_factor_set="offsets.topic.replication.factor" in settings.origins,
             ),
             partitions=partitions,
             image=image,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
 from broker.coordinator.group.consumer_group import ConsumerGroup
 from broker.coordinator.group.metadata_image import (
@@ -19,7 +20,6 @@ from broker.coordinator.group.metadata_image import (
     TopicRegexResolver,
 )
 from broker.coordinator.group.offsets import Offsets
-from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.timers import CoordinatorTimer, TimerKey, TimerKind
 from broker.coordinator.group.values import Count
 from kafka_ds.protocol.messages.persisted import GroupMetadataValue
@@ -30,7 +30,7 @@ class GroupMetadataManager:
 
     def __init__(
         self,
-        settings: GroupSettings,
+        settings: BrokerConfig,
         new_id: Callable[[], str],
         topology: CoordinatorMetadataImage | None = None,
         counts: Counter[Count] | None = None,

@@ -369,7 +369,7 @@ class OffsetMetadataManager:
             return False
         if offset.expire_timestamp_ms != NO_TIMESTAMP:
             return now.now_ms >= offset.expire_timestamp_ms
-        return now.now_ms - since_ms >= self._state.settings.offsets_retention_ms
+        return now.now_ms - since_ms >= self._state.settings.offsets_retention_minutes * 60_000
 
 
 def _unused_since_ms(group: ClassicGroup | ConsumerGroup, offset: OffsetAndMetadata) -> int | None:

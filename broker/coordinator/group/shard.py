@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group.classic_group import ClassicGroup, ClassicGroupState
 from broker.coordinator.group.classic_protocol import Joining, Membership, Rebalancing, refused_join
 from broker.coordinator.group.consumer_group import ConsumerGroupState
@@ -23,7 +24,6 @@ from broker.coordinator.group.group_metadata_manager import GroupMetadataManager
 from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.offset_metadata_manager import OffsetMetadataManager
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.timers import TimerKey, TimerKind
 from broker.coordinator.group.values import (
     NO_PRODUCER_ID,
@@ -112,7 +112,7 @@ class GroupCoordinatorShard:
 
     def __init__(
         self,
-        settings: GroupSettings,
+        settings: BrokerConfig,
         new_id: Callable[[], str],
         topology: CoordinatorMetadataImage | None = None,
         counts: Counter[Count] | None = None,

@@ -17,10 +17,10 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.request_sender import RequestSender, found_in
 from broker.coordinator.runtime import CoordinatorRuntime
 from broker.coordinator.transaction.first_sequences import FirstSequences
-from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
     TRANSACTION_VERSION_2,
@@ -205,7 +205,7 @@ class AddPartitionsToTxnManager:
         topic: CoordinatorRuntime[TransactionCoordinatorShard],
         sender: RequestSender[PartitionToVerify],
         node_id: int,
-        settings: TransactionSettings,
+        settings: BrokerConfig,
     ) -> None:
         self._topic = topic
         self._sender = sender

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.request_sender import RequestSender
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
@@ -27,7 +28,6 @@ from broker.coordinator.transaction.marker_channel_manager import (
     TransactionMarkerChannelManager,
     WriteTxnMarkersRequests,
 )
-from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import NeedsProducerId, TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
@@ -54,7 +54,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        settings: TransactionSettings,
+        settings: BrokerConfig,
         *,
         partitions: ReplicaManager,
         image: MetadataImage,
@@ -85,7 +85,7 @@ class TransactionCoordinator:
                 num_partitions=settings.transaction_state_log_num_partitions,
                 replication_factor=settings.transaction_state_log_replication_factor,
                 segment_bytes=settings.transaction_state_log_segment_bytes,
-                is_factor_set=settings.is_replication_factor_set,
+                is_factor_set="transaction.state.log.replication.factor" in settings.origins,
                 more=(("min.insync.replicas", str(settings.transaction_state_log_min_isr)),),
             ),
             partitions=partitions,

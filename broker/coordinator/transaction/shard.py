@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.result import CoordinatorResult, Instant, LogLine, Ticket
-from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.transaction_metadata import (
     EPOCH_MAX,
     NO_EPOCH,
@@ -48,7 +48,7 @@ Event = Callable[["TransactionCoordinatorShard", int], CoordinatorResult]
 class TransactionCoordinatorShard:
     """The transactions of one partition's transactional ids."""
 
-    def __init__(self, settings: TransactionSettings) -> None:
+    def __init__(self, settings: BrokerConfig) -> None:
         self._settings = settings
         self._transactions: dict[str, TransactionMetadata] = {}
         self._ongoing: set[str] = set()

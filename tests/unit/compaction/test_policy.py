@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.cleaner.rpc import CleanerSettings
 from broker.cleaner.throttle import Throttle
 from broker.compaction.policy import LogState, LogToClean, Measured, cleanable, group
-from broker.config.loader import load
 from broker.log.config import LogConfig
 from kafka_ds.records import hashes
 from kafka_ds.records.crc import crc32c
@@ -171,7 +169,7 @@ def test_cleaners_share_what_they_may_read_and_write() -> None:
 
 
 def test_the_memory_of_all_cleaners_is_shared_among_them() -> None:
-    settings = CleanerSettings.of(load(None, ["log.cleaner.threads=2"]).values())
+    settings = cleaner_settings(log_cleaner_threads=2)
     assert settings.keys_max == int((64 << 20) // 24 * 0.9)
     assert settings.read_bytes == 128 << 10
     assert cleaner_settings(log_cleaner_dedupe_buffer_size=0).keys_max == 1

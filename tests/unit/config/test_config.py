@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import main
-from broker.cleaner.rpc import CleanerSettings
 from broker.config.describe import ConfigSource, describe_broker, describe_topic
 from broker.config.doc import render
 from broker.config.dynamic import with_changes
@@ -19,8 +18,7 @@ from broker.config.loader import (
     topic_settings,
 )
 from broker.config.unserved import unserved_names, unserved_setting
-from broker.worker.rpc import TierSettings
-from kafka_ds.process.settings import ConfigError, ConfigType, Setting, attribute_of
+from kafka_ds.process.settings import ConfigError, ConfigType, Setting
 from kafka_ds.security.secret import Secret
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -359,15 +357,6 @@ def test_local_retention_is_within_the_total() -> None:
 def test_a_topics_settings_are_its_own_above_the_brokers() -> None:
     taken = topic_config(load(None, ["log.retention.ms=7"]), {"segment.bytes": "2000000"})
     assert (taken.retention_ms, taken.segment_bytes) == (7, 2_000_000)
-
-
-def test_tier_and_cleaner_read_declared_settings() -> None:
-    declared = set(map(attribute_of, broker_settings()))
-    for settings in (TierSettings, CleanerSettings):
-        assert declared >= set(settings.__dataclass_fields__)
-    values = load(None, ["lake.max.lag.ms=5", "log.cleaner.threads=3"]).values()
-    assert TierSettings.of(values).lake_max_lag_ms == 5
-    assert CleanerSettings.of(values).log_cleaner_threads == 3
 
 
 def test_sources_and_synonyms_are_told() -> None:

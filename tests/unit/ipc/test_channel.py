@@ -21,9 +21,9 @@ from broker.worker.rpc import (
     ReadAnswer,
     StateRequest,
     TieredState,
-    TierSettings,
     Unavailable,
 )
+from broker.worker.settings import TierSettings
 from kafka_ds.ipc import child
 from kafka_ds.ipc.channel import BlockingChannel, ChannelProtocol
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
@@ -37,6 +37,7 @@ from kafka_ds.process.crash_points import (
     CrashPoints,
     armed_from_environment,
 )
+from kafka_ds.process.settings import part
 from kafka_ds.process.system import SystemClock
 from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.version import VERSION
@@ -270,8 +271,8 @@ def test_large_buffers_of_a_value_are_not_copied() -> None:
     assert [bytes(each) for each in found.chunks] == [b"changed"]
 
 
-def test_settings_are_taken_by_kafka_s_names_and_cross_to_the_worker() -> None:
-    settings = TierSettings.of(load(None, ["node.id=7", "lake.max.lag.ms=5"]).values())
+def test_settings_cross_to_the_worker() -> None:
+    settings = part(TierSettings, load(None, ["node.id=7", "lake.max.lag.ms=5"]))
     assert (settings.node_id, settings.lake_max_lag_ms) == (7, 5)
     assert TierSettings.from_worker_argument(settings.worker_arguments()[0]) == settings
 

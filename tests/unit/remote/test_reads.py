@@ -1,6 +1,7 @@
 """Cold reads: how many run at a time, how many may wait, and the rate above which they are shed (KIP-405, KIP-956)."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,9 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
 
 @in_loop
 async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
-    rate = {"remote.log.manager.fetch.max.bytes.per.second": 1_000}
-    clock, settings = ManualClock(), tier_settings()
-    manager = RemoteLogManager(
-        settings, clock, lambda name: rate.get(name) or settings.value_of(name)
-    )
+    settings = tier_settings(remote_log_manager_fetch_max_bytes_per_second=1_000)
+    clock = ManualClock()
+    manager = RemoteLogManager(settings, clock, lambda: settings)
 
     class Quick:
         starts = deaths = 0
@@ -187,9 +186,9 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
     assert not manager.sheds_reads()
     await manager.read("t", b"i" * 16, 0, 7, max_bytes=100)
     assert manager.sheds_reads()
-    rate["remote.log.manager.fetch.max.bytes.per.second"] = 4_000
+    settings = replace(settings, remote_log_manager_fetch_max_bytes_per_second=4_000)
     assert not manager.sheds_reads()
-    rate["remote.log.manager.fetch.max.bytes.per.second"] = 1_000
+    settings = replace(settings, remote_log_manager_fetch_max_bytes_per_second=1_000)
     clock.ms += 4_000
     assert not manager.sheds_reads()
 

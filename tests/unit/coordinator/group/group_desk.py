@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group.metadata_image import CoordinatorMetadataImage
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, Request
 from broker.coordinator.group.values import NO_PRODUCER_ID, Client, sees_all
 from broker.coordinator.result import CoordinatorResult, Instant, Reply
@@ -54,7 +54,7 @@ class Desk:
 
     def __init__(self, topology: CoordinatorMetadataImage | None = None, **settings: Any) -> None:
         self.topology = topology
-        self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
+        self.settings = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
         self.now = BEGAN
         self.log: list[tuple[bytes, bytes | None, int]] = []
         self.answers: dict[int, Any] = {}

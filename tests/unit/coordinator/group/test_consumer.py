@@ -382,7 +382,7 @@ def test_an_empty_group_goes_when_its_offsets_have_expired(desk: Desk) -> None:
     desk.commit(1, member_id="a", generation_id=2)
     a.leave()
     assert GROUP in desk.shard.state.consumers
-    week_ms = desk.settings.offsets_retention_ms
+    week_ms = desk.settings.offsets_retention_minutes * 60_000
     desk.pass_time(week_ms + desk.settings.offsets_retention_check_interval_ms)
     assert GROUP not in desk.shard.state.consumers
     assert not desk.shard.state.offsets.has_group(GROUP)

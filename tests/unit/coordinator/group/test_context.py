@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator import runtime
 from broker.coordinator.group.offset_metadata_manager import EXPIRED_RECORDS_MAX
 from broker.coordinator.group.records import encode_record
-from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import FetchOffsets, GroupCoordinatorShard, TopicsDeleted
 from broker.coordinator.group.values import Client, CoordinatorRecord
 from broker.coordinator.loads import CoordinatorState
@@ -42,7 +42,7 @@ class Bench(PartitionBench):
         super().__init__(folder, TOPIC, followers=followers, **config)
 
     def runner(self, **settings: int) -> CoordinatorContext[GroupCoordinatorShard]:
-        given = GroupSettings(**{"group_initial_rebalance_delay_ms": 0, **settings})
+        given = BrokerConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
         return self.context(
             GroupCoordinatorShard(given, lambda: "id"),
             load_bytes=given.offsets_load_buffer_size,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.group.restored_groups import TruncatedOffset, restored_groups
-from broker.coordinator.group.settings import GroupSettings
 from broker.coordinator.group.shard import GroupCoordinatorShard
 from broker.restore import record_batches
 from kafka_ds.records.batch import read_header
@@ -39,7 +39,7 @@ ROWS = [
 def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None:
     found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
     assert (found.groups, found.offsets, found.noted_ms) == ({"billing", "simple"}, 3, 100)
-    shard = GroupCoordinatorShard(GroupSettings(), lambda: "id")
+    shard = GroupCoordinatorShard(BrokerConfig(), lambda: "id")
     for batch in record_batches(found.records, 1000):
         shard.replay_batch(batch, 0, read_header(batch))
     offsets = shard.state.offsets

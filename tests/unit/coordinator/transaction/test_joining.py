@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.transaction.add_partitions_to_txn_manager import (
     AddPartitionsToTxnManager,
     PendingVerification,
     TransactionalWriter,
     TransactionSupportedOperation,
 )
-from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.loops import in_loop
@@ -53,7 +53,7 @@ async def test_a_mistake_of_ours_is_in_the_log_and_the_client_asks_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     nowhere: Any = SimpleNamespace()
-    joins = AddPartitionsToTxnManager(nowhere, nowhere, 1, TransactionSettings())
+    joins = AddPartitionsToTxnManager(nowhere, nowhere, 1, BrokerConfig())
     writer = TransactionalWriter("x", ProducerIdAndEpoch(1, 0), TransactionSupportedOperation.JOINS)
     answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     answer.set_exception(AssertionError("ours"))
@@ -81,7 +81,7 @@ async def test_a_marker_that_may_be_of_the_transaction_before_is_no_reason_to_gi
         producers=SimpleNamespace(is_in_transaction=lambda *_: False, get=lambda _: None)
     )
     partition: Any = _Partition(log)
-    settings = TransactionSettings(add_partitions_to_txn_retry_backoff_max_ms=0)
+    settings = BrokerConfig(add_partitions_to_txn_retry_backoff_max_ms=0)
     joins = AddPartitionsToTxnManager(elsewhere, sender, 1, settings)
     asking = joins.join(partition, "x", ProducerIdAndEpoch(1, 0), support)
     assert asking is not None

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from broker import node
+from broker.config.broker import BrokerConfig
 from broker.coordinator.placement import partition_for
 from broker.coordinator.result import Instant
 from broker.coordinator.transaction import marker_channel_manager as marker_channel
 from broker.coordinator.transaction.marker_channel_manager import MarkerSender
-from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.coordinator.transaction.transaction_metadata import TransactionState as S
@@ -106,7 +106,7 @@ async def test_nothing_is_verified_that_may_be_forgotten(memory_path: Path) -> N
 
 
 def test_many_unused_ids_are_forgotten_in_turns_and_none_that_is_used_meanwhile() -> None:
-    settings = TransactionSettings()
+    settings = BrokerConfig()
     shard, now = (
         TransactionCoordinatorShard(settings),
         Instant(settings.transactional_id_expiration_ms + 1, 0),
@@ -130,7 +130,7 @@ def test_many_unused_ids_are_forgotten_in_turns_and_none_that_is_used_meanwhile(
 
 
 def test_what_a_log_does_not_take_is_tried_again_with_the_next_look() -> None:
-    settings = TransactionSettings()
+    settings = BrokerConfig()
     shard = TransactionCoordinatorShard(settings)
     for name in ("x", "y"):
         shard.replay(name, in_state(S.ONGOING, transactional_id=name, started_ms=0, timeout_ms=1))

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.result import CoordinatorResult, Instant
-from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
@@ -122,7 +122,7 @@ class Transactions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shard = TransactionCoordinatorShard(TransactionSettings())
+        self.shard = TransactionCoordinatorShard(BrokerConfig())
         self.records: list[tuple[bytes, bytes | None]] = []
         self.logs = {where: MemoryLog() for where in PARTITIONS}
         self.clients: list[Client] = []
@@ -349,7 +349,7 @@ class Transactions(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """The coordinator and the logs restart with what they wrote."""
-        self.shard = TransactionCoordinatorShard(TransactionSettings())
+        self.shard = TransactionCoordinatorShard(BrokerConfig())
         for key, value in self.records:
             record = decode_record(key, value)
             assert record is not None

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker import BrokerConfig
 from broker.coordinator.result import CoordinatorResult
-from broker.coordinator.transaction.settings import TransactionSettings
 from broker.coordinator.transaction.shard import TransactionCoordinatorShard
 from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
@@ -30,7 +30,7 @@ NOW = 1_000_000
 TIMEOUT_MS = 60_000
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ME = ProducerIdAndEpoch(7, 3)
-SETTINGS = TransactionSettings()
+SETTINGS = BrokerConfig()
 V1, V2 = 0, 2
 
 

@@ -1,23 +1,30 @@
 """Pure: the settings of a broker that concern the lake: where it is, what is copied, read and kept when.
 
-Rules of this file: declarations only, a part of `broker.config.broker` that has a file of its own for its length. What
-begins with `lake.` is ours, what begins with `remote.` is Apache Kafka's (KIP-405, KIP-956).
+Rules of this file: declarations, which `broker.config.broker` inherits; the broker hands them to its worker as they
+are. What begins with `lake.` is ours, what begins with `remote.` is Apache Kafka's (KIP-405, KIP-956).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
+from typing import Self
 
-from broker.log.config import DAY_MS
-from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string
+from kafka_ds.ipc.backoff import Backoff
+from kafka_ds.process.settings import MAX_LONG, boolean, double, i32, i64, string, strings
 
 _MIB = 1 << 20
+_DAY_MS = 24 * 60 * 60 * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeConfig:
+class TierSettings:
     """The settings of one broker's tier."""
 
+    node_id: int = i32(1, "The id of this broker, unique in its cluster.", low=0, ours=True)
+    log_dirs: tuple[str, ...] = strings(
+        ("data/log",), "The log directories, separated by commas.", ours=True
+    )
     lake_uri: str = string(
         "data/lake", "Where the Delta tables are: a folder, or `s3://<bucket>/<prefix>`.", ours=True
     )
@@ -86,10 +93,10 @@ class LakeConfig:
         100, "The number of commits between two checkpoints of a table.", low=1, ours=True
     )
     lake_log_retention_ms: int = i64(
-        7 * DAY_MS,
+        7 * _DAY_MS,
         "How long the history of a topic's table is kept, rounded up to whole days. A table gets this value when it "
         "is created and keeps it.",
-        low=7 * DAY_MS,
+        low=7 * _DAY_MS,
         ours=True,
     )
     lake_offsets_interval_ms: int = i64(
@@ -230,3 +237,20 @@ class LakeConfig:
         "or is compacted and does not set it to true; if false, no topic can be one.",
         ours=True,
     )
+
+    def backoff(self) -> Backoff:
+        """The back-off after consecutive failures of one thing."""
+        return Backoff(
+            self.remote_log_manager_task_retry_backoff_ms,
+            self.remote_log_manager_task_retry_backoff_max_ms,
+        )
+
+    def worker_arguments(self) -> list[str]:
+        """The settings as the worker process's arguments."""
+        return [json.dumps(asdict(self))]
+
+    @classmethod
+    def from_worker_argument(cls, text: str) -> Self:
+        """The settings from the worker's argument."""
+        values = json.loads(text)
+        return cls(**{**values, "log_dirs": tuple(values["log_dirs"])})
