@@ -80,6 +80,9 @@ VECTORS = {
 class Engine:
     """One table's other engine."""
 
+    OBSTACLES = OBSTACLES
+    """The properties that this engine sets, with which a topic is not copied."""
+
     def __init__(
         self,
         lake: FolderStore,
@@ -266,7 +269,7 @@ class Engine:
         return self._set(table, HARMLESS)
 
     def _set_obstacle(self, table: DeltaTable) -> Any:
-        return self._set(table, OBSTACLES)
+        return self._set(table, self.OBSTACLES)
 
     def _add_constraint(self, table: DeltaTable) -> Any:
         table.alter.add_constraint({CONSTRAINT: '"offset" >= 0'})
@@ -282,7 +285,7 @@ class Engine:
         there = self._tables.tables[self._topic]
         metadata = json.loads(json.dumps(there.metadata))
         configuration = metadata["configuration"]
-        names = {*OBSTACLES, f"delta.constraints.{CONSTRAINT}"}
+        names = {*self.OBSTACLES, f"delta.constraints.{CONSTRAINT}"}
         found = sorted(names & configuration.keys())
         for name in found:
             del configuration[name]

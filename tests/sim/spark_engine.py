@@ -9,14 +9,11 @@ from deltalake import DeltaTable
 
 from tests.sim.engines import CONSTRAINT, OBSTACLES, Engine
 
-OBSTACLES_OF_SPARK = {
-    **OBSTACLES,
-    "delta.enableRowTracking": "true",
-}
-
 
 class SparkEngine(Engine):
     """Acts by SQL; what Spark refuses is no failure, as with `deltalake`."""
+
+    OBSTACLES = {**OBSTACLES, "delta.enableRowTracking": "true"}
 
     def __init__(self, *given: Any, spark: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -57,12 +54,12 @@ class SparkEngine(Engine):
         return target, self._sql(f"RESTORE TABLE {{}} TO VERSION AS OF {target}")
 
     def _spark_set(self, table: DeltaTable) -> Any:
-        name = self._random.choice(["delta.enableDeletionVectors", *OBSTACLES_OF_SPARK])
-        value = OBSTACLES_OF_SPARK[name]
+        name = self._random.choice(["delta.enableDeletionVectors", *self.OBSTACLES])
+        value = self.OBSTACLES[name]
         return name, self._sql(f"ALTER TABLE {{}} SET TBLPROPERTIES ('{name}' = '{value}')")
 
     def _spark_unset(self) -> Any:
-        names = ", ".join(f"'{each}'" for each in OBSTACLES_OF_SPARK)
+        names = ", ".join(f"'{each}'" for each in self.OBSTACLES)
         return self._sql(f"ALTER TABLE {{}} UNSET TBLPROPERTIES IF EXISTS ({names})")
 
     def take_obstacles_away(self) -> list[str]:
