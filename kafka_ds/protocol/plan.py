@@ -17,6 +17,7 @@ from typing import Any
 
 from kafka_ds.protocol.types import (
     MISSING,
+    NO_VERSIONS,
     Field,
     MessageInfo,
     Primitive,
@@ -68,11 +69,17 @@ def plan(cls: type, version: int) -> StructPlan:
     return _struct_plan(cls, version, version in info.flexible)
 
 
-def _struct_plan(cls: type, version: int, flexible: bool) -> StructPlan:
+@cache
+def whole_plan(cls: type) -> StructPlan:
+    """The plan of a struct with the fields of all versions: what a version lacks is left out when it is encoded."""
+    return _struct_plan(cls, None, flexible=True)
+
+
+def _struct_plan(cls: type, version: int | None, flexible: bool) -> StructPlan:
     present: list[PlannedField] = []
     absent: list[Field] = []
     for field in fields_of(cls):
-        if version in field.versions:
+        if version is None or version in field.versions:
             present.append(_planned(field, version, flexible))
         else:
             assert field.default is not MISSING, f"{cls.__name__}.{field.name} needs a default"
@@ -84,9 +91,10 @@ def _struct_plan(cls: type, version: int, flexible: bool) -> StructPlan:
     return StructPlan(cls, flexible, untagged, tuple(tagged), tuple(absent))
 
 
-def _planned(field: Field, version: int, flexible: bool) -> PlannedField:
+def _planned(field: Field, version: int | None, flexible: bool) -> PlannedField:
     kind = _kind(field.annotation, version, flexible)
-    nullable = version in field.nullable
+    is_ever_null = field.nullable != NO_VERSIONS
+    nullable = is_ever_null if version is None else version in field.nullable
     fixed = isinstance(kind, Primitive) and kind.code is not None
     assert not (nullable and fixed), f"{field.name}: a {kind} is never null"
     assert field.tag is None or field.default is not MISSING, f"{field.name}: a tag needs a default"
@@ -95,7 +103,7 @@ def _planned(field: Field, version: int, flexible: bool) -> PlannedField:
     )
 
 
-def _kind(annotation: Any, version: int, flexible: bool) -> Kind:
+def _kind(annotation: Any, version: int | None, flexible: bool) -> Kind:
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
         (annotation,) = (a for a in typing.get_args(annotation) if a is not type(None))

@@ -8,13 +8,14 @@ empty. Whatever else has no default says "none" as Kafka does: no text, no bytes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import RESPONSES
-from kafka_ds.protocol.plan import ArrayPlan, PlannedField, StructPlan, plan
+from kafka_ds.protocol.plan import ArrayPlan, PlannedField, StructPlan, plan, whole_plan
 from kafka_ds.protocol.types import MISSING, NO_UUID, api_key_of, fields_of, is_struct
 
+E = TypeVar("E")
 # What the default of a name or an id may be: it is empty in versions that have the other.
 _NO_NAME = (MISSING, "", NO_UUID)
 _NOTHING = {"string": "", "bytes": b"", "records": b"", "uuid": NO_UUID, "boolean": False}
@@ -37,6 +38,13 @@ def refusals_of(
 ) -> list[Any]:
     """The elements of the response that refuse these elements of a list of the request."""
     return _elements(_answer_of(request, field, version), items, code, message)
+
+
+def refusal(cls: type[E], source: Any, code: ErrorCode, message: str | None = None) -> E:
+    """An element of a response that refuses `source`: an element of the request, or what names one."""
+    declared: type = cls
+    element: E = _refused(whole_plan(declared), source, code, message)
+    return element
 
 
 def answer_of(request: type, field: str, version: int) -> str:

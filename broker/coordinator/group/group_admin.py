@@ -44,6 +44,7 @@ from kafka_ds.protocol.messages.group_admin import (
     DescribedGroupMember,
     ListedGroup,
 )
+from kafka_ds.protocol.refusal import refusal
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
@@ -175,7 +176,12 @@ class Describing:
         if group is None:
             classic = self._state.find(group_id) is not None
             said = "is not a consumer group." if classic else "not found."
-            return refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {said}")
+            return refusal(
+                ConsumerGroupDescribeResponseDescribedGroup,
+                group_id,
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Group {group_id} {said}",
+            )
         return ConsumerGroupDescribeResponseDescribedGroup(
             group_id=group_id,
             group_state=group.state.value,
@@ -215,17 +221,3 @@ class Describing:
                     )
                 )
         return ConsumerGroupDescribeResponseAssignment(topic_partitions=topics)
-
-
-def refused(
-    group_id: str, code: ErrorCode, message: str | None
-) -> ConsumerGroupDescribeResponseDescribedGroup:
-    """A group without anything to describe."""
-    return ConsumerGroupDescribeResponseDescribedGroup(
-        error_code=code,
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        assignor_name="",
-        members=[],
-    )

@@ -24,6 +24,7 @@ from kafka_ds.protocol.messages.quorum import (
     Listener,
     Node,
 )
+from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.segments.names import METADATA_TOPIC
 
@@ -54,9 +55,11 @@ def describe_quorum(
 
 def _partition(node: KafkaBroker, topic: str, index: int) -> DescribeQuorumResponsePartitionData:
     if (topic, index) != (METADATA_TOPIC, 0):
-        return _refused(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return refusal(
+            DescribeQuorumResponsePartitionData, index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
     if not node.controller.is_active:
-        return _refused(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return refusal(DescribeQuorumResponsePartitionData, index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     image, now_ms = node.metadata, node.clock.now_ms()
     end_offset = image.version + 1
     voter = DescribeQuorumReplicaState(
@@ -96,18 +99,6 @@ def _observers(node: KafkaBroker, now_ms: int) -> list[DescribeQuorumReplicaStat
             )
         )
     return observers
-
-
-def _refused(index: int, code: ErrorCode) -> DescribeQuorumResponsePartitionData:
-    return DescribeQuorumResponsePartitionData(
-        partition_index=index,
-        error_code=code,
-        leader_id=-1,
-        leader_epoch=-1,
-        high_watermark=-1,
-        current_voters=[],
-        observers=[],
-    )
 
 
 def _nodes(node: KafkaBroker) -> list[Node]:

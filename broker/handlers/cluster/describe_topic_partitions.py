@@ -29,7 +29,7 @@ from kafka_ds.protocol.messages.quorum import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from kafka_ds.protocol.types import NO_UUID
+from kafka_ds.protocol.refusal import refusal
 
 # Kafka's max.request.partition.size.limit.
 PAGE_PARTITIONS_MAX = 2_000
@@ -66,9 +66,9 @@ def _page(
         topic = image.topics.get(name)
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            topics.append(
-                _refused(name, ErrorCode.INVALID_TOPIC_EXCEPTION if why_illegal(name) else code)
-            )
+            if why_illegal(name):
+                code = ErrorCode.INVALID_TOPIC_EXCEPTION
+            topics.append(refusal(DescribeTopicPartitionsResponseTopic, name, code))
             continue
         indexes = [index for index in sorted(topic.partitions) if index >= first]
         first = 0
@@ -106,10 +106,4 @@ def _partition(
         eligible_leader_replicas=list(found.elr),
         last_known_elr=list(found.last_known_elr),
         offline_replicas=[r for r in found.replicas if r not in image.brokers],
-    )
-
-
-def _refused(name: str, code: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
-    return DescribeTopicPartitionsResponseTopic(
-        error_code=code, name=name, topic_id=NO_UUID, partitions=[]
     )

@@ -21,11 +21,11 @@ from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from kafka_ds.protocol.messages.cluster import Coordinator
+from kafka_ds.protocol.refusal import refusal
 
 GROUP = 0
 TRANSACTION = 1
 FIRST_VERSION_WITH_MANY_KEYS = 4
-NO_NODE = -1
 
 
 @serves(FindCoordinatorRequest, versions="0-6")
@@ -61,7 +61,7 @@ def _answer(
 ) -> FindCoordinatorResponse:
     def find(key: str) -> Coordinator:
         if error is not None:
-            return _none(key, error.code, error.message or error.code.name)
+            return refusal(Coordinator, key, error.code, error.message or error.code.name)
         return _find(key, request.key_type, context)
 
     if context.header.api_version >= FIRST_VERSION_WITH_MANY_KEYS:
@@ -80,7 +80,7 @@ def _find(key: str, key_type: int, context: RequestContext) -> Coordinator:
     topic = _topic_of(key_type, context)
     if topic is None:
         message = f"Unknown or unserved coordinator type {key_type}"
-        return _none(key, ErrorCode.INVALID_REQUEST, message)
+        return refusal(Coordinator, key, ErrorCode.INVALID_REQUEST, message)
     image = context.node.metadata
     index = topic.partition_of(key)
     kept = None if index is None else image.partition(topic.name, index)
@@ -89,10 +89,6 @@ def _find(key: str, key_type: int, context: RequestContext) -> Coordinator:
             return Coordinator(
                 key=key, node_id=broker.broker_id, host=host, port=port, error_message=""
             )
-    return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available.")
-
-
-def _none(key: str, code: ErrorCode, message: str) -> Coordinator:
-    return Coordinator(
-        key=key, node_id=NO_NODE, host="", port=NO_NODE, error_code=code, error_message=message
+    return refusal(
+        Coordinator, key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "The coordinator is not available."
     )

@@ -55,6 +55,7 @@ from kafka_ds.protocol.messages.cluster import (
     MetadataResponseTopic,
 )
 from kafka_ds.protocol.messages.topics import CreatableTopic
+from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.types import NO_UUID, api_key_of
 
 FIRST_VERSION_WITH_IDS = 12
@@ -226,13 +227,14 @@ class MetadataAnswer:
         if topic_id != NO_UUID:
             known = self._image.topics_by_id.get(topic_id)
             if known is None or not _may_describe(self._context, known.name):
-                return _refused(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+                by_id = MetadataRequestTopic(topic_id=topic_id, name=None)
+                return refusal(MetadataResponseTopic, by_id, ErrorCode.UNKNOWN_TOPIC_ID)
             return self._topic(known)
         if name is None:
-            return _refused(None, topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+            return refusal(MetadataResponseTopic, wanted, ErrorCode.UNKNOWN_TOPIC_ID)
         known = self._image.topics.get(name)
         if not _may_describe(self._context, name):
-            return _refused(name, NO_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return refusal(MetadataResponseTopic, name, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if known is not None:
             return self._topic(known)
         if why_illegal(name) is not None:
@@ -242,11 +244,11 @@ class MetadataAnswer:
 
     def _absent(self, name: str, code: ErrorCode) -> MetadataResponseTopic:
         """What may be done with a topic is known without the topic, as in Kafka."""
-        refused = _refused(name, NO_UUID, code)
+        absent = refusal(MetadataResponseTopic, name, code)
         asked = self._request.include_topic_authorized_operations
         if asked and code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            refused.topic_authorized_operations = topic_operations(self._context, name)
-        return refused
+            absent.topic_authorized_operations = topic_operations(self._context, name)
+        return absent
 
     def _topic(self, topic: TopicImage) -> MetadataResponseTopic:
         operations = self._request.include_topic_authorized_operations
@@ -284,7 +286,3 @@ class MetadataAnswer:
                 r for r in registration.replicas if r not in alive or alive[r].fenced
             ],
         )
-
-
-def _refused(name: str | None, topic_id: bytes, code: ErrorCode) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id, partitions=[])

@@ -117,16 +117,6 @@ def answer(result: ResourceResult) -> AlterConfigsResourceResponse:
     )
 
 
-def refused(
-    resources: Sequence[tuple[int, str]], code: ErrorCode, message: str | None
-) -> list[AlterConfigsResourceResponse]:
-    """The same error for every resource."""
-    return [
-        answer(ResourceResult(resource_type=kind, resource_name=name, error=code, message=message))
-        for kind, name in dict.fromkeys(resources)
-    ]
-
-
 def rules_of(config: BrokerConfig, judged: Judged = NOBODY) -> ConfigRules:
     """What a broker with this configuration lets be changed; `judged` are brokers that have had their say."""
 

@@ -41,6 +41,7 @@ from kafka_ds.protocol.messages.configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from kafka_ds.protocol.refusal import refusal
 
 
 @serves(DescribeConfigsRequest, versions="1-4")
@@ -53,7 +54,8 @@ def describe_configs(
         try:
             described = _describe(resource, context)
         except KafkaError as error:
-            results.append(_refused(resource, error))
+            message = error.message or error.code.name
+            results.append(refusal(DescribeConfigsResult, resource, error.code, message))
             continue
         wanted = resource.configuration_keys
         configs = [
@@ -105,16 +107,6 @@ def _for_elsewhere(described: Described) -> Described:
     if described.name != "lake.uri" or not uri or "://" in uri:
         return described
     return replace(described, value=os.path.abspath(uri))
-
-
-def _refused(resource: DescribeConfigsResource, error: KafkaError) -> DescribeConfigsResult:
-    return DescribeConfigsResult(
-        error_code=error.code,
-        error_message=error.message or error.code.name,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-        configs=[],
-    )
 
 
 def _result(described: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

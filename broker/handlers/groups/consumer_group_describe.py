@@ -11,7 +11,6 @@ Left out: nothing.
 
 from __future__ import annotations
 
-from broker.coordinator.group.group_admin import refused
 from broker.handlers.common import NOT_ASKED
 from broker.handlers.groups.common import client_of
 from broker.handlers.groups.consumer_group_heartbeat import check_served
@@ -21,6 +20,7 @@ from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupDescribeResponseDescribedGroup
+from kafka_ds.protocol.refusal import refusal
 
 
 @serves(ConsumerGroupDescribeRequest, versions="0-1")
@@ -44,14 +44,23 @@ async def _describe(
     groups, client = context.node.groups, client_of(context)
     request = ConsumerGroupDescribeRequest(group_ids=[group_id])
     if not group_id:
-        return refused(group_id, ErrorCode.INVALID_GROUP_ID, None)
+        return refusal(
+            ConsumerGroupDescribeResponseDescribedGroup, group_id, ErrorCode.INVALID_GROUP_ID, None
+        )
     answer = await settled(lambda: groups.submit(group_id, request, client))
     if isinstance(answer, KafkaError):
-        return refused(group_id, answer.code, answer.message)
+        return refusal(
+            ConsumerGroupDescribeResponseDescribedGroup, group_id, answer.code, answer.message
+        )
     described: ConsumerGroupDescribeResponseDescribedGroup = answer.groups[0]
     if not all(client.sees(name) for name in _topics_of(described)):
         message = "The group has topics that the client is not authorized to describe."
-        return refused(group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
+        return refusal(
+            ConsumerGroupDescribeResponseDescribedGroup,
+            group_id,
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            message,
+        )
     return described
 
 

@@ -20,6 +20,7 @@ from broker.security.authorization.permissions import operations_for
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
 from kafka_ds.protocol.messages.group_admin import DescribedGroup
+from kafka_ds.protocol.refusal import refusal
 
 
 def group_operations(context: RequestContext, group_id: str) -> int:
@@ -46,14 +47,6 @@ async def _describe(group_id: str, context: RequestContext) -> DescribedGroup:
     request = DescribeGroupsRequest(groups=[group_id])
     answer = await settled(lambda: groups.submit(group_id, request, client))
     if isinstance(answer, KafkaError):
-        return DescribedGroup(
-            error_code=answer.code,
-            error_message=answer.message,
-            group_id=group_id,
-            group_state="",
-            protocol_type="",
-            protocol_data="",
-            members=[],
-        )
+        return refusal(DescribedGroup, group_id, answer.code, answer.message)
     described: DescribedGroup = answer.groups[0]
     return described

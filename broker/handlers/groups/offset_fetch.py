@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from broker.coordinator.group.offsets import NO_OFFSET
 from broker.coordinator.group.shard import FetchOffsets
 from broker.handlers.groups.common import client_of, topic_of
 from broker.handlers.responses import settled
@@ -34,10 +33,10 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.types import NO_UUID
 
 FIRST_VERSION_WITH_AN_ERROR = 2
@@ -117,12 +116,14 @@ def _resolve(group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: 
         if not isinstance(found, ErrorCode):
             topic.name, topic.topic_id = found
         elif by_id:
-            refused.append(_unknown(topic, found))
+            refused.append(refusal(OffsetFetchResponseTopics, topic, found))
             continue
         if _may_describe(context, topic.name):
             known.append(topic)
         else:
-            refused.append(_unknown(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            refused.append(
+                refusal(OffsetFetchResponseTopics, topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            )
     resolved = OffsetFetchRequestGroup(
         group_id=group.group_id,
         member_id=group.member_id,
@@ -130,19 +131,6 @@ def _resolve(group: OffsetFetchRequestGroup, context: RequestContext, *, by_id: 
         topics=known,
     )
     return Wanted(resolved, refused)
-
-
-def _unknown(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
-    return OffsetFetchResponseTopics(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=code
-            )
-            for index in topic.partition_indexes
-        ],
-    )
 
 
 def _with_ids(
@@ -161,7 +149,9 @@ def _for_one_group(
     if group.error_code and version < FIRST_VERSION_WITH_AN_ERROR:
         # There an error of the whole can only be told partition by partition.
         code = ErrorCode(group.error_code)
-        group.topics = [_unknown(topic, code) for topic in request.topics or ()]
+        group.topics = [
+            refusal(OffsetFetchResponseTopics, topic, code) for topic in request.topics or ()
+        ]
     topics = [
         OffsetFetchResponseTopic(
             name=topic.name,

@@ -48,6 +48,7 @@ from kafka_ds.protocol.messages.offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
 )
+from kafka_ds.protocol.refusal import refusal
 
 if TYPE_CHECKING:
     from broker.remote.manager import RemoteLogManager
@@ -82,7 +83,9 @@ def list_offsets(
         answers = []
         for each in topic.partitions:
             if asked[topic.name, each.partition_index] > 1:
-                answers.append(_refused(each.partition_index, ErrorCode.INVALID_REQUEST))
+                answers.append(
+                    refusal(ListOffsetsPartitionResponse, each, ErrorCode.INVALID_REQUEST)
+                )
             else:
                 answers.append(lookup.answer(topic.name, each))
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
@@ -109,7 +112,7 @@ class Lookup:
             partition.leader.check_epoch(wanted.current_leader_epoch)
             found = self._find(partition, wanted.timestamp)
         except KafkaError as error:
-            return _refused(wanted.partition_index, error.code)
+            return refusal(ListOffsetsPartitionResponse, wanted, error.code)
         if isinstance(found, TimestampOffset):
             self._fill(answer, found, partition)
         else:
@@ -302,7 +305,3 @@ def _seam(partition: LeaderPartition, tiered_end: int, timestamp: int) -> Timest
     if timestamp == LATEST_TIERED:
         return _at(partition, tiered_end) if tiered_end >= 0 else NOT_FOUND
     return _at(partition, max(tiered_end + 1, partition.log.log_start_offset))
-
-
-def _refused(partition: int, code: ErrorCode) -> ListOffsetsPartitionResponse:
-    return ListOffsetsPartitionResponse(partition_index=partition, error_code=code)

@@ -57,6 +57,7 @@ from kafka_ds.protocol.messages.data import (
     PartitionProduceResponse,
     TopicProduceResponse,
 )
+from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.types import NO_UUID
 from kafka_ds.records.batch import (
     ATTRIBUTES_POSITION,
@@ -386,22 +387,15 @@ def _untraced(error: KafkaError) -> KafkaError:
 def _refused(
     index: int, error: KafkaError, partition: LeaderPartition | None = None
 ) -> PartitionProduceResponse:
-    start = -1
+    response = refusal(PartitionProduceResponse, index, error.code, error.message)
     if partition is not None and error.code not in _WITHOUT_LOG_START:
-        start = partition.log.log_start_offset
-    return PartitionProduceResponse(
-        index=index,
-        error_code=error.code,
-        base_offset=-1,
-        log_start_offset=start,
-        error_message=error.message,
-        record_errors=[
+        response.log_start_offset = partition.log.log_start_offset
+    if isinstance(error, RecordsRefused):
+        response.record_errors = [
             BatchIndexAndErrorMessage(batch_index=place, batch_index_error_message=message)
             for place, message in error.records.items()
         ]
-        if isinstance(error, RecordsRefused)
-        else [],
-    )
+    return response
 
 
 def _name_leaders(response: ProduceResponse, context: RequestContext) -> None:

@@ -31,6 +31,7 @@ from kafka_ds.protocol.messages.topics import (
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
+from kafka_ds.protocol.refusal import refusal
 
 if TYPE_CHECKING:
     from broker.kafka_broker import KafkaBroker
@@ -92,12 +93,12 @@ def _of_topic(
         try:
             partition, offset = _delete(topic.name, wanted, node)
         except KafkaError as error:
-            results.append(_refused(wanted, error.code))
+            results.append(refusal(DeleteRecordsPartitionResult, wanted, error.code))
             continue
         if partition.low_watermark() >= offset:
             result = _deleted(wanted, partition.low_watermark())
         else:
-            result = _refused(wanted, ErrorCode.REQUEST_TIMED_OUT)
+            result = refusal(DeleteRecordsPartitionResult, wanted, ErrorCode.REQUEST_TIMED_OUT)
         moved.append(_Moved(result, partition, offset))
         results.append(result)
     return DeleteRecordsTopicResult(name=topic.name, partitions=results)
@@ -143,9 +144,3 @@ def _check_may_delete(partition: LeaderPartition) -> None:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if not partition.log.config.deletes_old:
         raise KafkaError(ErrorCode.POLICY_VIOLATION)
-
-
-def _refused(wanted: DeleteRecordsPartition, code: ErrorCode) -> DeleteRecordsPartitionResult:
-    return DeleteRecordsPartitionResult(
-        partition_index=wanted.partition_index, low_watermark=NO_OFFSET, error_code=code
-    )

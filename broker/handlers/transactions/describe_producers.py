@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
 from kafka_ds.protocol.messages.transaction_admin import (
     PartitionResponse,
     ProducerState,
     TopicResponse,
 )
+from kafka_ds.protocol.refusal import refusal
 
 
 @serves(DescribeProducersRequest, versions="0")
@@ -39,7 +39,7 @@ def _describe(topic: str, index: int, context: RequestContext) -> PartitionRespo
     replicas = context.node.replica_manager
     replica = replicas.replica(topic, index)
     if replica is None:
-        return _refused(index, replicas.why_absent(topic, index))
+        return refusal(PartitionResponse, index, replicas.why_absent(topic, index))
     return PartitionResponse(
         partition_index=index,
         active_producers=[
@@ -54,7 +54,3 @@ def _describe(topic: str, index: int, context: RequestContext) -> PartitionRespo
             for producer_id, producer in replica.log.producers
         ],
     )
-
-
-def _refused(index: int, code: ErrorCode) -> PartitionResponse:
-    return PartitionResponse(partition_index=index, error_code=code, active_producers=[])

@@ -55,6 +55,7 @@ def _describe(
 
 
 def _refused(transactional_id: str, code: ErrorCode) -> DescribeTransactionsTransactionState:
+    """Not derived: where others say -1, Kafka has 0 here."""
     return DescribeTransactionsTransactionState(
         error_code=code,
         transactional_id=transactional_id,

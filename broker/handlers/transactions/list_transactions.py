@@ -14,9 +14,10 @@ from __future__ import annotations
 from broker.coordinator.transaction.transaction_metadata import BY_NAME
 from broker.patterns import matcher
 from broker.registry import RequestContext, serves
-from kafka_ds.protocol.errors import ErrorCode, KafkaError
+from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.messages import ListTransactionsRequest, ListTransactionsResponse
 from kafka_ds.protocol.messages.transaction_admin import ListTransactionsTransactionState
+from kafka_ds.protocol.refusal import refusal
 
 
 @serves(ListTransactionsRequest, versions="0-2")
@@ -39,7 +40,9 @@ def list_transactions(
             and (request.duration_filter < 0 or now_ms - each.started_ms > request.duration_filter)
         ]
     except KafkaError as error:
-        return _refused(error.code, unknown)
+        response = refusal(ListTransactionsResponse, request, error.code)
+        response.unknown_state_filters = unknown
+        return response
     return ListTransactionsResponse(
         unknown_state_filters=unknown,
         transaction_states=[
@@ -50,12 +53,4 @@ def list_transactions(
             )
             for each in sorted(found, key=lambda each: each.transactional_id)
         ],
-    )
-
-
-def _refused(code: ErrorCode, unknown: list[str]) -> ListTransactionsResponse:
-    return ListTransactionsResponse(
-        error_code=code,
-        unknown_state_filters=unknown,
-        transaction_states=[],
     )
