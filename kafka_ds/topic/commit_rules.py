@@ -125,7 +125,10 @@ class Intent:
 
 
 class TableView(Protocol):
-    """What is known of a table as of one version; of a partition of which nothing is known, None."""
+    """What is known of a table as of one version; of a partition of which nothing is known, None.
+
+    `TopicSnapshot`, which reads files, in the eyes of these rules, which read none.
+    """
 
     @property
     def topic_id(self) -> bytes | None:

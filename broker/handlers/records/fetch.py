@@ -801,7 +801,7 @@ class DelayedFetch:
             self._watch(partition)
         self._idle = processor.idle
         if self._idle is not None:
-            self._idle.park(self)
+            self._idle.park(self, self._joined)
         self._timer = loop.call_later(max_wait_ms / 1000, self._complete)
 
     def _watch(self, partition: Replica) -> None:
@@ -811,7 +811,7 @@ class DelayedFetch:
         else:
             partition.watch(self)
 
-    def joined(self, cached: CachedPartition, partition: LeaderPartition) -> None:
+    def _joined(self, cached: CachedPartition, partition: LeaderPartition) -> None:
         """Something is about to happen to one that was idle until now."""
         if partition not in self._watched:
             self._processor.join(cached, partition)

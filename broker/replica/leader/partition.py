@@ -41,7 +41,10 @@ FLUSH_RETRY_SECONDS = 1.0
 
 
 class FollowerSession(Protocol):
-    """The idle partitions of a fetch session (`IdlePartitions`)."""
+    """The idle partitions of a fetch session (`IdlePartitions`), of which a leader knows no more than this.
+
+    What a session remembers of a partition concerns who serves fetches, above the leader.
+    """
 
     @property
     def replica_id(self) -> int:

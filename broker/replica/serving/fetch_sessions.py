@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.replica.leader.replica_state import UNKNOWN_OFFSET, LastFetch
 from broker.replica.session_epochs import (
@@ -99,13 +99,6 @@ class CachedPartition:
         return is_news
 
 
-class WaitingFetch(Protocol):
-    """A fetch of the session that waits; it is joined by partitions that are idle no more."""
-
-    def joined(self, cached: CachedPartition, partition: LeaderPartition) -> None:
-        """This one was idle when the fetch came, and is no more."""
-
-
 class IdlePartitions:
     """The partitions of one session whose reader has everything, and to which nothing happens.
 
@@ -143,7 +136,7 @@ class IdlePartitions:
         self._activated = activated
         self._partitions: dict[LeaderPartition, CachedPartition] = {}
         self._counts: dict[TopicCounters, int] = {}
-        self._parked: dict[WaitingFetch, None] = {}
+        self._parked: dict[object, Callable[[CachedPartition, LeaderPartition], None]] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -201,21 +194,23 @@ class IdlePartitions:
         else:
             del self._counts[partition.counters]
         self._activated(cached)
-        for parked in tuple(self._parked):
-            parked.joined(cached, partition)
+        for joined in tuple(self._parked.values()):
+            joined(cached, partition)
 
     # -- who waits ------------------------------------------------------------------------------
 
     @property
-    def parked(self) -> Iterable[WaitingFetch]:
+    def parked(self) -> Iterable[object]:
         """The fetches of the session that wait."""
         return self._parked
 
-    def park(self, fetch: WaitingFetch) -> None:
-        """Tell this fetch of those that become active."""
-        self._parked[fetch] = None
+    def park(
+        self, fetch: object, joined: Callable[[CachedPartition, LeaderPartition], None]
+    ) -> None:
+        """While this fetch waits, tell `joined` of each that becomes active."""
+        self._parked[fetch] = joined
 
-    def unpark(self, fetch: WaitingFetch) -> None:
+    def unpark(self, fetch: object) -> None:
         """It waits no more."""
         self._parked.pop(fetch, None)
 
