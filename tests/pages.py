@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.command_line import CACHE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -65,7 +70,8 @@ class Reader:
         self.folder = folder
         self.instead = instead
         kept = {k: v for k, v in os.environ.items() if not k.startswith("KAFKA_DS_")}
-        self.environment = {**kept, "HOME": str(folder), "PYTHON": sys.executable, **environment}
+        own = {"HOME": str(folder), "PYTHON": sys.executable}
+        self.environment = {**kept, **CACHE, **own, **environment}
 
     def follow(self, block: Block) -> None:
         if block.language == "console":
@@ -86,6 +92,32 @@ class Reader:
         said = MOMENT.sub("(time)", done.stdout + done.stderr)
         expected = re.escape(MOMENT.sub("(time)", output)).replace("…", ".*")
         assert re.fullmatch(expected, said), f"$ {command}\n{said}\ninstead of\n{output}"
+
+    @contextmanager
+    def broker(self, line: str, *more: str) -> Iterator[str]:
+        """Type a command that runs a broker, with more words; its address. Ctrl-C ends it."""
+        program, *words = shlex.split(self.here(line), comments=True)
+        assert program == "kafka-ds"
+        log = self.folder / "broker.log"
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(
+                [sys.executable, "-m", "broker.cli", *words, *more],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=self.environment,
+                cwd=self.folder,
+            ) as running,
+        ):
+            assert running.stdout is not None
+            try:
+                said = running.stdout.readline()
+                assert said.startswith("ready "), log.read_text()
+                yield said.split()[1]
+            finally:
+                running.send_signal(signal.SIGINT)
+        assert running.returncode == 0, log.read_text()
 
     def here(self, text: str) -> str:
         for written, used in self.instead.items():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -131,6 +133,41 @@ def test_tls_scram_and_acls(tmp_path: Path) -> None:
                 reader.follow(block)
     finally:
         broker.stop()
+
+
+def test_several_brokers_are_one_cluster(tmp_path: Path) -> None:
+    starts, asked = (
+        block.code.splitlines()
+        for block in blocks_of(ROOT / "docs/how-to/several-brokers.md")
+        if block.language == "sh"
+    )
+    ports = {f"127.0.0.1:{port}": "127.0.0.1:0" for port in (9092, 9093, 9094)}
+    with ExitStack() as running:
+        bootstrap = [running.enter_context(Reader(tmp_path, ports).broker(line)) for line in starts]
+        kafka_ds = CommandLine(bootstrap[0], tmp_path)
+        wait_until("the brokers", lambda: kafka_ds.json("cluster", "status")["healthy"])
+        reader = Reader(tmp_path, {}, KAFKA_DS_BOOTSTRAP_SERVER=bootstrap[0])
+        for line in asked:
+            done = reader.run(line)
+            assert done.returncode == 0, done.stderr
+        found = kafka_ds.json("topic", "describe", "orders")
+        assert [sorted(each["isr"]) for each in found["partitions"]] == [[1, 2, 3]] * 3
+
+
+def test_a_cluster_is_restored(broker: BrokerProcess, tmp_path: Path) -> None:
+    (block,) = (b for b in blocks_of(ROOT / "docs/how-to/restore.md") if b.language == "sh")
+    restore, start = block.code.splitlines()
+    CommandLine(broker.bootstrap, tmp_path).ok("produce", "orders", typed="a\nb\nc\n")
+    wait_for_rows(broker, tmp_path, 3)
+    broker.stop()
+    shutil.rmtree(tmp_path / "data" / "log")
+    (tmp_path / "server.properties").write_text("node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\n")
+    reader = Reader(tmp_path, {"=/data/": f"={tmp_path}/data/"})
+    assert "orders-0: offsets 0 to 2; nothing is known to be lost" in reader.run(restore).stdout
+    with reader.broker(start) as address:
+        again = CommandLine(address, tmp_path)
+        words = ("tail", "orders", "--from", "beginning", "--no-follow", "--values")
+        assert again.ok(*words) == "a\nb\nc\n"
 
 
 def wait_for_rows(broker: BrokerProcess, home: Path, count: int, **environment: str) -> None:

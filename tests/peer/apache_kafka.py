@@ -111,14 +111,14 @@ class ApacheKafka:
             **(more or {}),
         }
         folder.mkdir(parents=True)
-        self._properties = folder / "server.properties"
-        self._properties.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
+        self.properties = folder / "server.properties"
+        self.properties.write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
         self._log4j = folder / "log4j2.properties"
         self._log4j.write_text(LOG4J)
         self._log4j_1 = folder / "log4j.properties"
         self._log4j_1.write_text(LOG4J_1)
         if zookeeper is None:
-            words = ("format", "-t", CLUSTER_ID, "-c", str(self._properties))
+            words = ("format", "-t", CLUSTER_ID, "-c", str(self.properties))
             tool(jar_folder, "kafka.tools.StorageTool", *words)
 
     def start(self) -> None:
@@ -135,7 +135,7 @@ class ApacheKafka:
         )
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
-                java(self._jars, options, "kafka.Kafka", str(self._properties)),
+                java(self._jars, options, "kafka.Kafka", str(self.properties)),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -1,29 +1,32 @@
 """`kafka-ds` against Apache Kafka: topics, records and groups are asked for in Kafka's own words."""
 
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import CommandLine
+from tests.pages import ROOT, Reader, blocks_of
 from tests.peer.apache_kafka import ApacheKafka
 
 pytestmark = pytest.mark.jars
 
 
 @pytest.fixture(scope="module")
-def bootstrap(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def kafka(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     folder = tmp_path_factory.mktemp("peer-cli") / "kafka"
     kafka = ApacheKafka(kafka_jars, folder, {"offsets.topic.num.partitions": 1})
     kafka.start()
     try:
-        yield kafka.bootstrap
+        yield kafka
     finally:
         kafka.stop()
 
 
-def test_topics_records_and_groups_of_apache_kafka(bootstrap: str, tmp_path: Path) -> None:
-    kafka_ds = CommandLine(bootstrap, tmp_path)
+def test_topics_records_and_groups_of_apache_kafka(kafka: ApacheKafka, tmp_path: Path) -> None:
+    kafka_ds = CommandLine(kafka.bootstrap, tmp_path)
     kafka_ds.ok("topic", "create", "orders", "--partitions", "2", "--config", "segment.ms=60000")
     kafka_ds.ok("topic", "alter", "orders", "--config", "retention.ms=600000", "--partitions", "3")
     found = kafka_ds.json("topic", "describe", "orders")
@@ -50,3 +53,51 @@ def test_topics_records_and_groups_of_apache_kafka(bootstrap: str, tmp_path: Pat
     assert told == "these brokers have no lake (lake.uri): this is no kafka-ds cluster"
     kafka_ds.ok("topic", "delete", "orders")
     assert kafka_ds.run("topic", "describe", "orders").complaint == "there is no topic orders"
+
+
+def test_a_kafka_is_taken_over_as_the_pages_say(kafka: ApacheKafka, tmp_path: Path) -> None:
+    """docs/how-to/from-kafka.md, "By the disks"; and with a copy of the disks the examples of docs/reference/cli.md."""
+    kafka_ds = CommandLine(kafka.bootstrap, tmp_path)
+    kafka_ds.ok("topic", "create", "orders")
+    kafka_ds.ok("produce", "orders", typed="a\nb\n")
+    kafka.stop()
+    copied = tmp_path / "copied"
+    shutil.copytree(kafka.data, copied)
+
+    # Kafka's file, without what the check names, and without the controller's listener.
+    settings = kafka.properties.read_text()
+    settings = re.sub(r",CONTROLLER(://[\w.:]+|:PLAINTEXT)", "", settings)
+    checked = tmp_path / "server.properties"
+    checked.write_text(settings)
+    told = kafka_ds.run("config", "check", "server.properties", cwd=tmp_path).errors
+    named = re.findall(r"^kafka-ds: ([\w.]+)=", told, re.MULTILINE)
+    assert named == ["controller.quorum.voters", "controller.listener.names"]
+    lines = settings.splitlines()
+    settings = "\n".join(line for line in lines if line.partition("=")[0] not in named)
+    checked.write_text(settings)
+    kafka_ds.ok("config", "check", "server.properties", cwd=tmp_path)
+
+    *adopts, starts = of_pages("how-to/from-kafka.md", "kafka-ds adopt")
+    reader = Reader(tmp_path, {"=/data/": f"={tmp_path}/data/"})
+    for line in adopts:
+        done = reader.run(line)
+        assert done.returncode == 0, done.stderr
+        assert "logs of this broker" in done.stdout
+    with reader.broker(starts) as address:
+        words = ("tail", "orders", "--from", "beginning", "--no-follow", "--values")
+        assert CommandLine(address, tmp_path).ok(*words) == "a\nb\n"
+
+    elsewhere = Reader(tmp_path / "elsewhere", {})
+    elsewhere.folder.mkdir()
+    properties = settings.replace(str(kafka.data), str(copied))
+    (elsewhere.folder / checked.name).write_text(properties)
+    for line in of_pages("reference/cli.md", "kafka-ds adopt"):
+        done = elsewhere.run(line)
+        assert done.returncode == 0, done.stderr
+        assert "logs of this broker" in done.stdout
+
+
+def of_pages(page: str, part: str) -> list[str]:
+    """The lines of the one block that has this."""
+    (block,) = (b for b in blocks_of(ROOT / "docs" / page) if b.language == "sh" and part in b.code)
+    return block.code.splitlines()

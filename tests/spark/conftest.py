@@ -14,6 +14,7 @@ from tests.certificates import Authority
 from tests.peer.apache_kafka import ApacheKafka
 from tests.processes import BrokerProcess, running_broker
 from tests.spark.java import QUICK_JAVA
+from tests.spark.schema_registry import running_registry
 from tests.spark.secured import Ways, ways_in
 from tests.spark.topics import Topic
 
@@ -88,6 +89,13 @@ def launched(tmp_path_factory: pytest.TempPathFactory, kafka_jars: Path) -> Iter
 def apache(launched: ApacheKafka) -> ApacheKafka:
     launched.listens()
     return launched
+
+
+@pytest.fixture(scope="package")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a schema registry."""
+    with running_registry(tmp_path_factory.mktemp("registry")) as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A schema registry as a process: Apicurio, which answers by Confluent's API."""
+"""A schema registry as a process: Apicurio, which answers by Confluent's API; and confluent-kafka's writer for it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ import subprocess
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from spark_conf import jars
 from spark_conf.java import java_command
 from tests.peer.apache_kafka import free_ports
 from tests.processes import wait_until
+from tests.spark.topics import Topic
 
 START_TIMEOUT_S = 120
 
@@ -51,3 +58,29 @@ def running_registry(folder: Path) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+class Sender:
+    """Writes what confluent-kafka's serializers make; each schema in a subject of its own, so that any may follow."""
+
+    def __init__(self, topic: Topic, registry: str) -> None:
+        self._topic = topic
+        self._client = SchemaRegistryClient({"url": registry})
+
+    def framed(self, schema: str, value: Any, field: str = MessageField.VALUE) -> bytes:
+        settings = {"subject.name.strategy": lambda *_: f"{self._topic.name}-{hash(schema)}"}
+        made = AvroSerializer(self._client, schema, conf=settings)(
+            value, SerializationContext(self._topic.name, field)
+        )
+        assert made is not None
+        return made
+
+    def other(self, text: str, kind: str) -> int:
+        subject = f"{self._topic.name}-{kind}"
+        return self._client.register_schema(subject, Schema(text, kind))
+
+    def send(self, *records: tuple[bytes | None, bytes | None], headers: Any = None) -> None:
+        producer = Producer({"bootstrap.servers": self._topic.broker.bootstrap})
+        for key, value in records:
+            producer.produce(self._topic.name, key=key, value=value, headers=headers)
+        assert producer.flush(60) == 0

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroSerializer
-from confluent_kafka.serialization import MessageField, SerializationContext
+from confluent_kafka.serialization import MessageField
 from pyspark.sql import SparkSession
 
 from kafka_ds.errors import OptionError
@@ -19,7 +16,7 @@ from spark_conf.pipelines.decoder import KEY, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.registry import SchemaRegistry
 from tests.processes import BrokerProcess
-from tests.spark.schema_registry import running_registry
+from tests.spark.schema_registry import Sender
 from tests.spark.topics import Topic
 from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of, values_of
 
@@ -33,44 +30,12 @@ def record(**fields: Any) -> str:
     return json.dumps({"type": "record", "name": "Order", "fields": named})
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as url:
-        yield url
-
-
 @pytest.fixture
 def pipelines(spark: SparkSession, broker: BrokerProcess, registry: str) -> Iterator[Pipelines]:
     options = {"kafka.bootstrap.servers": broker.bootstrap}
     made = Pipelines(spark, options, str(broker.lake), SchemaRegistry(registry))
     yield made
     made.close()
-
-
-class Sender:
-    """Writes what confluent-kafka's serializers make; each schema in a subject of its own, so that any may follow."""
-
-    def __init__(self, topic: Topic, registry: str) -> None:
-        self._topic = topic
-        self._client = SchemaRegistryClient({"url": registry})
-
-    def framed(self, schema: str, value: Any, field: str = MessageField.VALUE) -> bytes:
-        settings = {"subject.name.strategy": lambda *_: f"{self._topic.name}-{hash(schema)}"}
-        made = AvroSerializer(self._client, schema, conf=settings)(
-            value, SerializationContext(self._topic.name, field)
-        )
-        assert made is not None
-        return made
-
-    def other(self, text: str, kind: str) -> int:
-        subject = f"{self._topic.name}-{kind}"
-        return self._client.register_schema(subject, Schema(text, kind))
-
-    def send(self, *records: tuple[bytes | None, bytes | None], headers: Any = None) -> None:
-        producer = Producer({"bootstrap.servers": self._topic.broker.bootstrap})
-        for key, value in records:
-            producer.produce(self._topic.name, key=key, value=value, headers=headers)
-        assert producer.flush(60) == 0
 
 
 def id_of(frame: bytes) -> int:

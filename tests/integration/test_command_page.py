@@ -1,0 +1,103 @@
+"""docs/reference/cli.md: each command of its examples is run as it stands there, and does well."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from broker.cli import page
+from tests.command_line import CommandLine
+from tests.pages import ROOT, Reader, blocks_of
+from tests.processes import BrokerProcess, running_broker, wait_until
+
+QUICKLY = {"lake.max.lag.ms": 500, "lake.offsets.interval.ms": 500}
+ANY_PORT = "listeners=PLAINTEXT://127.0.0.1:0"
+PROPERTIES = f"node.id=1\n{ANY_PORT}\nlog.dirs=empty/log\nlake.uri=data/lake\n"
+ORDERS = "".join(f'{{"total": {n}.5}}\n' for n in range(100))
+# What needs Spark (tests/spark/test_typed_pages.py), or the disks of an Apache Kafka (tests/peer/test_command_line.py).
+ELSEWHERE = ("kafka-ds pipelines", "--spark", "lake.table.value.format", "kafka-ds adopt")
+
+
+def lines() -> Iterator[str]:
+    for block in blocks_of(ROOT / "docs/reference/cli.md"):
+        if block.language == "sh":
+            yield from block.code.splitlines()
+
+
+def test_each_command_has_an_example() -> None:
+    named = {" ".join(("kafka-ds", *words)) for words, _ in page.commands(page.program)}
+    shown = "\n".join(lines())
+    assert {name for name in named if name not in shown} == set()
+
+
+def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (tmp_path / "server.properties").write_text(PROPERTIES)
+    (tmp_path / "orders.jsonl").write_text(ORDERS)
+    settings = {**QUICKLY, "log.dirs": data / "log", "lake.uri": data / "lake"}
+    with running_broker(tmp_path / "broker", settings) as broker:
+        kafka_ds = CommandLine(broker.bootstrap, tmp_path)
+        instead = {
+            "broker:9092": broker.bootstrap,
+            # By fsspec, too, and a package that is there.
+            "gs://bucket/lake --fsspec token=anon": f"file://{data}/lake --fsspec auto_mkdir=",
+            "s3://bucket/lake": "data/lake",
+            "/mnt/lake": "data/lake",
+        }
+        reader = Reader(tmp_path, instead, KAFKA_DS_BOOTSTRAP_SERVER=broker.bootstrap)
+        for line in lines():
+            if line == "kafka-ds demo" or any(each in line for each in ELSEWHERE):
+                continue  # The demo: test_command_line_demo.py, with fewer records.
+            prepare(line, broker, kafka_ds)
+            if line.startswith("kafka-ds broker"):
+                elsewhere = tmp_path / f"elsewhere-{len(line)}"
+                elsewhere.mkdir()
+                (elsewhere / "server.properties").write_text(PROPERTIES)
+                with Reader(elsewhere, {}).broker(line, "--override", ANY_PORT):
+                    pass
+            elif "--keep" in line:
+                typed = f"{line} --records 2000"
+                until_interrupted(kafka_ds, typed, tmp_path, lambda said: "until Ctrl-C" in said, 0)
+            elif "# what comes" in line:
+                until_interrupted(
+                    kafka_ds, line, tmp_path, lambda said: more(kafka_ds) in said, 130
+                )
+            else:
+                done = reader.run(line)
+                assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+
+
+def prepare(line: str, broker: BrokerProcess, kafka_ds: CommandLine) -> None:
+    """What a reader has done who types this."""
+    if "topic create orders" in line and kafka_ds.json("topic", "list"):
+        kafka_ds.ok("topic", "delete", "orders")
+    elif line == "kafka-ds group list":
+        kafka_ds.ok("consume", "orders", "--group", "billing", "--no-follow")
+    elif "sql --lake data/lake" in line:
+        wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lag"] == 0)
+    elif "kafka-ds restore" in line:
+        broker.stop()
+
+
+def more(kafka_ds: CommandLine) -> str:
+    """A value that was produced right now."""
+    kafka_ds.ok("produce", "orders", typed='{"total": 1}\n')
+    return '{"total": 1}'
+
+
+def until_interrupted(
+    kafka_ds: CommandLine, line: str, folder: Path, is_told: Callable[[str], bool], status: int
+) -> None:
+    """Type a command, and Ctrl-C once it has told what is awaited."""
+    output = folder / "printed"
+    with (
+        output.open("w") as file,
+        kafka_ds.popen(
+            *shlex.split(line, comments=True)[1:], cwd=folder, stdout=file, stderr=file
+        ) as running,
+    ):
+        wait_until(line, lambda: is_told(output.read_text()))
+        running.send_signal(signal.SIGINT)
+    assert running.returncode == status, output.read_text()
