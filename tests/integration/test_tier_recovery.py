@@ -279,3 +279,25 @@ def test_a_table_that_a_topic_left_which_was_deleted_as_it_was_made(
         # The one that is gone takes nothing back, as little as with a table that was deleted in time.
         assert former.copy(source(10, 19))[0].outcome != FINISHED
         assert storage.state(TOPIC, OTHER_ID, 0).tiered_end == 4
+
+
+def test_a_leader_whose_topic_was_deleted_before_its_first_copy_leaves_no_rows(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    """It was paused. The deletion has found no table in which it could have left a mark."""
+    storage = RemoteStorageManager(
+        store, tier_settings(), CrashPoints(), was_deleted=lambda topic_id: topic_id == TOPIC_ID
+    )
+    storage.delete_topic(TOPIC, TOPIC_ID)
+    metadata = RemoteLogMetadataManager(store, tier_settings(), CrashPoints())
+    copier = Copier(
+        storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=lambda: bytes([7] * 16)
+    )
+    for _ in range(2):
+        (outcome,) = copier.copy(copy_request([source(0, 4)])).partitions
+        assert outcome.outcome != FINISHED
+        assert "was deleted" in outcome.message
+    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == -1
+    copier.recover()
+    assert metadata.unfinished() == []
+    assert data_files(store) == []

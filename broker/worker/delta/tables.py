@@ -138,10 +138,14 @@ class SharedTable:
     def _open(self, topic_id: bytes) -> None:
         """Open the table, also if a topic that was deleted while its table was created left it with its id.
 
-        Only the cluster's events decide that a topic is deleted: the asking broker may have been paused.
+        Only the cluster's events decide that a topic is deleted: the asking broker may have been paused. It may also be
+        the one whose topic is deleted: no table was there as its rows were deleted, and none may come after that.
         """
         try:
-            self.table.open(topic_id)
+            snapshot = self.table.open(topic_id)
+            if not snapshot.files and self._was_deleted(topic_id):
+                self.table.retire(topic_id)
+                self.table.open(topic_id)
         except TopicIdChanged:
             former = self.table.snapshot.topic_id
             if former in (None, topic_id) or not self._was_deleted(former):

@@ -2,8 +2,8 @@
 
 The truth is the commitInfo of the controllers' commits; rows are derived from it, each event exactly once: the commit
 that adds them moves the table's `txn` `materialised-to`, which two workers cannot both move from the same place. A row
-carries the version of the controller's commit and the event's place in it. A topic's rows are deleted before its
-TopicDeleted becomes a row, or the same commit marks the deletion as due (another `txn`), and it is tried again.
+carries the version of the controller's commit and the event's place in it. The commit that makes a TopicDeleted a row
+marks the deletion of the topic's rows as due (another `txn`) until it is done.
 """
 
 import io
@@ -190,9 +190,9 @@ class Materialiser:
         return failures
 
     def _step(self, done: int, last: int) -> None:
-        """One commit: the rows of the events after `done`, how far they reach, and which deletions are left.
+        """Append the rows of the events after `done`, then delete what they say is deleted, and what was left before.
 
-        Raises StorageError, after that, where any is left.
+        Raises StorageError where a deletion is left.
         """
         rows: list[dict[str, Any]] = []
         fresh: list[_Topic] = []
@@ -207,12 +207,15 @@ class Materialiser:
                 continue
             rows.extend(self._rows(version, actions))
             fresh.extend(_deleted_in(actions))
+        if last > done:
+            # First the rows, then the deletions: a broker that has not heard of one yet asks the rows once it has made
+            # the topic's table, which the deletion finds, or the broker finds the row.
+            self._append(rows, dict.fromkeys(fresh, 1), last)
+            self._follow()
         left = self._left()
-        failures = self._delete([*fresh, *left])
-        marks = {each: 1 for each in fresh if each in failures}
-        marks |= {each: 0 for each in left if each not in failures}
-        if last > done or marks:
-            self._append(rows, marks, last)
+        failures = self._delete(left)
+        if ended := dict.fromkeys((each for each in left if each not in failures), 0):
+            self._append([], ended, self._done())
         if failures:
             why = "; ".join(f"{topic}: {why}" for (topic, _), why in failures.items())
             raise StorageError(f"{CLUSTER_METADATA}: deletions are left to be done: {why}")

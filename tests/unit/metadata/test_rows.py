@@ -151,6 +151,27 @@ def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
     assert len(rows_at(store)) == 7
 
 
+def test_rows_say_that_a_topic_is_deleted_before_its_rows_are(store: MemoryStore) -> None:
+    """A broker that has not heard of it makes the table before it asks; a worker that dies between leaves a mark."""
+    cluster, said = Cluster(store), list[bool]()
+
+    def delete(topic: str, topic_id: bytes) -> None:
+        said.append(materialiser.was_deleted(topic_id))
+        if len(said) == 1:
+            raise Crash
+
+    materialiser = Materialiser(store, tier_settings(), CrashPoints(), delete)
+    assert not materialiser.was_deleted(bytes([1]) * 16)
+    cluster.commit(1)
+    with pytest.raises(Crash):
+        materialiser.materialise(cluster.image.version)
+    materialiser = Materialiser(store, tier_settings(), CrashPoints(), delete)
+    for _ in range(2):
+        materialiser.materialise(cluster.image.version)
+    assert said == [True, True]
+    assert len(rows_at(store)) == 3
+
+
 @pytest.mark.parametrize("said", [None, "true"])
 def test_a_table_of_before_is_told_once_that_only_the_worker_cleans_up_its_log(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, said: str | None
