@@ -122,6 +122,11 @@ class LogConfig:
         choices=("append", "current"),
         ours=True,
     )
+    lake_table_retention_enable: bool = boolean(
+        True,
+        "Whether rows leave the typed table, within the hour, when retention or DeleteRecords takes their records.",
+        ours=True,
+    )
     lake_table_value_format: str = string(
         "none",
         "What values are. If it is not none, `kafka-ds pipelines run` keeps a typed table of the topic, "

@@ -27,6 +27,7 @@ from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from spark_conf.pipelines import avro, decoder
 from spark_conf.pipelines.decoder import DecodedRows
+from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.progress import TableStep, begins_anew, lost_offsets, next_step
 from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.typed_table import APPEND, CURRENT, ERRORS, TypedTable
@@ -39,7 +40,8 @@ VALUE_FORMAT: Final = "lake.table.value.format"
 KEY_FORMAT: Final = "lake.table.key.format"
 CLUSTER_COLUMNS: Final = "lake.table.cluster.columns"
 MODE: Final = "lake.table.mode"
-SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS)
+RETENTION: Final = "lake.table.retention.enable"
+SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS, RETENTION)
 NONE: Final = "none"
 # How many offsets one step takes: its records are kept in memory, and beyond that on disk, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
@@ -56,6 +58,8 @@ class Pipeline:
     key_format: str
     mode: str
     cluster_columns: tuple[str, ...]
+    expires: bool
+    """Whether the topic's retention holds for the table."""
 
 
 class Pipelines:
@@ -73,6 +77,7 @@ class Pipelines:
         self._options = dict(options)
         self._lake = lake
         self._store: Store = open_store(lake)
+        self._deletions: dict[str, Deletions] = {}
         self._cluster = Cluster(parse_settings(self._options))
         self._admin = Admin(self._cluster)
 
@@ -106,6 +111,7 @@ class Pipelines:
                     cluster_columns=tuple(
                         filter(None, (settings.get(CLUSTER_COLUMNS) or "").split(","))
                     ),
+                    expires=settings.get(RETENTION) != "false",
                 )
             )
         return sorted(found, key=lambda each: each.topic)
@@ -143,6 +149,21 @@ class Pipelines:
         ends = self._offsets(pipeline, LATEST)
         while self._advance(pipeline, ends) and not is_ended():
             pass
+        if not is_ended():
+            self._delete(pipeline)
+
+    def _delete(self, pipeline: Pipeline) -> None:
+        """Have what has left the topic leave its table."""
+        topic = pipeline.topic
+        if topic not in self._deletions:
+            self._deletions[topic] = Deletions(self._spark, self._store, self._lake, topic)
+        deletions = self._deletions[topic]
+        if not deletions.are_due():
+            return
+        table = TypedTable(self._spark, self._store, self._lake, topic)
+        done = table.last_step()
+        if done is not None and done.topic_id in ("", pipeline.topic_id):
+            deletions.carry_out(table, pipeline.topic_id, expires=pipeline.expires)
 
     def replay(self, topic: str) -> int:
         """Take the records again of which something was rescued, by the settings of now; how many fit."""

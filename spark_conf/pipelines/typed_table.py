@@ -9,7 +9,8 @@ of which a key has several only after some were added, the later timestamp.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ from spark_conf.pipelines.kinds import ObjectOf
 from spark_conf.pipelines.progress import APP_ID, TableStep, last_step
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable
     from pyspark.sql import Column, DataFrame, SparkSession
 
 LOGGER = logging.getLogger("kafka_ds.pipelines")
@@ -30,6 +32,8 @@ TABLES: Final = "tables"
 ERRORS: Final = "__errors"
 # So many steps make small files enough to be merged.
 STEPS_PER_OPTIMIZE: Final = 100
+# The `txn` that says up to which version of the topic's table what was erased there has left.
+DELETIONS: Final = "kafkaDs-deletions"
 APPEND: Final = "append"
 CURRENT: Final = "current"
 NO_KEY: Final = "the record has no key: a table of current state has a row for each key"
@@ -189,6 +193,50 @@ class TypedTable:
             mended.unpersist()
         return count
 
+    # -- what leaves ----------------------------------------------------------------------------
+
+    def deletions_version(self) -> int:
+        """Up to which version of the topic's table erased rows have left; -1 where nothing tells."""
+        from deltalake import DeltaTable
+
+        number = DeltaTable(self._log.store.uri(self._log.table)).transaction_version(DELETIONS)
+        return -1 if number is None else number
+
+    def places(self) -> DataFrame:
+        """The partitions and offsets of which there are rows or errors."""
+        found = self._rows().select("_partition", "_offset")
+        if self._errors_log.exists():
+            errors = self._spark.read.format("delta").load(self.errors_path)
+            found = found.union(errors.select("_partition", "_offset")).distinct()
+        return found
+
+    def delete(self, condition: Column) -> None:
+        """Delete rows and errors by a condition on `_partition` and `_offset`."""
+        for path in self._there():
+            self._delta(path).delete(condition)
+
+    def delete_rows(self, places: DataFrame, version: int) -> None:
+        """Delete rows and errors of these partitions and offsets: all that had left the topic's table by a version."""
+        gone = places.persist()
+        try:
+            for path in self._there():
+                settings = _of_txn(DELETIONS, version) if path == self.path else {}
+                with _set(self._spark, settings):
+                    deleting = self._delta(path).alias("t").merge(gone.alias("s"), _OF_RECORD)
+                    deleting.whenMatchedDelete().execute()
+        finally:
+            gone.unpersist()
+
+    def _there(self) -> list[str]:
+        """Errors first: a death in between leaves the rows, which are looked for again."""
+        tables = ((self._errors_log, self.errors_path), (self._log, self.path))
+        return [path for log, path in tables if log.exists()]
+
+    def _delta(self, path: str) -> DeltaTable:
+        from delta.tables import DeltaTable
+
+        return DeltaTable.forPath(self._spark, path)
+
     # -- upkeep ---------------------------------------------------------------------------------
 
     def optimize(self, step: TableStep) -> None:
@@ -246,11 +294,17 @@ def merge(
     merging = merging.whenMatchedUpdate(newer, columns)
     if is_by_key:
         merging = merging.whenNotMatchedInsert(f"NOT s.{TOMBSTONE}", columns)
-    settings = {} if step is None else _of_commit(step)
+    with _set(spark, {} if step is None else _of_commit(step)):
+        merging.execute()
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """With these settings for a commit that takes no options."""
     for name, text in settings.items():
         spark.conf.set(name, text)
     try:
-        merging.execute()
+        yield
     finally:
         for name in settings:
             spark.conf.unset(name)
@@ -259,6 +313,12 @@ def merge(
 def _of_commit(step: TableStep) -> dict[str, str]:
     return {
         f"{_DELTA}.commitInfo.userMetadata": step.text(),
-        f"{_DELTA}.write.txnAppId": APP_ID,
-        f"{_DELTA}.write.txnVersion": str(step.number),
+        **_of_txn(APP_ID, step.number),
+    }
+
+
+def _of_txn(app_id: str, version: int) -> dict[str, str]:
+    return {
+        f"{_DELTA}.write.txnAppId": app_id,
+        f"{_DELTA}.write.txnVersion": str(version),
     }

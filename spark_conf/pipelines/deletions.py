@@ -1,0 +1,127 @@
+"""Shell: what has left a topic leaves its typed table and its errors: what retention took, and what was erased.
+
+Of retention the log start in the topic's own table tells, of erased rows (DELETE, MERGE, …) a commit of another engine
+that took rows out. Then the rows of its partitions are compared, up to the end of the topic's table: what is behind is
+in no file yet. What a RESTORE took out is not erased: somebody may bring it back, and the typed table keeps it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from kafka_ds.delta.actions import Action, commit_info, ours_of
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.store import Store
+from kafka_ds.protocol.types import uuid_text
+from kafka_ds.topic.missing import RESTORE
+from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.snapshot import TopicSnapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from spark_conf.pipelines.typed_table import TypedTable
+
+ERASED_S: Final = 60.0
+# Rows of retention go in files at whose edge some stay: such a file is written again, so not for each log start.
+EXPIRED_S: Final = 3600.0
+_PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
+
+
+class Deletions:
+    """Follows one topic's own table."""
+
+    def __init__(self, spark: SparkSession, store: Store, lake: str, topic: str) -> None:
+        self._spark = spark
+        self._path = f"{lake}/{topic_table(topic)}"
+        self._log = DeltaLog(store, topic_table(topic))
+        self._snapshot = TopicSnapshot(self._log, topic)
+        self._looked: float | None = None
+        self._expired: float | None = None
+
+    def are_due(self) -> bool:
+        """Whether it is time to look, and the topic has a table of its own."""
+        is_time = self._looked is None or time.monotonic() - self._looked >= ERASED_S
+        return is_time and self._log.exists()
+
+    def carry_out(self, table: TypedTable, topic_id: str, *, expires: bool) -> None:
+        """Delete what is due; `expires`: also what retention took. The table's last step is behind what it took."""
+        now = time.monotonic()
+        self._read()
+        if self._snapshot.topic_id is None or uuid_text(self._snapshot.topic_id) != topic_id:
+            return
+        if expires and (self._expired is None or now - self._expired >= EXPIRED_S):
+            starts = {p: self._snapshot.log_start(p) or 0 for p in self._snapshot.partitions()}
+            if (
+                below := _any(_at(p) & (f.col("_offset") < s) for p, s in starts.items() if s)
+            ) is not None:
+                table.delete(below)
+            self._expired = now
+        since = table.deletions_version()
+        partitions = self._erased_in(since) & {*self._snapshot.partitions()}
+        if partitions:
+            table.delete_rows(self._absent(table, partitions), self._snapshot.version)
+        self._looked = now
+
+    def _read(self) -> None:
+        if self._snapshot.version < 0:
+            self._snapshot.read()
+        else:
+            self._snapshot.refresh()
+
+    def _erased_in(self, since: int) -> set[int]:
+        """The partitions out of which another engine took rows after that version; all where the log does not say."""
+        found: set[int] = set()
+        for version in range(self._snapshot.version, since, -1):
+            actions = self._log.read_version(version)
+            if actions is None:
+                return {*self._snapshot.partitions()}
+            for path in _taken_out(actions):
+                partition = _PARTITION.search(path)
+                if partition is None:
+                    return {*self._snapshot.partitions()}
+                found.add(int(partition[1]))
+        return found
+
+    def _absent(self, table: TypedTable, partitions: Iterable[int]) -> DataFrame:
+        """The places of the typed table's records that the topic's table has no row for."""
+        tiered = self._spark.read.format("delta").option("versionAsOf", self._snapshot.version)
+        there = tiered.load(self._path).select(
+            f.col("partition").alias("_partition"), f.col("offset").alias("_offset")
+        )
+        reached: list[Column] = []
+        for each in partitions:
+            is_here = _at(each) & (f.col("_offset") <= (self._snapshot.tiered_end(each) or -1))
+            for first, last in self._snapshot.missing(each):
+                is_here &= ~f.col("_offset").between(first, last)
+            reached.append(is_here)
+        return (
+            table.places()
+            .where(reduce(or_, reached))
+            .join(there, ["_partition", "_offset"], "left_anti")
+        )
+
+
+def _taken_out(actions: Iterable[Action]) -> list[str]:
+    """The files that another engine's commit took out for good."""
+    actions = list(actions)
+    if ours_of(actions) is not None or commit_info(actions).get("operation") == RESTORE:
+        return []
+    gone = [each["remove"] for each in actions if "remove" in each]
+    return [each["path"] for each in gone if each.get("dataChange", True)]
+
+
+def _at(partition: int) -> Column:
+    return f.col("_partition") == partition
+
+
+def _any(conditions: Iterable[Column]) -> Column | None:
+    found = list(conditions)
+    return reduce(or_, found) if found else None

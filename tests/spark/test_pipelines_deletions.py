@@ -1,0 +1,113 @@
+"""What leaves a topic leaves its typed table: by retention, by DeleteRecords, and by other engines' DELETE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.snapshot import TopicSnapshot
+from spark_conf.pipelines.pipelines import Pipelines
+from tests.processes import wait_until
+from tests.spark.topics import Topic
+from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of
+
+SETTINGS = {"lake.table.value.format": "string", "lake.table.key.format": "string"}
+AT_ONCE = {"segment.ms": 100, "local.retention.bytes": 1}
+
+
+@contextmanager
+def pipelines(spark: SparkSession, topic: Topic) -> Iterator[Pipelines]:
+    """Those of a process that has just started: it looks at once for what has left."""
+    made = Pipelines(
+        spark, {"kafka.bootstrap.servers": topic.broker.bootstrap}, str(topic.broker.lake)
+    )
+    yield made
+    made.close()
+
+
+def keep_anew(spark: SparkSession, topic: Topic) -> None:
+    with pipelines(spark, topic) as made:
+        keep(made, topic)
+
+
+def send(topic: Topic, *values: bytes, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": topic.broker.bootstrap})
+    for number, each in enumerate(values):
+        producer.produce(topic.name, value=each, key=b"k%d" % number, partition=partition)
+    assert producer.flush(60) == 0
+
+
+def erase(topic: Topic, predicate: str) -> None:
+    deleted = DeltaTable(topic.broker.lake / topic_table(topic.name)).delete(predicate)
+    assert deleted["num_deleted_rows"] > 0
+
+
+def delete_records(topic: Topic, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": topic.broker.bootstrap})
+    place = TopicPartition(topic.name, 0, offset)
+    admin.delete_records([place])[place].result(60)
+    store = LocalStore(str(topic.broker.lake))
+    wait_until(
+        f"the table to begin at {offset}",
+        lambda: TopicSnapshot.load(store, topic.name).log_start(0) == offset,
+    )
+
+
+def offsets(topic: Topic, partition: int = 0) -> list[int]:
+    return [row["_offset"] for row in rows(topic) if row["_partition"] == partition]
+
+
+@pytest.mark.timeout(300)
+def test_rows_leave_with_their_records(spark: SparkSession, topic: Topic) -> None:
+    topic.create(partitions=2, **SETTINGS, **AT_ONCE)
+    send(topic, b"0", b"\xff", b"2", b"3", b"\xff", b"5")
+    send(topic, b"0", b"1", partition=1)
+    topic.wait_until_tiered(0, least=6)
+    topic.wait_until_tiered(1, least=2)
+    keep_anew(spark, topic)
+    assert offsets(topic) == [0, 1, 2, 3, 4, 5]
+    assert [offset for offset, _ in errors_of(topic)] == [1, 4]
+
+    erase(topic, "partition = 0 AND offset IN (1, 2)")
+    send(topic, b"6")
+    keep_anew(spark, topic)
+    assert offsets(topic) == [0, 3, 4, 5, 6], "what is not in the lake yet stays"
+    assert [offset for offset, _ in errors_of(topic)] == [4]
+
+    delete_records(topic, 5)
+    keep_anew(spark, topic)
+    assert (offsets(topic), errors_of(topic)) == ([5, 6], [])
+    alter(topic, "lake.table.retention.enable", "false")
+    delete_records(topic, 6)
+    keep_anew(spark, topic)
+    assert offsets(topic) == [5, 6]
+
+    # A RESTORE takes rows out that somebody may bring back: they are not erased.
+    table = DeltaTable(topic.broker.lake / topic_table(topic.name))
+    table.restore(0)
+    assert table.to_pyarrow_table().num_rows == 0
+    keep_anew(spark, topic)
+    assert (offsets(topic), offsets(topic, 1)) == ([5, 6], [0, 1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_state_of_a_key_leaves_with_its_record(spark: SparkSession, topic: Topic) -> None:
+    topic.create(partitions=1, **SETTINGS, **AT_ONCE, **{"lake.table.mode": "current"})
+    send(topic, b"0", b"1", b"2")
+    topic.wait_until_tiered(0, least=3)
+    keep_anew(spark, topic)
+    erase(topic, "offset = 1")
+    keep_anew(spark, topic)
+    assert state_of(spark, topic) == {"k0": {"value": "0"}, "k2": {"value": "2"}}
+    delete_records(topic, 2)
+    keep_anew(spark, topic)
+    assert state_of(spark, topic) == {"k2": {"value": "2"}}
