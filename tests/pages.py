@@ -124,7 +124,7 @@ class Reader:
             text = text.replace(written, used)
         return text
 
-    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+    def run(self, script: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
         ours = 'kafka-ds() { "$PYTHON" -m broker.cli "$@"; }\npython() { "$PYTHON" "$@"; }\n'
         return subprocess.run(
             ["bash", "-c", ours + self.here(script)],
@@ -132,6 +132,6 @@ class Reader:
             text=True,
             env=self.environment,
             cwd=self.folder,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )

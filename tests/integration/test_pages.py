@@ -170,6 +170,29 @@ def test_a_cluster_is_restored(broker: BrokerProcess, tmp_path: Path) -> None:
         assert again.ok(*words) == "a\nb\nc\n"
 
 
+def test_the_system_tables_are_asked(tmp_path: Path) -> None:
+    """docs/reference/sql.md; its Python is in tests/spark/test_pages.py."""
+    (asked,), printed = (
+        block.code.splitlines()
+        for block in blocks_of(ROOT / "docs/reference/sql.md")
+        if block.language == "sh"
+    )
+    settings = {**QUICKLY, "lake.offsets.interval.ms": 300}
+    with running_broker(tmp_path / "data", settings) as broker:
+        kafka_ds = CommandLine(broker.bootstrap, tmp_path)
+        kafka_ds.ok("produce", "orders", typed="a\nb\nc\n")
+        kafka_ds.ok("consume", "orders", "--group", "billing", "--max-messages", "1")
+        reader = Reader(tmp_path, {".venv/bin/python": "python"})
+        wait_until("the group", lambda: "billing" in reader.run(asked).stdout)
+        for line in printed:
+            assert reader.run(line).returncode == 0
+            assert "group_lag" in (tmp_path / "views.sql").read_text()
+
+        # docs/how-to/repair-the-lake.md, where nothing is missing.
+        (repair,) = blocks_of(ROOT / "docs/how-to/repair-the-lake.md")
+        Reader(tmp_path, {"s3://bucket/lake": "data/lake"}).follow(repair)
+
+
 def wait_for_rows(broker: BrokerProcess, home: Path, count: int, **environment: str) -> None:
     kafka_ds = CommandLine(broker.bootstrap, home, **environment)
     wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lake_rows"] == count)

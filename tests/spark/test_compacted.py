@@ -6,15 +6,15 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
+from tests.pages import ROOT, blocks_of
 from tests.spark.topics import Topic
 
 KEYS = 10
-# As in docs/reference/spark.md.
-LATEST = """
-    SELECT key, latest.value FROM (
-        SELECT key, max_by(struct(value), offset) AS latest FROM accounts GROUP BY key
-    ) WHERE latest.value IS NOT NULL
-"""
+(LATEST,) = (
+    block.code.replace("kafka.accounts", "accounts")
+    for block in blocks_of(ROOT / "docs/reference/spark.md")
+    if block.language == "sql"
+)
 
 
 def produced(topic: Topic, first: int, count: int) -> list[tuple[int, bytes, bytes | None]]:

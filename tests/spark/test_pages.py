@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_conf.session
 from spark_conf.catalog import topic_catalog
+from spark_conf.system_views import system_views
 from tests.command_line import CommandLine
 from tests.pages import AVRO_ORDER, ROOT, Block, Reader, blocks_of
 from tests.processes import BrokerProcess
@@ -45,9 +46,18 @@ def test_the_pages_of_spark_do_what_they_say(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """README.md, get-started/spark.md, then how-to/exactly-once.md and what how-to/decode.md has for Spark."""
-    monkeypatch.setattr(spark_conf.session, "session", lambda *_, **__: spark)
-    here = {"127.0.0.1:9092": orders.broker.bootstrap, '"data/': f'"{tmp_path}/data/'}
+    """README.md, get-started/spark.md, how-to/exactly-once.md, then Spark's part of decode.md and reference/sql.md."""
+
+    def ours(*_: object, lake: str | None = None) -> SparkSession:
+        assert lake is None or system_views(spark, lake)
+        return spark
+
+    monkeypatch.setattr(spark_conf.session, "session", ours)
+    here = {
+        "127.0.0.1:9092": orders.broker.bootstrap,
+        '"data/lake"': f'"{orders.broker.lake}"',
+        '"data/': f'"{tmp_path}/data/',
+    }
     names: dict[str, object] = {"spark": spark}
 
     def run(block: Block) -> None:
@@ -94,6 +104,10 @@ def test_the_pages_of_spark_do_what_they_say(
     )
     run(avro)
     assert names["avro_orders"].collect() == [(21, "ada")]  # type: ignore[attr-defined]
+
+    (asked,) = blocks("docs/reference/sql.md", "python")
+    run(asked)
+    assert "|topic|topic_id|partition|since|" in capsys.readouterr().out.replace(" ", "")
 
 
 def read(spark: SparkSession, topic: Topic, name: str) -> DataFrame:

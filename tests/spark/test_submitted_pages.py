@@ -1,0 +1,87 @@
+"""What pages give to `spark-submit` and `spark-sql`: run as it stands there, each in a Java process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import CommandLine
+from tests.pages import ROOT, Block, Reader, blocks_of
+from tests.processes import BrokerProcess, running_broker, wait_until
+from tests.s3_server import BUCKET, S3Server
+from tests.spark.java import QUICK_JAVA
+from tests.spark.topics import Topic
+from tests.spark.typed_tables import rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+
+URI = f"s3://{BUCKET}/submitted"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder in which the pages' relative paths are there."""
+    for name in (".venv", ".cache", "spark_conf", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def block_with(page: str, part: str) -> Block:
+    (found,) = (b for b in blocks_of(ROOT / page) if b.language == "sh" and part in b.code)
+    return found
+
+
+def submits(folder: Path, page: str, part: str, instead: dict[str, str], **more: str) -> str:
+    """What the block prints."""
+    environment = {
+        "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "JDK_JAVA_OPTIONS": QUICK_JAVA,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **more,
+    }
+    block = block_with(page, part)
+    done = Reader(folder, instead, **environment).run(f"set -e\n{block.code}", 600)
+    assert done.returncode == 0, done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path / "data", {"lake.max.lag.ms": 300}) as broker:
+        kafka_ds = CommandLine(broker.bootstrap, tmp_path)
+        kafka_ds.ok("topic", "create", "orders", "--config", "lake.table.value.format=json")
+        kafka_ds.ok("produce", "orders", typed='{"total":1}\n{"total":2}\n')
+        wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lake_rows"] == 2)
+        yield broker
+
+
+def test_a_job_is_submitted(checkout: Path, orders: BrokerProcess) -> None:
+    job = f"docs/examples/batch.py {orders.bootstrap} orders"
+    told = submits(checkout, "docs/reference/spark.md", "JOB", {" JOB": f" {job}"})
+    assert "{'everything': 2, 'first': 2, 'scanned': 2, 'later': 0}" in told
+
+
+def test_the_pipelines_are_submitted(checkout: Path, orders: BrokerProcess) -> None:
+    instead = {"broker-1:9092": orders.bootstrap, "s3://bucket/lake": "data/lake --once"}
+    submits(checkout, "docs/how-to/typed-tables.md", "spark-submit", instead)
+    assert [row["total"] for row in rows(Topic(orders, "orders"))] == [1, 2]
+
+
+def test_spark_sql_reads_a_lake_on_s3(checkout: Path, s3_server: S3Server) -> None:
+    s3 = s3_server.environment
+    with running_broker(
+        checkout / "broker", {"lake.uri": URI, "lake.max.lag.ms": 300}, s3
+    ) as broker:
+        kafka_ds = CommandLine(broker.bootstrap, checkout, **s3)
+        kafka_ds.ok("produce", "orders", typed="a\nb\n")
+        wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lake_rows"] == 2)
+    table = URI.replace("s3:", "s3a:") + "/topics/orders"
+    query = f"SELECT 4000 + count(*) FROM delta.`{table}`;"
+    jars = 'paste -sd,)"'
+    instead = {jars: f"{jars} <<< '{query}'"}
+    told = submits(checkout, "docs/reference/spark.md", "spark-sql", instead, **s3)
+    assert "4002" in told
