@@ -69,7 +69,7 @@ from broker.server.server import Server, own_host
 from broker.transport.secure_network import between_brokers
 from broker.worker.settings import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
-from kafka_ds.ipc.request import AskWorker
+from kafka_ds.ipc.request import SendToWorker
 from kafka_ds.process.seams import Clock, Disk, Network
 from kafka_ds.process.settings import ConfigError, part
 from kafka_ds.process.system import ThreadBackground, halt, new_uuid
@@ -210,9 +210,9 @@ class Node(KafkaBroker):
             await self.server.serve()
             await self.console.serve()
 
-    def _note_offsets(self, ask: AskWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
+    def _note_offsets(self, send: SendToWorker, interval_ms: int) -> Coroutine[Any, Any, None]:
         led, begun = (lambda: self.replica_manager), self.groups.runtime.begun
-        self.offset_publisher = OffsetPublisher(ask, led, begun, interval_ms)
+        self.offset_publisher = OffsetPublisher(send, led, begun, interval_ms)
         return self.offset_publisher.run()
 
     async def _begin_applying(self) -> None:

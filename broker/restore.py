@@ -171,7 +171,7 @@ class Restoration:
             timeout_ms=node.config.request_timeout_ms,
         )
         try:
-            await node.member.channel.ask(request, timeout_ms=node.config.request_timeout_ms)
+            await node.member.channel.send(request, timeout_ms=node.config.request_timeout_ms)
         except KafkaError as error:
             log.warning("leader election failed, retrying: %s", error)
 

@@ -82,19 +82,19 @@ def offsets_at(
 
     wanted = list(partitions)
 
-    def ask(question: int) -> dict[TopicPartition, int]:
+    def list_offsets(question: int) -> dict[TopicPartition, int]:
         answers = cluster.offsets(dict.fromkeys(wanted, question), read_committed=read_committed)
         return {place: answers[place].offset for place in wanted}
 
     if position.kind == "beginning":
-        return ask(EARLIEST)
-    ends = ask(LATEST)
+        return list_offsets(EARLIEST)
+    ends = list_offsets(LATEST)
     if position.kind == "end":
         return ends
     if position.kind == "time":
-        found = ask(position.number)
+        found = list_offsets(position.number)
         return {place: at if at >= 0 else ends[place] for place, at in found.items()}
-    starts = ask(EARLIEST)
+    starts = list_offsets(EARLIEST)
     back = position.kind == "last"
     return {
         place: max(starts[place], min(end, end - position.number if back else position.number))

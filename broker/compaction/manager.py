@@ -23,7 +23,7 @@ from broker.log.directories.manager import LogManager
 from broker.log.log import Log
 from broker.metrics.names import Sample
 from kafka_ds.ipc.child import ChildWorker, WorkerDied, WorkerFailed, WorkerLost
-from kafka_ds.ipc.request import AskWorker, Request
+from kafka_ds.ipc.request import Request, SendToWorker
 from kafka_ds.process.seams import Clock, Disk
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import CorruptRecord
@@ -45,16 +45,16 @@ class LogCleaner:
         clock: Clock,
         disk: Disk,
         executor: Executor | None = None,
-        ask: AskWorker | None = None,
+        send: SendToWorker | None = None,
     ) -> None:
-        """`executor` has the threads that wait for disks; `ask` stands for the child process, where there is none."""
+        """`executor` has the threads that wait for disks; `send` stands for the child process, where there is none."""
         self._settings = settings
         self._logs = logs
         self._clock = clock
         self._disk = disk
         self._executor = executor
         self._worker: ChildWorker | None = None
-        if ask is None:
+        if send is None:
             self._worker = ChildWorker(
                 [],
                 clock,
@@ -62,8 +62,8 @@ class LogCleaner:
                 module="broker.cleaner.main",
                 name="log cleaner",
             )
-            ask = self._worker.ask
-        self._ask = ask
+            send = self._worker.send
+        self._send_request = send
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._sending: set[asyncio.Task[None]] = set()
@@ -207,7 +207,7 @@ class LogCleaner:
             dirty,
             plan,
             self._settings,
-            ask=self._ask,
+            send=self._send_request,
             disk=self._disk,
             in_thread=self._in_thread,
             abort=self._send,
@@ -226,7 +226,7 @@ class LogCleaner:
 
     async def _sent(self, request: Request[None]) -> None:
         with suppress(WorkerLost, WorkerFailed):
-            await self._ask(request)
+            await self._send_request(request)
 
     # -- what is dirty ----------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from broker.compaction.policy import Cleanable, Measured, group
 from broker.log.log import Log
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import keep_open
-from kafka_ds.ipc.request import A, AskWorker, Request
+from kafka_ds.ipc.request import A, Request, SendToWorker
 from kafka_ds.process.seams import Disk
 from kafka_ds.segments import names
 
@@ -62,7 +62,7 @@ class Run:
         plan: Cleanable,
         settings: CleanerSettings,
         *,
-        ask: AskWorker,
+        send: SendToWorker,
         disk: Disk,
         in_thread: InThread,
         abort: Callable[[Request[None]], None],
@@ -72,7 +72,7 @@ class Run:
         self._log = log
         self._plan = plan
         self._settings = settings
-        self._ask = ask
+        self._send = send
         self._disk = disk
         self._in_thread = in_thread
         self._abort = abort
@@ -106,14 +106,14 @@ class Run:
     async def _clean(self, now_ms: int) -> Outcome:
         log = self._log
         segments = self._segments_below(self._plan.first_uncleanable_offset)
-        mapped = await self._asked(self._job(segments, now_ms))
+        mapped = await self._answer_to(self._job(segments, now_ms))
         written, done = 0, []
         below = [each for each in segments if each.base_offset < mapped.end_offset]
         by_base = {segment.base_offset: segment for segment in below}
         for neighbours in group([self._measured(each) for each in below], log.config):
             old = [by_base[each.base_offset] for each in neighbours]
             sources = [_source(each) for each in old]
-            cleaned = await self._asked(LogGroup(job=self._number, segments=sources))
+            cleaned = await self._answer_to(LogGroup(job=self._number, segments=sources))
             await self._swap(old, cleaned)
             written += cleaned.size_bytes
             done.append(cleaned)
@@ -131,9 +131,9 @@ class Run:
             end_offset=mapped.end_offset,
         )
 
-    async def _asked(self, request: Request[A]) -> A:
+    async def _answer_to(self, request: Request[A]) -> A:
         self._check()
-        answer = await self._ask(request)
+        answer = await self._send(request)
         self._check()
         return answer
 

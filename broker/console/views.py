@@ -109,7 +109,7 @@ class Views:
         self._reader.stop()
         self._historian.stop()
 
-    async def _ask(self, asking: RequestContext, request: Any) -> Any:
+    async def _handle(self, asking: RequestContext, request: Any) -> Any:
         return await handle_locally(self._node, self._dispatcher, request, asking)
 
     # -- cluster ------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Views:
             resource_type=kind, resource_name=name, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource], include_documentation=True)
-        (result,) = (await self._ask(asking, request)).results
+        (result,) = (await self._handle(asking, request)).results
         _check(result.error_code)
         return [
             {
@@ -392,7 +392,7 @@ class Views:
             isolation_level=READ_COMMITTED,
             topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
         )
-        (answer,) = (await self._ask(asking, request)).topics[0].partitions
+        (answer,) = (await self._handle(asking, request)).topics[0].partitions
         _check(answer.error_code)
         offset: int = answer.offset
         return offset
@@ -425,7 +425,7 @@ class Views:
             isolation_level=READ_COMMITTED,
             topics=[FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[wanted])],
         )
-        answer = await self._ask(asking, request)
+        answer = await self._handle(asking, request)
         _check(answer.error_code)
         (data,) = answer.responses[0].partitions
         _check(data.error_code)
@@ -434,7 +434,7 @@ class Views:
     # -- groups -------------------------------------------------------------------------------
 
     async def _groups(self, query: Query, asking: RequestContext) -> list[Row]:
-        answer = await self._ask(asking, ListGroupsRequest())
+        answer = await self._handle(asking, ListGroupsRequest())
         _check(answer.error_code)
         groups = sorted(answer.groups, key=lambda each: each.group_id)
         offsets = await self._offsets(asking, [each.group_id for each in groups])
@@ -453,15 +453,15 @@ class Views:
     async def _group(self, query: Query, asking: RequestContext) -> Row:
         group_id = query.get("group", "")
         listed = {
-            each.group_id: each for each in (await self._ask(asking, ListGroupsRequest())).groups
+            each.group_id: each for each in (await self._handle(asking, ListGroupsRequest())).groups
         }
         if group_id not in listed:
             raise NotShown(f"this broker coordinates no group {group_id}")
         found = listed[group_id]
         if found.group_type.lower() == "consumer":
-            answer = await self._ask(asking, ConsumerGroupDescribeRequest(group_ids=[group_id]))
+            answer = await self._handle(asking, ConsumerGroupDescribeRequest(group_ids=[group_id]))
         else:
-            answer = await self._ask(asking, DescribeGroupsRequest(groups=[group_id]))
+            answer = await self._handle(asking, DescribeGroupsRequest(groups=[group_id]))
         return {
             "id": group_id,
             "state": found.group_state,
@@ -478,7 +478,7 @@ class Views:
         if not group_ids:
             return {}
         wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids]
-        answer = await self._ask(asking, OffsetFetchRequest(groups=wanted))
+        answer = await self._handle(asking, OffsetFetchRequest(groups=wanted))
         names = {id_: each.name for id_, each in self._node.metadata.topics_by_id.items()}
         found: dict[str, list[Row]] = {}
         for group in answer.groups:

@@ -352,9 +352,9 @@ class ClusterDriver:
         await done
         return decision.result
 
-    def look(self, ask: Callable[[Controller], Result]) -> Result:
+    def look(self, read: Callable[[Controller], Result]) -> Result:
         """Ask the controller for what it knows and nobody has to write down."""
-        return ask(self.controller)
+        return read(self.controller)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False

@@ -41,16 +41,16 @@ class Item(Protocol):
 
 
 T = TypeVar("T", bound=Item)
-Asked = TypeVar("Asked", bound=Item, contravariant=True)
+Sent = TypeVar("Sent", bound=Item, contravariant=True)
 
 
-class RequestBuilder(Protocol[Asked]):
+class RequestBuilder(Protocol[Sent]):
     """How questions become a request and its response their answers."""
 
-    def request(self, items: Sequence[Asked]) -> Any:
+    def request(self, items: Sequence[Sent]) -> Any:
         """One request for them all."""
 
-    def answers(self, items: Sequence[Asked], response: Any) -> Iterable[ErrorCode]:
+    def answers(self, items: Sequence[Sent], response: Any) -> Iterable[ErrorCode]:
         """What the response says of each."""
 
 
@@ -85,7 +85,7 @@ class RequestSender(Generic[T]):
             return answer
         queue.append(_Queued(item, answer))
         if broker_id not in self._sending:
-            task = loop.create_task(self._send_all(broker_id, queue), name=f"ask {broker_id}")
+            task = loop.create_task(self._send_all(broker_id, queue), name=f"send {broker_id}")
             self._sending[broker_id] = task
         return answer
 
@@ -109,7 +109,7 @@ class RequestSender(Generic[T]):
         try:
             while queue:
                 under_way = _batch(queue)
-                codes = await self._ask(broker_id, [each.item for each in under_way])
+                codes = await self._send(broker_id, [each.item for each in under_way])
                 for each, code in zip(under_way, codes, strict=True):
                     if not each.answer.done():
                         each.answer.set_result(code)
@@ -117,14 +117,14 @@ class RequestSender(Generic[T]):
             del self._sending[broker_id], self._queues[broker_id]
             _give_up((*under_way, *queue))
 
-    async def _ask(self, broker_id: int, items: list[T]) -> list[ErrorCode]:
+    async def _send(self, broker_id: int, items: list[T]) -> list[ErrorCode]:
         others = self._others
         endpoint = endpoint_of(others.image, broker_id, others.listener)
         try:
             if endpoint is None:
                 raise PeerUnreachable("its address is not known")
             request = self._questions.request(items)
-            response = await self._peers.ask(
+            response = await self._peers.send(
                 broker_id, *endpoint, request, timeout_ms=others.timeout_ms
             )
         except (PeerUnreachable, KafkaError) as error:

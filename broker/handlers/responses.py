@@ -26,11 +26,11 @@ async def _later(answer: Awaitable[Any], finish: Callable[[Any], T]) -> T:
 
 
 def answered(
-    ask: Callable[[], Any], finish: Callable[[Any], T], refuse: Callable[[ErrorCode], T]
+    submit: Callable[[], Any], finish: Callable[[Any], T], refuse: Callable[[ErrorCode], T]
 ) -> T | Awaitable[T]:
     """`finish` applied to what the coordinator answers, `refuse` to its error: at once where that is known."""
     try:
-        answer = ask()
+        answer = submit()
     except KafkaError as error:
         return refuse(error.code)
     if isinstance(answer, Awaitable):
@@ -47,10 +47,10 @@ async def _finished(
         return refuse(error.code)
 
 
-async def settled(ask: Callable[[], Any]) -> Any:
+async def settled(submit: Callable[[], Any]) -> Any:
     """The answer to `ask`, or the KafkaError in its place."""
     try:
-        answer = ask()
+        answer = submit()
         return await answer if isinstance(answer, Awaitable) else answer
     except KafkaError as error:
         return error

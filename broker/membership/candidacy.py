@@ -217,7 +217,7 @@ class Candidacy:
         self.election.knows(image.controller_id, image.controller_epoch, self._clock.monotonic_ms())
         action = self.election.next(self._clock.monotonic_ms())
         if isinstance(action, AskPeers):
-            answers = await self.ask_peers()
+            answers = await self.query_peers()
             self.election.peers_answered(
                 answers,
                 self._clock.monotonic_ms(),
@@ -257,7 +257,7 @@ class Candidacy:
         except (OSError, ValueError) as error:
             _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
 
-    async def ask_peers(self) -> list[int]:
+    async def query_peers(self) -> list[int]:
         """How long ago the controller answered each of the others, as far as they can be asked."""
         image, settings = self._driver.image, self._settings
         asked = [
@@ -268,7 +268,7 @@ class Candidacy:
         ]
         controller = (image.controller_id, image.controller_epoch)
         answers = await asyncio.gather(
-            *(self._ask(host, port, *controller) for host, port in asked)
+            *(self._try_controller_liveness(host, port, *controller) for host, port in asked)
         )
         found = [answer.last_heard_ms for answer in answers if answer is not None]
         _LOGGER.warning(
@@ -280,16 +280,16 @@ class Candidacy:
         )
         return found
 
-    async def _ask(
+    async def _try_controller_liveness(
         self, host: str, port: int, controller_id: int, controller_epoch: int
     ) -> ControllerLivenessResponse | None:
         try:
-            answer = await self._asked(host, port, controller_id, controller_epoch)
+            answer = await self._controller_liveness(host, port, controller_id, controller_epoch)
         except (PeerUnreachable, KafkaError):
             return None
         return answer if answer.error_code == ErrorCode.NONE else None
 
-    async def _asked(
+    async def _controller_liveness(
         self, host: str, port: int, controller_id: int, controller_epoch: int
     ) -> ControllerLivenessResponse:
         settings = self._settings
@@ -307,7 +307,7 @@ class Candidacy:
             timeout_ms=timeout_ms,
         )
         try:
-            answer: ControllerLivenessResponse = await connection.ask(
+            answer: ControllerLivenessResponse = await connection.send(
                 request, timeout_ms=timeout_ms
             )
         finally:
@@ -351,7 +351,7 @@ class Candidacy:
         """Whether a process of this broker's number may live there; raises ConfigError where one does."""
         node_id = self._settings.node_id
         try:
-            answer = await self._asked(host, port, node_id, controller_epoch)
+            answer = await self._controller_liveness(host, port, node_id, controller_epoch)
         except PeerLate as error:
             _LOGGER.warning("a broker with this one's number may live: %s", error)
             return True

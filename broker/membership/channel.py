@@ -53,7 +53,7 @@ class ControllerChannel:
         self._listener = listener
         self._handle_locally = handle_locally
 
-    async def ask(self, request: Any, *, timeout_ms: int) -> Any:
+    async def send(self, request: Any, *, timeout_ms: int) -> Any:
         """The answer of the active controller, with any error code except NOT_CONTROLLER.
 
         Raises KafkaError: REQUEST_TIMED_OUT where no controller has answered by then; what a handler raises.
@@ -64,7 +64,7 @@ class ControllerChannel:
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1_000))
             controller = self._controller()
-            answer, why = await self._ask_once(request, left_ms)
+            answer, why = await self._send_once(request, left_ms)
             if answer is not None:
                 return answer
             if loop.time() + pause_seconds >= deadline:
@@ -74,7 +74,7 @@ class ControllerChannel:
             await self._pause(controller, pause_seconds)
             pause_seconds = min(pause_seconds * 2, BACKOFF_SECONDS_MAX)
 
-    async def _ask_once(self, request: Any, timeout_ms: int) -> tuple[Any, str]:
+    async def _send_once(self, request: Any, timeout_ms: int) -> tuple[Any, str]:
         """An answer that counts, or None and why there is none."""
         driver = self._driver
         controller_id = driver.image.controller_id
@@ -87,7 +87,7 @@ class ControllerChannel:
                 if endpoint is None:
                     return None, "there is none"
                 answer = await self._while_it_decides(
-                    self._peers.ask(controller_id, *endpoint, request, timeout_ms=timeout_ms)
+                    self._peers.send(controller_id, *endpoint, request, timeout_ms=timeout_ms)
                 )
                 if answer is None:
                     return None, f"broker {controller_id} is not the controller any more"

@@ -142,7 +142,7 @@ class DirectoryAssignments:
             directories=_by_directory(wanted),
         )
         try:
-            answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
+            answer = await self._channel.send(request, timeout_ms=self._timeout_ms)
             error = ErrorCode(answer.error_code)
         except KafkaError as refusal:
             error = refusal.code

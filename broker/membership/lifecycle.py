@@ -139,7 +139,7 @@ class Lifecycle:
             if left_ms <= 0:
                 raise ConfigError(f"node.id={self.identity.node_id}: registration failed: {why}")
             try:
-                answer = await self._channel.ask(
+                answer = await self._channel.send(
                     self._registration_request(),
                     timeout_ms=min(left_ms, self._settings.session_timeout_ms),
                 )
@@ -221,7 +221,7 @@ class Lifecycle:
             await self.register()
             return None
         try:
-            answer: BrokerHeartbeatResponse = await self._channel.ask(
+            answer: BrokerHeartbeatResponse = await self._channel.send(
                 BrokerHeartbeatRequest(
                     broker_id=self.identity.node_id,
                     broker_epoch=known.broker_epoch,

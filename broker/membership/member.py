@@ -71,7 +71,7 @@ class ClusterMember:
         self._handle_locally = handle_locally
         self._failed = failed
         self.peers: list[Peers] = []
-        self._asking = self._new_peers()
+        self._peers = self._new_peers()
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self._lifecycle: Lifecycle | None = None
         self.channel = self._new_channel()
@@ -132,7 +132,7 @@ class ClusterMember:
             timeout_ms=config.request_timeout_ms,
         )
 
-    async def ask(self, broker_id: int, request: Any, *, timeout_ms: int) -> Any:
+    async def send(self, broker_id: int, request: Any, *, timeout_ms: int) -> Any:
         """Another broker's answer.
 
         Raises PeerUnreachable, and KafkaError: UNSUPPORTED_VERSION, BROKER_NOT_AVAILABLE.
@@ -140,7 +140,7 @@ class ClusterMember:
         place = endpoint_of(self.driver.image, broker_id, self._config.inter_broker_listener)
         if place is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)
-        return await self._asking.ask(broker_id, *place, request, timeout_ms=timeout_ms)
+        return await self._peers.send(broker_id, *place, request, timeout_ms=timeout_ms)
 
     def _new_peers(self) -> Peers:
         peers = Peers(self._network, client_id=self._client_id)

@@ -72,7 +72,7 @@ class MetadataFetcher:
         while True:
             if self._driver.is_active:
                 if self._has_lost_store():
-                    await self._ask_others()
+                    await self._fetch_from_others()
                 await self._driver.changed(IDLE_SECONDS)
                 continue
             why = await self._poll()
@@ -85,7 +85,7 @@ class MetadataFetcher:
                 await self._look()
             except (OSError, ValueError) as error:
                 _LOGGER.warning("%s cannot be read: %s", self._driver.folder, error)
-                await self._ask_others()
+                await self._fetch_from_others()
             await asyncio.sleep(TABLE_SECONDS)
 
     async def _poll(self) -> str | None:
@@ -96,7 +96,7 @@ class MetadataFetcher:
         if endpoint is None or controller_id == self._node_id:
             return "there is no other controller"
         try:
-            answer = await self._ask(controller_id, endpoint, wait_ms=POLL_MS)
+            answer = await self._fetch(controller_id, endpoint, wait_ms=POLL_MS)
             if answer.error_code != ErrorCode.NONE:
                 return f"controller {controller_id} answers {ErrorCode(answer.error_code).name}"
             self.heard(answer.controller_epoch)
@@ -128,7 +128,7 @@ class MetadataFetcher:
             raise TimeoutError("a look into it has not ended yet")
         looking.result()
 
-    async def _ask_others(self) -> None:
+    async def _fetch_from_others(self) -> None:
         """Take what another controller than the last one that is known here sends, if there is one."""
         image = self._driver.image
         asked = [
@@ -139,14 +139,14 @@ class MetadataFetcher:
         ]
         for broker_id, endpoint in asked:
             try:
-                answer = await self._ask(broker_id, endpoint, wait_ms=0)
+                answer = await self._fetch(broker_id, endpoint, wait_ms=0)
                 if answer.error_code == ErrorCode.NONE and answer.entries:
                     await self._driver.follow_instead(await _decoded(answer))
                     return
             except (PeerUnreachable, KafkaError, ValueError) as error:
                 _LOGGER.debug("broker %d does not say who decides: %s", broker_id, error)
 
-    async def _ask(
+    async def _fetch(
         self, broker_id: int, endpoint: tuple[str, int], *, wait_ms: int
     ) -> ReadMetadataResponse:
         image = self._driver.image
@@ -157,7 +157,7 @@ class MetadataFetcher:
             max_wait_ms=wait_ms,
             max_bytes=POLL_BYTES_MAX,
         )
-        answer: ReadMetadataResponse = await self._peers.ask(
+        answer: ReadMetadataResponse = await self._peers.send(
             broker_id, *endpoint, request, timeout_ms=wait_ms + self._patience_ms
         )
         return answer

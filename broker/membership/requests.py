@@ -104,7 +104,7 @@ class ControllerRequests:
         request = AllocateProducerIdsRequest(
             broker_id=self._node_id, broker_epoch=self._broker_epoch()
         )
-        answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
+        answer = await self._channel.send(request, timeout_ms=self._timeout_ms)
         _check(answer.error_code)
         first = answer.producer_id_start
         return range(first, first + answer.producer_id_len)
@@ -140,7 +140,7 @@ class ControllerRequests:
                 for topic_id, each in topics.items()
             ],
         )
-        answer = await self._channel.ask(request, timeout_ms=self._timeout_ms)
+        answer = await self._channel.send(request, timeout_ms=self._timeout_ms)
         _check(answer.error_code)
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -168,7 +168,7 @@ class ControllerRequests:
             request_principal=principal,
             client_host_address=_packed(client_host),
         )
-        answer = await self._channel.ask(envelope, timeout_ms=self._timeout_ms)
+        answer = await self._channel.send(envelope, timeout_ms=self._timeout_ms)
         return _opened(answer, request, version)
 
 

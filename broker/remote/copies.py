@@ -117,7 +117,7 @@ class CopyLoop:
     async def _give_up(self, led: Led) -> None:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.ask(GiveUp(place=place_of(led)))
+            await self._worker.send(GiveUp(place=place_of(led)))
 
     def stop(self) -> None:
         """Start no further copy."""
@@ -291,7 +291,7 @@ class CopyLoop:
                 for led in asked
             ]
             try:
-                states = await self._worker.ask(StateRequest(partitions=question))
+                states = await self._worker.send(StateRequest(partitions=question))
             except (WorkerLost, WorkerFailed) as error:
                 log.warning("cannot read the tiered state yet: %s", error)
                 return self._wait_ms(error, asked)
@@ -340,7 +340,7 @@ class CopyLoop:
         self._crash_points.at("broker_before_copy")
         self._metrics.copiers.begin(self._clock.monotonic_ms() / 1000)
         try:
-            answer = await self._worker.ask(CopyRequest(sources=sources))
+            answer = await self._worker.send(CopyRequest(sources=sources))
         except (WorkerLost, WorkerFailed) as error:
             log.warning("copy of %s failed: %s", _names(taking_part), error)
             for led in taking_part:

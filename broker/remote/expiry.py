@@ -167,7 +167,7 @@ class ExpirationLoop:
             (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
         ]
         try:
-            surveys = await self._worker.ask(SurveyRequest(partitions=questions))
+            surveys = await self._worker.send(SurveyRequest(partitions=questions))
         except (WorkerLost, WorkerFailed) as error:
             for watched, _ in due:
                 self._failed(watched, error)
@@ -189,7 +189,7 @@ class ExpirationLoop:
         if led is None or led.lake_log_start is None or not led.state.allows_upkeep:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         async with self._turn:
-            (survey,) = await self._worker.ask(
+            (survey,) = await self._worker.send(
                 SurveyRequest(partitions=[_question(led, self._retention(led))])
             )
             if isinstance(survey, Unavailable):
@@ -230,7 +230,7 @@ class ExpirationLoop:
             self._agree(led)
         if decision.expired or survey.below or survey.has_files_below:
             self._crash_points.at("broker_before_sweep")
-            swept = await self._worker.ask(Sweep(place=place_of(led)))
+            swept = await self._worker.send(Sweep(place=place_of(led)))
             self._swept(led, swept)
         return swept
 
@@ -238,7 +238,7 @@ class ExpirationLoop:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
-        answer = await self._worker.ask(MoveLogStart(place=place_of(led), offset=offset))
+        answer = await self._worker.send(MoveLogStart(place=place_of(led), offset=offset))
         self._crash_points.at("broker_after_log_start")
         if isinstance(answer, Unavailable):
             raise WorkerFailed(UNAVAILABLE, answer.message)

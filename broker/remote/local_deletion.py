@@ -109,9 +109,9 @@ class LocalDeletion:
     async def _check(self, due: Sequence[Led]) -> None:
         now_ms = self._clock.monotonic_ms()
         asked = [(led, led.state.question(now_ms, self._grace_ms)) for led in due]
-        questions = [self._asked(*each) for each in asked]
+        questions = [self._question(*each) for each in asked]
         self._crash_points.at("broker_before_check")
-        answers = await self._ask(Check(partitions=questions), due)
+        answers = await self._send(Check(partitions=questions), due)
         self._crash_points.at("broker_after_check")
         for (led, question), answer in zip(asked, answers, strict=True):
             if answer is None or not self._is_led(led):
@@ -133,13 +133,13 @@ class LocalDeletion:
         found = [(missing, ranges) for missing, ranges in sources if ranges]
         if not found:
             return answer
-        asked = replace(self._asked(led, question), sources=found)
-        (after,) = await self._ask(Repair(partitions=[asked]), [led])
+        asked = replace(self._question(led, question), sources=found)
+        (after,) = await self._send(Repair(partitions=[asked]), [led])
         self._crash_points.at("broker_after_repair")
         return after if after is not None else answer
 
     @staticmethod
-    def _asked(led: Led, question: CopyQuestion) -> CheckQuestion:
+    def _question(led: Led, question: CopyQuestion) -> CheckQuestion:
         return CheckQuestion(
             place=place_of(led),
             start_offset=led.log.local_log_start_offset,
@@ -147,12 +147,12 @@ class LocalDeletion:
             commits=question.commits,
         )
 
-    async def _ask(self, request: Check | Repair, asked: Sequence[Led]) -> list[StoreState | None]:
+    async def _send(self, request: Check | Repair, asked: Sequence[Led]) -> list[StoreState | None]:
         """The worker's answers; None where it gave none, which is asked again later."""
         now_ms = self._clock.monotonic_ms()
         answers: Sequence[StoreState | Unavailable]
         try:
-            answers = await self._worker.ask(request)
+            answers = await self._worker.send(request)
         except (WorkerLost, WorkerFailed) as error:
             answers = [Unavailable(message=str(error), outcome=FAILED)] * len(asked)
         found: list[StoreState | None] = []

@@ -46,7 +46,7 @@ from broker.worker.rpc import (
 )
 from broker.worker.settings import TierSettings
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
-from kafka_ds.ipc.request import A, AskWorker, Buffer, Request
+from kafka_ds.ipc.request import A, Buffer, Request, SendToWorker
 from kafka_ds.process.crash_points import ALL_BROKER_POINTS, armed_from_environment
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -60,7 +60,7 @@ MATERIALISE_SECONDS = 1.0
 STOP_SECONDS = 5.0
 
 # Of how a request is asked of the worker, and after how many ms again.
-Notes: TypeAlias = Callable[[AskWorker, int], Coroutine[Any, Any, None]]
+Notes: TypeAlias = Callable[[SendToWorker, int], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,13 +294,13 @@ class RemoteLogManager:
 
     def note_offsets(self, notes: Notes) -> None:
         """From time to time, write what `notes` says of partitions' and groups' offsets to the lake."""
-        self._spawn(notes(self.worker.ask, self._settings.lake_offsets_interval_ms))
+        self._spawn(notes(self.worker.send, self._settings.lake_offsets_interval_ms))
 
     # -- what the broker asks ---------------------------------------------------------------
 
     async def noted_offsets(self) -> list[dict[str, Any]]:
         """The valid rows of `__offsets` of all brokers. Raises KafkaError."""
-        return await self._ask(PublishedOffsets())
+        return await self._send(PublishedOffsets())
 
     def sheds_reads(self) -> bool:
         """Whether remote.log.manager.fetch.max.bytes.per.second is used up: nothing is read now (KIP-956)."""
@@ -331,7 +331,7 @@ class RemoteLogManager:
         )
         wait_ms = self._in_force().remote_fetch_max_wait_ms
         try:
-            answer = await asyncio.wait_for(self._ask_to_read(request, topic), wait_ms / 1000)
+            answer = await asyncio.wait_for(self._read(request, topic), wait_ms / 1000)
         except TimeoutError:
             self._metrics.fetches_expired += 1
             return None
@@ -359,7 +359,7 @@ class RemoteLogManager:
             timestamp_ms=timestamp_ms,
             start_offset=start_offset,
         )
-        return await self._ask_to_read(request, topic)
+        return await self._read(request, topic)
 
     async def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
@@ -368,7 +368,7 @@ class RemoteLogManager:
         request = MaxTimestamp(
             partition=TopicIdPartition(topic_id, topic, partition), start_offset=start_offset
         )
-        return await self._ask_to_read(request, topic)
+        return await self._read(request, topic)
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
@@ -398,7 +398,7 @@ class RemoteLogManager:
     ) -> list[int | KafkaError]:
         """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
         asked = [TopicIdPartition(id_, topic, partition) for topic, id_, partition in partitions]
-        states = await self._ask_to_read(StateRequest(partitions=asked))
+        states = await self._read(StateRequest(partitions=asked))
         return [_end_of(state) for state in states]
 
     async def fence(
@@ -414,7 +414,7 @@ class RemoteLogManager:
         ]
         # It may wait for a copy: readers do not wait with it.
         try:
-            states = await self._ask(FenceTopic(places=places))
+            states = await self._send(FenceTopic(places=places))
         except KafkaError:
             self._metrics.fetch_failed(None)
             raise
@@ -433,7 +433,7 @@ class RemoteLogManager:
         counters = self._metrics.topics.of(topic)
         counters.build_requests += 1
         try:
-            found = await self._ask_to_read(request, topic)
+            found = await self._read(request, topic)
         except KafkaError:
             counters.build_errors += 1
             raise
@@ -468,16 +468,16 @@ class RemoteLogManager:
 
     # -- inside -----------------------------------------------------------------------------
 
-    async def _ask_to_read(self, request: Request[A], topic: str | None = None) -> A:
+    async def _read(self, request: Request[A], topic: str | None = None) -> A:
         """Ask for a client: such requests are bounded in number, and fail with an error that clients retry."""
         try:
-            return await self._reads.ask(lambda: self._ask(request))
+            return await self._reads.submit(lambda: self._send(request))
         except KafkaError:
             self._metrics.fetch_failed(topic)
             raise
 
-    async def _ask(self, request: Request[A]) -> A:
-        return await _told(self.worker.ask(request))
+    async def _send(self, request: Request[A]) -> A:
+        return await _told(self.worker.send(request))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -489,7 +489,7 @@ class RemoteLogManager:
         backoff = self._settings.backoff()
         while True:
             try:
-                return await self.worker.ask(made())
+                return await self.worker.send(made())
             except (WorkerLost, WorkerFailed) as error:
                 wait_ms = backoff.failed(self._clock.monotonic_ms())
                 log.warning("%s failed, retrying in %d ms: %s", what, wait_ms, error)
@@ -522,7 +522,7 @@ class RemoteLogManager:
         offset = led.log.log_start_offset
         while self.copies.led.get(led.key) is led and offset != led.lake_log_start:
             try:
-                await self.worker.ask(MoveLogStart(place=place_of(led), offset=offset))
+                await self.worker.send(MoveLogStart(place=place_of(led), offset=offset))
                 led.lake_log_start = offset
                 self._expiration.look_soon()
             except (WorkerLost, WorkerFailed) as error:

@@ -197,7 +197,7 @@ class LayoutLoop:
                 request = Optimize(
                     place=place_of(led), takes_any_expired=takes_any, merges_any=merges_any
                 )
-                done = await self._worker.ask(request)
+                done = await self._worker.send(request)
             finally:
                 self._at_work = None
         watched.backoff.succeeded()
@@ -239,7 +239,7 @@ class LayoutLoop:
     async def _give_up(self, led: Led) -> None:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
-            await self._worker.ask(GiveUp(place=place_of(led)))
+            await self._worker.send(GiveUp(place=place_of(led)))
 
 
 def _sum(before: Optimized, done: Optimized) -> Optimized:

@@ -31,7 +31,7 @@ class RemoteReads:
         metrics.readers.threads = threads
         self._asked: set[asyncio.Task[object]] = set()
 
-    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def submit(self, question: Callable[[], Awaitable[T]]) -> T:
         """Wait for a turn, ask, and return the answer.
 
         Raises KafkaError(KAFKA_STORAGE_ERROR) if too many wait already, and what the request raises.

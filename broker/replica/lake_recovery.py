@@ -113,13 +113,13 @@ class LakeRecovery:
             asked = [p for p in waiting if p.log.config.has_table and _must_fence(p) is are_fenced]
             for start in range(0, len(asked), PARTITIONS_ASKED_AT_ONCE):
                 part = asked[start : start + PARTITIONS_ASKED_AT_ONCE]
-                ends = await self._ask_ends(tier, part, are_fenced=are_fenced)
+                ends = await self._tiered_ends(tier, part, are_fenced=are_fenced)
                 for partition, end in zip(part, ends, strict=True):
                     if isinstance(end, int) and await self._go_on(tier, partition, end):
                         known.append(partition)
         return known
 
-    async def _ask_ends(
+    async def _tiered_ends(
         self, tier: RemoteLogManager, partitions: Sequence[LeaderPartition], *, are_fenced: bool
     ) -> Sequence[int | KafkaError]:
         where = [(p.topic, p.topic_id, p.partition) for p in partitions]

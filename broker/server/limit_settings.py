@@ -79,9 +79,9 @@ def _address(host: str) -> str | None:
 
 async def _addresses_of(host: str) -> set[str]:
     """Of a host by its name; none where nobody knows it, which must not keep a broker from its work."""
-    ask = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    lookup = asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     try:
-        found = await asyncio.wait_for(ask, RESOLVE_SECONDS_MAX)
+        found = await asyncio.wait_for(lookup, RESOLVE_SECONDS_MAX)
     except (OSError, UnicodeError, TimeoutError):
         log.warning(
             "%s: %.60s does not resolve to an address, so its limit applies to no connection",

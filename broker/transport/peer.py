@@ -146,7 +146,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         except UnsupportedByBroker as error:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
 
-    async def ask(self, request: Any, *, timeout_ms: int) -> Any:
+    async def send(self, request: Any, *, timeout_ms: int) -> Any:
         """The answer to a request, within `timeout_ms`.
 
         If the caller is cancelled the connection stays as it is: the answer is read and dropped.

@@ -39,12 +39,12 @@ class Peers:
         self._client_id = client_id
         self._kept: dict[int, _Kept] = {}
 
-    async def ask(
+    async def send(
         self, broker_id: int, host: str, port: int, request: Any, *, timeout_ms: int
     ) -> Any:
         """The answer of a broker; connecting and answering each take at most `timeout_ms`.
 
-        Raises PeerUnreachable, and KafkaError UNSUPPORTED_VERSION, as `PeerConnection.ask`.
+        Raises PeerUnreachable, and KafkaError UNSUPPORTED_VERSION, as `PeerConnection.send`.
         """
         kept = self._kept.get(broker_id)
         if kept is None or not kept.is_good or (kept.host, kept.port) != (host, port):
@@ -65,7 +65,7 @@ class Peers:
             await asyncio.wait([kept.connecting])
         if kept.connecting.cancelled():
             raise PeerUnreachable(f"{host}:{port} was given up before it answered")
-        return await kept.connecting.result().ask(request, timeout_ms=timeout_ms)
+        return await kept.connecting.result().send(request, timeout_ms=timeout_ms)
 
     def drop(self, broker_id: int) -> None:
         """Close the connection to a broker, if there is one."""

@@ -206,7 +206,7 @@ class Admin:
     def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones included where the cluster tells of them (KIP-1073)."""
 
-        def ask() -> ClusterDescription:
+        def attempt() -> ClusterDescription:
             request = DescribeClusterRequest(
                 include_cluster_authorized_operations=False, include_fenced_brokers=True
             )
@@ -227,12 +227,12 @@ class Admin:
                 ],
             )
 
-        return self._cluster.persist("DescribeCluster", ask)
+        return self._cluster.persist("DescribeCluster", attempt)
 
     def describe_log_dirs(self) -> list[LogDirectorySize]:
         """The size of every replica on every live broker."""
 
-        def ask() -> list[LogDirectorySize]:
+        def attempt() -> list[LogDirectorySize]:
             found: list[LogDirectorySize] = []
             for node_id, address in sorted(self._cluster.addresses().items()):
                 connection = self._cluster.connection(address)
@@ -253,14 +253,14 @@ class Admin:
                 ]
             return found
 
-        return self._cluster.persist("DescribeLogDirs", ask)
+        return self._cluster.persist("DescribeLogDirs", attempt)
 
     # -- topics ---------------------------------------------------------------------------------
 
     def describe_topics(self, names: Collection[str] | None = None) -> dict[str, TopicDescription]:
         """Those that exist among ``names``, or (None) all, internal ones included."""
 
-        def ask() -> dict[str, TopicDescription]:
+        def attempt() -> dict[str, TopicDescription]:
             wanted = None if names is None else [MetadataRequestTopic(name=n) for n in names]
             request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
             answer = self._cluster.any_broker().call(request, MetadataResponse)
@@ -273,7 +273,7 @@ class Admin:
                 found[topic.name] = _topic_description(topic)
             return found
 
-        return self._cluster.persist("Metadata", ask)
+        return self._cluster.persist("Metadata", attempt)
 
     def create_topic(
         self,
@@ -293,7 +293,7 @@ class Admin:
             configs=[CreatableTopicConfig(name=n, value=v) for n, v in (configs or {}).items()],
         )
 
-        def ask() -> None:
+        def attempt() -> None:
             request = CreateTopicsRequest(
                 topics=[topic], timeout_ms=self._timeout_ms, validate_only=validate_only
             )
@@ -301,12 +301,12 @@ class Admin:
             for result in answer.topics:
                 _check(result.error_code, result.error_message or f"topic {name}")
 
-        self._cluster.persist(f"creation of topic {name}", ask)
+        self._cluster.persist(f"creation of topic {name}", attempt)
 
     def create_partitions(self, name: str, count: int) -> None:
         """Have the topic have so many partitions."""
 
-        def ask() -> None:
+        def attempt() -> None:
             topic = CreatePartitionsTopic(name=name, count=count, assignments=None)
             request = CreatePartitionsRequest(
                 topics=[topic], timeout_ms=self._timeout_ms, validate_only=False
@@ -315,12 +315,12 @@ class Admin:
             for result in answer.results:
                 _check(result.error_code, result.error_message or f"topic {name}")
 
-        self._cluster.persist(f"partitions of topic {name}", ask)
+        self._cluster.persist(f"partitions of topic {name}", attempt)
 
     def delete_topic(self, name: str) -> None:
         """Delete it. Raises TopicGone where there is none."""
 
-        def ask() -> None:
+        def attempt() -> None:
             connection = self._cluster.any_broker()
             if connection.version_of(DeleteTopicsRequest) >= TOPIC_IDS_VERSION:
                 wanted = [DeleteTopicState(name=name, topic_id=NO_UUID)]
@@ -334,7 +334,7 @@ class Admin:
                     raise TopicGone(f"there is no topic {name}")
                 _check(result.error_code, result.error_message or f"topic {name}")
 
-        self._cluster.persist(f"deletion of topic {name}", ask)
+        self._cluster.persist(f"deletion of topic {name}", attempt)
 
     # -- settings -------------------------------------------------------------------------------
 
@@ -359,7 +359,7 @@ class Admin:
             for topic in topics
         ]
 
-        def ask() -> dict[str, dict[str, str | None]]:
+        def attempt() -> dict[str, dict[str, str | None]]:
             request = DescribeConfigsRequest(resources=wanted)
             answer = self._cluster.any_broker().call(request, DescribeConfigsResponse)
             found: dict[str, dict[str, str | None]] = {}
@@ -370,21 +370,21 @@ class Admin:
                 found[result.resource_name] = {each.name: each.value for each in result.configs}
             return found
 
-        return self._cluster.persist("settings of topics", ask) if wanted else {}
+        return self._cluster.persist("settings of topics", attempt) if wanted else {}
 
     def describe_broker_configs(self, node_id: int) -> list[ConfigEntry]:
         """All settings of a broker, as that broker tells them."""
 
-        def ask() -> list[ConfigEntry]:
+        def attempt() -> list[ConfigEntry]:
             connection = self._cluster.connection(self._cluster.addresses()[node_id])
             return _configs(connection, BROKER_RESOURCE, str(node_id))
 
-        return self._cluster.persist(f"settings of broker {node_id}", ask)
+        return self._cluster.persist(f"settings of broker {node_id}", attempt)
 
     def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         """Set a topic's settings; None takes one back to what it inherits."""
 
-        def ask() -> None:
+        def attempt() -> None:
             resource = IncrementalAlterConfigsResource(
                 resource_type=TOPIC_RESOURCE,
                 resource_name=topic,
@@ -400,7 +400,7 @@ class Admin:
             for each in answer.responses:
                 _check(each.error_code, each.error_message or f"topic {topic}")
 
-        self._cluster.persist(f"settings of topic {topic}", ask)
+        self._cluster.persist(f"settings of topic {topic}", attempt)
 
     def maintain_table(self, place: TopicPartition, operation: int) -> MaintainTableResponse:
         """Have the leader of a partition OPTIMIZE its table, or EXPIRE what is due, and wait until it has.
@@ -408,7 +408,7 @@ class Admin:
         Only brokers of this project know that. Raises KafkaError.
         """
 
-        def ask() -> MaintainTableResponse:
+        def attempt() -> MaintainTableResponse:
             ((connection, _),) = self._cluster.by_leader([place])
             request = MaintainTableRequest(
                 topic=place.topic, partition=place.partition, operation=operation
@@ -419,14 +419,14 @@ class Admin:
             _check(answer.error_code, answer.error_message or f"{place}")
             return answer
 
-        return self._cluster.persist(f"the table of {place}", ask)
+        return self._cluster.persist(f"the table of {place}", attempt)
 
     # -- groups ---------------------------------------------------------------------------------
 
     def list_groups(self) -> list[GroupListing]:
         """The groups of every broker, by name."""
 
-        def ask() -> list[GroupListing]:
+        def attempt() -> list[GroupListing]:
             found: list[GroupListing] = []
             for node_id, address in self._cluster.addresses().items():
                 connection = self._cluster.connection(address)
@@ -444,12 +444,12 @@ class Admin:
                 ]
             return sorted(found, key=lambda each: each.group_id)
 
-        return self._cluster.persist("ListGroups", ask)
+        return self._cluster.persist("ListGroups", attempt)
 
     def describe_group(self, group: str) -> GroupDescription:
         """A group of the consumer protocol, or else of the classic one; one that is not there is in state Dead."""
 
-        def ask(connection: Connection) -> GroupDescription:
+        def attempt(connection: Connection) -> GroupDescription:
             try:
                 return _described(connection, group)
             except UnsupportedByBroker:
@@ -459,24 +459,24 @@ class Admin:
                     raise
             return _classic_described(connection, group)
 
-        return self._cluster.coordinated(Coordinator.GROUP, group, "DescribeGroups", ask)
+        return self._cluster.coordinated(Coordinator.GROUP, group, "DescribeGroups", attempt)
 
     def delete_group(self, group: str) -> None:
         """Remove a group without members, with its offsets."""
 
-        def ask(connection: Connection) -> None:
+        def attempt(connection: Connection) -> None:
             answer = connection.call(
                 DeleteGroupsRequest(groups_names=[group]), DeleteGroupsResponse
             )
             for result in answer.results:
                 _check(result.error_code, f"group {group}")
 
-        self._cluster.coordinated(Coordinator.GROUP, group, "DeleteGroups", ask)
+        self._cluster.coordinated(Coordinator.GROUP, group, "DeleteGroups", attempt)
 
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """What the group has committed."""
 
-        def ask(connection: Connection) -> dict[TopicPartition, int]:
+        def attempt(connection: Connection) -> dict[TopicPartition, int]:
             ceiling = FIRST_VERSION_WITH_TOPIC_IDS - 1
             if connection.version_of(OffsetFetchRequest, ceiling) >= GROUPS_VERSION:
                 wanted = OffsetFetchRequestGroup(group_id=group, topics=None)
@@ -495,7 +495,7 @@ class Admin:
                         found[place] = each.committed_offset
             return found
 
-        return self._cluster.coordinated(Coordinator.GROUP, group, "OffsetFetch", ask)
+        return self._cluster.coordinated(Coordinator.GROUP, group, "OffsetFetch", attempt)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit for a group without members. Raises KafkaError (UNKNOWN_MEMBER_ID) where it has some."""
@@ -506,7 +506,7 @@ class Admin:
             )
             topics.setdefault(topic, []).append(each)
 
-        def ask(connection: Connection) -> None:
+        def attempt(connection: Connection) -> None:
             request = OffsetCommitRequest(
                 group_id=group,
                 member_id="",
@@ -519,7 +519,7 @@ class Admin:
                     what = f"group {group}, {topic.name}-{result.partition_index}"
                     _check(result.error_code, what)
 
-        self._cluster.coordinated(Coordinator.GROUP, group, "OffsetCommit", ask)
+        self._cluster.coordinated(Coordinator.GROUP, group, "OffsetCommit", attempt)
 
     @property
     def _timeout_ms(self) -> int:

@@ -140,9 +140,9 @@ class Cluster:
 
     def topics(self, names: Collection[str] | None) -> dict[str, Topic]:
         """The topics that exist among ``names``, or (None) all, internal ones included."""
-        return self.persist("Metadata", lambda: self._ask_topics(names))
+        return self.persist("Metadata", lambda: self._fetch_metadata(names))
 
-    def _ask_topics(self, names: Collection[str] | None) -> dict[str, Topic]:
+    def _fetch_metadata(self, names: Collection[str] | None) -> dict[str, Topic]:
         wanted = None if names is None else [MetadataRequestTopic(name=n) for n in sorted(names)]
         request = MetadataRequest(
             topics=wanted, allow_auto_topic_creation=self._creates_topics and bool(wanted)
@@ -182,11 +182,11 @@ class Cluster:
             TopicGone: there is no such topic or partition.
         """
 
-        def ask() -> tuple[Connection, Leader]:
-            address, leader = self._ask_leader(partition, refresh=refresh)
+        def attempt() -> tuple[Connection, Leader]:
+            address, leader = self._find_leader(partition, refresh=refresh)
             return self.connection(address), leader
 
-        return self.persist(f"the leader of {partition[0]}-{partition[1]}", ask)
+        return self.persist(f"the leader of {partition[0]}-{partition[1]}", attempt)
 
     def leader_address(
         self, partition: TopicPartition, *, refresh: bool = False
@@ -198,15 +198,15 @@ class Cluster:
         """
         return self.persist(
             f"the leader of {partition[0]}-{partition[1]}",
-            lambda: self._ask_leader(partition, refresh=refresh)[0],
+            lambda: self._find_leader(partition, refresh=refresh)[0],
         )
 
-    def _ask_leader(
+    def _find_leader(
         self, partition: TopicPartition, *, refresh: bool
     ) -> tuple[tuple[str, int], Leader]:
         name, number = partition
         if refresh or name not in self._topics:
-            self._ask_topics([name])
+            self._fetch_metadata([name])
         leader = self.topic(name).partitions.get(number)
         if leader is None:
             raise TopicGone(f"topic {name} has no partition {number}")
@@ -236,13 +236,13 @@ class Cluster:
             BrokerTimeout: it is not there, and nobody creates it.
         """
 
-        def ask() -> int:
-            found = self._ask_topics([name]).get(name)
+        def attempt() -> int:
+            found = self._fetch_metadata([name]).get(name)
             if found is None or not found.partitions:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             return len(found.partitions)
 
-        return self.persist(f"topic {name}", ask)
+        return self.persist(f"topic {name}", attempt)
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -255,16 +255,16 @@ class Cluster:
         """
         answers: dict[TopicPartition, OffsetAnswer] = {}
 
-        def ask() -> dict[TopicPartition, OffsetAnswer]:
+        def attempt() -> dict[TopicPartition, OffsetAnswer]:
             missing = {tp: question for tp, question in questions.items() if tp not in answers}
             for connection, partitions in self.by_leader(missing):
                 level = int(read_committed)
-                answers.update(self._ask_offsets(connection, partitions, missing, level))
+                answers.update(self._list_offsets(connection, partitions, missing, level))
             return answers
 
-        return self.persist("ListOffsets", ask)
+        return self.persist("ListOffsets", attempt)
 
-    def _ask_offsets(
+    def _list_offsets(
         self,
         connection: Connection,
         partitions: Collection[TopicPartition],
@@ -310,15 +310,15 @@ class Cluster:
         """Where these leader epochs end in the logs of the present leaders (KIP-320)."""
         ends: dict[TopicPartition, LeaderEpochEnd] = {}
 
-        def ask() -> dict[TopicPartition, LeaderEpochEnd]:
+        def attempt() -> dict[TopicPartition, LeaderEpochEnd]:
             missing = {tp: epoch for tp, epoch in epochs.items() if tp not in ends}
             for connection, partitions in self.by_leader(missing):
-                ends.update(self._ask_epoch_ends(connection, partitions, missing))
+                ends.update(self._list_epoch_ends(connection, partitions, missing))
             return ends
 
-        return self.persist("OffsetForLeaderEpoch", ask)
+        return self.persist("OffsetForLeaderEpoch", attempt)
 
-    def _ask_epoch_ends(
+    def _list_epoch_ends(
         self,
         connection: Connection,
         partitions: Collection[TopicPartition],
@@ -353,14 +353,14 @@ class Cluster:
     def broker_setting(self, name: str) -> str | None:
         """The value of a setting, from any broker; None if that broker does not know the setting."""
 
-        def ask() -> str | None:
-            self._ask_topics([])
+        def attempt() -> str | None:
+            self._fetch_metadata([])
             if not self._brokers:
                 return None
             node_id, address = min(self._brokers.items())
             return _setting(self.connection(address), BROKER_RESOURCE, str(node_id), name)
 
-        return self.persist("DescribeConfigs", ask)
+        return self.persist("DescribeConfigs", attempt)
 
     def topic_setting(self, topic: str, name: str) -> str | None:
         """The value of a topic's setting, its own or an inherited one; None if there is no such setting.
@@ -405,11 +405,11 @@ class Cluster:
     def addresses(self) -> dict[int, tuple[str, int]]:
         """The address of each live broker, by its id."""
 
-        def ask() -> dict[int, tuple[str, int]]:
-            self._ask_topics([])
+        def attempt() -> dict[int, tuple[str, int]]:
+            self._fetch_metadata([])
             return dict(self._brokers)
 
-        return self.persist("the brokers", ask)
+        return self.persist("the brokers", attempt)
 
     def connection(self, address: tuple[str, int]) -> Connection:
         """The connection to a broker; one that is not idle is closed and replaced."""
@@ -425,18 +425,18 @@ class Cluster:
         return Connection(*address, self.settings)
 
     def coordinated(
-        self, kind: Coordinator, key: str, what: str, ask: Callable[[Connection], Value]
+        self, kind: Coordinator, key: str, what: str, attempt: Callable[[Connection], Value]
     ) -> Value:
         """Ask the coordinator of a group or a transactional id, which is looked up again after every problem."""
 
-        def ask_it() -> Value:
+        def attempt_it() -> Value:
             try:
-                return ask(self.connection(self._coordinator(kind, key)))
+                return attempt(self.connection(self._coordinator(kind, key)))
             except (KafkaError, BrokerUnreachable, BrokerTimeout):
                 self._coordinators.pop((kind, key), None)
                 raise
 
-        return self.persist(f"{what} of {kind.name.lower()} {key}", ask_it)
+        return self.persist(f"{what} of {kind.name.lower()} {key}", attempt_it)
 
     def _coordinator(self, kind: Coordinator, key: str) -> tuple[str, int]:
         known = self._coordinators.get((kind, key))
@@ -465,10 +465,10 @@ class Cluster:
         """
         unknown = sorted({name for name, _ in partitions} - set(self._topics))
         if unknown:
-            self._ask_topics(unknown)
+            self._fetch_metadata(unknown)
         leaders: dict[tuple[str, int], list[TopicPartition]] = {}
         for partition in sorted(partitions):
-            self._ask_leader(partition, refresh=False)
+            self._find_leader(partition, refresh=False)
             node = self._topics[partition[0]].partitions[partition[1]].node_id
             leaders.setdefault(self._brokers[node], []).append(partition)
         return [(self.connection(address), found) for address, found in leaders.items()]
@@ -478,7 +478,7 @@ class Cluster:
             self.forget(partition[0])
             raise KafkaError(code, f"{partition[0]}-{partition[1]}")
 
-    def persist(self, what: str, ask: Callable[[], Value]) -> Value:
+    def persist(self, what: str, attempt: Callable[[], Value]) -> Value:
         """Retry while that may help and ``kafka.default.api.timeout.ms`` is not over.
 
         Raises:
@@ -495,7 +495,7 @@ class Cluster:
         while True:
             problem: ClientError | KafkaError
             try:
-                return ask()
+                return attempt()
             except (BrokerUnreachable, BrokerTimeout) as found:
                 self._topics.clear()
                 if type(found) in PATIENCE_MS and not self._brokers:

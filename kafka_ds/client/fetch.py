@@ -270,9 +270,9 @@ class _RangeReader:
 
     def _gone(self) -> OffsetsGone:
         key = self._wanted.topic_partition
-        ask = self._cluster.offsets
-        start = ask({key: EARLIEST}, read_committed=False)[key].offset
-        end = ask({key: LATEST}, read_committed=self._read_committed)[key].offset
+        offsets = self._cluster.offsets
+        start = offsets({key: EARLIEST}, read_committed=False)[key].offset
+        end = offsets({key: LATEST}, read_committed=self._read_committed)[key].offset
         rest = replace(self._wanted, start=self._position)
         return OffsetsGone(
             f"{rest} is not in the leader's log, which holds [{start}, {end})",

@@ -128,7 +128,7 @@ def _look_at(
         for first in range(0, len(partitions), UNDER_WAY_MAX):
             asked = partitions[first : first + UNDER_WAY_MAX]
             for tp in asked:
-                _ask(cluster, connection, tp, places[tp])
+                _send_fetch(cluster, connection, tp, places[tp])
             for tp in asked:
                 if _note(connection.receive(), tp, places[tp], found):
                     doubtful.add(tp[0])
@@ -149,7 +149,7 @@ def _note(
     return is_doubtful
 
 
-def _ask(cluster: Cluster, connection: Connection, tp: TopicPartition, place: int) -> None:
+def _send_fetch(cluster: Cluster, connection: Connection, tp: TopicPartition, place: int) -> None:
     topic_id = cluster.topic(tp[0]).topic_id
     wanted = FetchPartition(partition=tp[1], fetch_offset=place, partition_max_bytes=SAMPLE_BYTES)
     request = FetchRequest(

@@ -59,7 +59,7 @@ class Transactions:
         Without a transactional id: of an idempotent producer, whom nobody fences.
         """
 
-        def ask(connection: Connection) -> Identity:
+        def attempt(connection: Connection) -> Identity:
             request = InitProducerIdRequest(
                 transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
             )
@@ -69,9 +69,11 @@ class Transactions:
             return Identity(producer_id=answer.producer_id, epoch=answer.producer_epoch)
 
         if transactional_id is None:
-            return self._cluster.persist("InitProducerId", lambda: ask(self._cluster.any_broker()))
+            return self._cluster.persist(
+                "InitProducerId", lambda: attempt(self._cluster.any_broker())
+            )
         return self._cluster.coordinated(
-            Coordinator.TRANSACTION, transactional_id, "InitProducerId", ask
+            Coordinator.TRANSACTION, transactional_id, "InitProducerId", attempt
         )
 
     def add(
@@ -82,7 +84,7 @@ class Transactions:
         for topic, partition in sorted(partitions):
             by_topic.setdefault(topic, []).append(partition)
 
-        def ask(connection: Connection) -> None:
+        def attempt(connection: Connection) -> None:
             request = AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=transactional_id,
                 v3_and_below_producer_id=identity.producer_id,
@@ -106,7 +108,7 @@ class Transactions:
                 _check(code, "AddPartitionsToTxn", transactional_id)
 
         self._cluster.coordinated(
-            Coordinator.TRANSACTION, transactional_id, "AddPartitionsToTxn", ask
+            Coordinator.TRANSACTION, transactional_id, "AddPartitionsToTxn", attempt
         )
 
     def end(self, transactional_id: str, identity: Identity, *, committed: bool) -> None:
@@ -118,7 +120,7 @@ class Transactions:
                 nothing in it.
         """
 
-        def ask(connection: Connection) -> None:
+        def attempt(connection: Connection) -> None:
             request = EndTxnRequest(
                 transactional_id=transactional_id,
                 producer_id=identity.producer_id,
@@ -128,7 +130,7 @@ class Transactions:
             answer = connection.call(request, EndTxnResponse, END_VERSION_MAX)
             _check(answer.error_code, "EndTxn", transactional_id)
 
-        self._cluster.coordinated(Coordinator.TRANSACTION, transactional_id, "EndTxn", ask)
+        self._cluster.coordinated(Coordinator.TRANSACTION, transactional_id, "EndTxn", attempt)
 
     def open_ids(self, prefix: str) -> set[str]:
         """The transactional ids with this prefix that have an open transaction (KIP-664).
@@ -137,7 +139,7 @@ class Transactions:
             UnsupportedByBroker: a broker before Kafka 3.0.
         """
 
-        def ask() -> set[str]:
+        def attempt() -> set[str]:
             found: set[str] = set()
             for address in self._cluster.addresses().values():
                 connection = self._cluster.connection(address)
@@ -151,7 +153,7 @@ class Transactions:
                 found.update(state.transactional_id for state in answer.transaction_states)
             return {name for name in found if name.startswith(prefix)}
 
-        return self._cluster.persist("ListTransactions", ask)
+        return self._cluster.persist("ListTransactions", attempt)
 
 
 def _check(code: int, what: str, transactional_id: str | None) -> None:

@@ -116,7 +116,7 @@ class ChildWorker:
         """The process id while a worker runs."""
         return self._process.pid if self._process is not None and self._channel else None
 
-    async def ask(self, request: Request[A]) -> A:
+    async def send(self, request: Request[A]) -> A:
         """Send a request and wait for its answer. Raises WorkerLost, WorkerFailed."""
         if self._channel is None:
             await self._start()

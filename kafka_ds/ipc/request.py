@@ -17,7 +17,7 @@ class Request(Generic[A_co]):
     __slots__ = ()
 
 
-class AskWorker(Protocol):
+class SendToWorker(Protocol):
     """Has a worker carry out a request."""
 
     def __call__(self, request: Request[A]) -> Awaitable[A]:

@@ -200,10 +200,10 @@ class ExactlyOnceCommitter:
             )
 
     def _read_last(self) -> LastCommit:
-        ask = self._cluster.offsets
-        start = ask({self._place: EARLIEST}, read_committed=False)[self._place].offset
-        stable = ask({self._place: LATEST}, read_committed=True)[self._place].offset
-        end = ask({self._place: LATEST}, read_committed=False)[self._place].offset
+        offsets = self._cluster.offsets
+        start = offsets({self._place: EARLIEST}, read_committed=False)[self._place].offset
+        stable = offsets({self._place: LATEST}, read_committed=True)[self._place].offset
+        end = offsets({self._place: LATEST}, read_committed=False)[self._place].offset
         pairs = [
             pair
             for chunk in self.fetch(self._place, start, stable)

@@ -42,13 +42,13 @@ class SchemaRegistry:
     def schema(self, schema_id: int) -> RegisteredSchema | None:
         """The schema with this id; None where the registry has none."""
         if schema_id not in self._known:
-            found = self._ask(schema_id)
+            found = self._get(schema_id)
             if found is None:
                 return None
             self._known[schema_id] = found
         return self._known[schema_id]
 
-    def _ask(self, schema_id: int) -> RegisteredSchema | None:
+    def _get(self, schema_id: int) -> RegisteredSchema | None:
         if not self._url:
             raise OptionError("lake.table.*.format=avro needs the option --schema-registry")
         request = Request(f"{self._url}/schemas/ids/{schema_id}")  # noqa: S310 (checked above)

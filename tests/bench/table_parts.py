@@ -86,7 +86,7 @@ def _start(store: LocalStore) -> None:
 
     async def ask() -> None:
         worker = new_worker(settings.worker_arguments(), SystemClock(), idle_ms=-1)
-        (state,) = await worker.ask(question)
+        (state,) = await worker.send(question)
         assert isinstance(state, TieredState)
         assert state.tiered_end > 0
         await worker.stop()

@@ -240,7 +240,7 @@ class SimWorker:
     def pid(self) -> int | None:
         return 1 if self._body is not None and self._body.process.is_alive else None
 
-    async def ask(self, request: object) -> Any:
+    async def send(self, request: object) -> Any:
         """As the real one's."""
         body = await self._living()
         process = self._host.process

@@ -22,7 +22,7 @@ from broker.coordinator.runtime import CoordinatorContext
 from broker.replica.leader.partition import LeaderPartition
 from broker.worker.rpc import PublishOffsets
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
-from kafka_ds.ipc.request import AskWorker
+from kafka_ds.ipc.request import SendToWorker
 from kafka_ds.protocol.types import NO_UUID, uuid_text
 
 log = logging.getLogger(__name__)
@@ -44,13 +44,13 @@ class OffsetPublisher:
 
     def __init__(
         self,
-        ask: AskWorker,
+        send: SendToWorker,
         led: LedPartitions,
         coordinators: Coordinators,
         interval_ms: int,
     ) -> None:
         """`ask` has the worker carry out a request; `led` and `coordinators` are those of the moment."""
-        self._ask = ask
+        self._send = send
         self._led = led
         self._coordinators = coordinators
         self._interval_ms = interval_ms
@@ -109,7 +109,7 @@ class OffsetPublisher:
         state = ([each[:_SIGNIFICANT] for each in partitions], [place for place, _ in shards])
         if state == self._published or not partitions:
             return
-        await self._ask(PublishOffsets(partitions=partitions, shards=[text for _, text in shards]))
+        await self._send(PublishOffsets(partitions=partitions, shards=[text for _, text in shards]))
         self._published = state
         self._has_begun = self._has_begun or begins
 

@@ -212,7 +212,7 @@ class AddPartitionsToTxnManager:
         self._node_id = node_id
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._patience_s = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
-        self.asking: dict[tuple[LeaderPartition, ProducerIdAndEpoch], PendingVerification] = {}
+        self.pending: dict[tuple[LeaderPartition, ProducerIdAndEpoch], PendingVerification] = {}
         self.first_sequences = FirstSequences()
 
     def join(
@@ -226,30 +226,30 @@ class AddPartitionsToTxnManager:
 
         Raises KafkaError for others.
         """
-        asking = self.asking.get((partition, producer)) if self.asking else None
-        if asking is not None:
-            return asking
+        pending = self.pending.get((partition, producer)) if self.pending else None
+        if pending is not None:
+            return pending
         if partition.log.producers.is_in_transaction(*producer):
             return None
         writer = TransactionalWriter(transactional_id, producer, support)
         try:
-            answer = self.ask(partition, writer)
+            answer = self.verify(partition, writer)
         except KafkaError as error:
             raise KafkaError(_told(error.code, support), error.message) from None
         if answer is None:
             return None
-        asking = self.asking[partition, producer] = PendingVerification()
+        pending = self.pending[partition, producer] = PendingVerification()
         if support is TransactionSupportedOperation.JOINS:
-            answer = self._patiently(partition, writer, asking, answer)
+            answer = self._patiently(partition, writer, pending, answer)
         task = asyncio.ensure_future(answer)
-        task.add_done_callback(partial(self._answered, partition, writer, asking))
-        return asking
+        task.add_done_callback(partial(self._answered, partition, writer, pending))
+        return pending
 
     async def _patiently(
         self,
         partition: LeaderPartition,
         writer: TransactionalWriter,
-        asking: PendingVerification,
+        pending: PendingVerification,
         answer: Awaitable[object],
     ) -> ErrorCode:
         """The coordinator's answer, the last one if it is asked again; raises KafkaError for others."""
@@ -258,22 +258,22 @@ class AddPartitionsToTxnManager:
         while True:
             code = await _code_in(answer)
             is_ending = code is ErrorCode.CONCURRENT_TRANSACTIONS
-            is_in_doubt = code is ErrorCode.NONE and asking.is_over
+            is_in_doubt = code is ErrorCode.NONE and pending.is_over
             if not (is_ending or is_in_doubt) or partition.is_lost or loop.time() >= until:
                 return code
             if is_ending:
                 await asyncio.sleep(self._backoff_s)
-            asking.is_over = False
-            again = self.ask(partition, writer)
+            pending.is_over = False
+            again = self.verify(partition, writer)
             if again is None:
                 return ErrorCode.NONE
             answer = again
 
     def marked(self, where: LeaderPartition, producer_id: int) -> None:
         """A marker ends the producer's transaction there."""
-        for (partition, producer), asking in self.asking.items():
+        for (partition, producer), pending in self.pending.items():
             if partition is where and producer.producer_id == producer_id:
-                asking.is_over = True
+                pending.is_over = True
 
     def _check_epoch(self, partition: LeaderPartition, writer: TransactionalWriter) -> None:
         found = partition.log.producers.get(writer.producer.producer_id)
@@ -284,7 +284,7 @@ class AddPartitionsToTxnManager:
             message = "another broker coordinates the transaction by now"
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
 
-    def ask(
+    def verify(
         self, partition: LeaderPartition, writer: TransactionalWriter
     ) -> Awaitable[object] | None:
         """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
@@ -318,17 +318,17 @@ class AddPartitionsToTxnManager:
         self,
         partition: LeaderPartition,
         writer: TransactionalWriter,
-        asking: PendingVerification,
+        pending: PendingVerification,
         answer: asyncio.Future[object],
     ) -> None:
-        del self.asking[partition, writer.producer]
-        asking.answered(self.judge(partition, writer, asking, answer))
+        del self.pending[partition, writer.producer]
+        pending.answered(self.judge(partition, writer, pending, answer))
 
     def judge(
         self,
         partition: LeaderPartition,
         writer: TransactionalWriter,
-        asking: PendingVerification,
+        pending: PendingVerification,
         answer: asyncio.Future[object],
     ) -> KafkaError | None:
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION)
@@ -344,10 +344,10 @@ class AddPartitionsToTxnManager:
             return KafkaError(_told(error.code, writer.support), error.message)
         if partition.is_lost:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if asking.is_over and writer.support is TransactionSupportedOperation.JOINS:
+        if pending.is_over and writer.support is TransactionSupportedOperation.JOINS:
             message = "a transaction has ended meanwhile, this one or the one before"
             return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
-        if asking.is_over:
+        if pending.is_over:
             message = "the transaction has ended meanwhile"
             return KafkaError(_told(ErrorCode.TRANSACTION_ABORTABLE, writer.support), message)
         return None

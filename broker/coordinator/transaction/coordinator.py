@@ -132,7 +132,7 @@ class TransactionCoordinator:
         """The next producer of the transactional id: ProducerIdAndEpoch."""
         context = self.runtime.context_of(transactional_id)
 
-        def ask(spare_producer_id: int | None) -> Any:
+        def submit(spare_producer_id: int | None) -> Any:
             return context.submit(
                 lambda shard, now_ms: shard.init_producer_id(
                     transactional_id,
@@ -143,7 +143,7 @@ class TransactionCoordinator:
                 )
             )
 
-        return self._with_producer_id(ask)
+        return self._with_producer_id(submit)
 
     def add_partitions(
         self,
@@ -185,7 +185,7 @@ class TransactionCoordinator:
         """Decide the transaction; who goes on afterwards: ProducerIdAndEpoch."""
         context = self.runtime.context_of(transactional_id)
 
-        def ask(spare_producer_id: int | None) -> Any:
+        def submit(spare_producer_id: int | None) -> Any:
             return context.submit(
                 lambda shard, now_ms: shard.end(
                     transactional_id,
@@ -197,22 +197,22 @@ class TransactionCoordinator:
                 )
             )
 
-        return self._with_producer_id(ask)
+        return self._with_producer_id(submit)
 
-    def _with_producer_id(self, ask: Callable[[int | None], Any]) -> Any:
+    def _with_producer_id(self, submit: Callable[[int | None], Any]) -> Any:
         """Ask, and again with a producer id where one is needed."""
         try:
-            return ask(None)
+            return submit(None)
         except NeedsProducerId:
             taken = self._producer_ids.take()
-        return self._when_there_are_ids(ask) if taken is None else ask(taken)
+        return self._when_there_are_ids(submit) if taken is None else submit(taken)
 
-    async def _when_there_are_ids(self, ask: Callable[[int | None], Any]) -> Any:
+    async def _when_there_are_ids(self, submit: Callable[[int | None], Any]) -> Any:
         try:
             taken = await self._producer_ids.next()
         except KafkaError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
-        answer = ask(taken)
+        answer = submit(taken)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
     # -- what is to be seen -------------------------------------------------------------------------

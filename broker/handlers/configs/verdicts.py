@@ -95,7 +95,8 @@ async def verdicts(
         if ("" in names or str(broker_id) in names) and not broker.fenced
     ]
     answers = await asyncio.gather(
-        *(_ask(node, name, changes) for name in wanted if name != own), return_exceptions=True
+        *(_judgement_of(node, name, changes) for name in wanted if name != own),
+        return_exceptions=True,
     )
     found: dict[str, str | None] = {}
     if own in wanted:
@@ -111,7 +112,7 @@ async def verdicts(
     return found
 
 
-async def _ask(node: KafkaBroker, name: str, changes: Changes) -> str | None:
+async def _judgement_of(node: KafkaBroker, name: str, changes: Changes) -> str | None:
     request = JudgeSettingsRequest(
         resources=[
             JudgedResource(
@@ -126,6 +127,6 @@ async def _ask(node: KafkaBroker, name: str, changes: Changes) -> str | None:
     )
     # Connecting and answering together: each by itself may take as long.
     async with asyncio.timeout(JUDGEMENT_MS_MAX / 1_000):
-        answer = await node.member.ask(int(name), request, timeout_ms=JUDGEMENT_MS_MAX)
+        answer = await node.member.send(int(name), request, timeout_ms=JUDGEMENT_MS_MAX)
     reason: str | None = answer.error_message
     return (reason or "it says not why") if answer.error_code else None

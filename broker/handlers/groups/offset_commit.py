@@ -45,7 +45,7 @@ def offset_commit(
     def fail(code: ErrorCode) -> OffsetCommitResponse:
         return finish(refusal_of(request, version, code))
 
-    def ask() -> object:
+    def submit() -> object:
         return context.node.groups.submit(request.group_id, request, client_of(context))
 
-    return answered(ask, finish, fail)
+    return answered(submit, finish, fail)

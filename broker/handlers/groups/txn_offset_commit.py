@@ -57,13 +57,13 @@ def txn_offset_commit(
     def submit() -> object:
         return context.node.groups.submit(request.group_id, request, client_of(context))
 
-    def ask() -> object:
-        asking = _join(request, context) if request.group_id else None
-        return submit() if asking is None else asking.before(submit)
+    def join_and_submit() -> object:
+        pending = _join(request, context) if request.group_id else None
+        return submit() if pending is None else pending.before(submit)
 
     if refused and not request.topics:
         return TxnOffsetCommitResponse(topics=refused)
-    return answered(ask, finish, fail)
+    return answered(join_and_submit, finish, fail)
 
 
 def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVerification | None:

@@ -171,10 +171,10 @@ class Lookup:
             return _seam(partition, checked, timestamp)
         end = tier.tiered_end(partition.topic_id, partition.partition)
         if end is None:
-            return self._ask_seam(tier, partition, timestamp)
+            return self._find_in_tier_or_log(tier, partition, timestamp)
         return _seam(partition, end, timestamp)
 
-    async def _ask_seam(
+    async def _find_in_tier_or_log(
         self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         end = await self._in_time(
@@ -186,14 +186,14 @@ class Lookup:
         log = partition.log
         tier = self._tier
         if tier is not None and log.local_log_start_offset > log.log_start_offset:
-            return self._ask_time(tier, partition, timestamp)
+            return self._find_in_tier(tier, partition, timestamp)
         return self._look_for_time(tier, partition, timestamp)
 
     async def _look_for_latest(self, partition: LeaderPartition) -> TimestampOffset:
         """The record of the greatest timestamp of both tiers; of several the first."""
         log, tier = partition.log, self._tier
         while True:
-            # All below is in the lake before it is asked, as in `_ask_time`.
+            # All below is in the lake before it is asked, as in `_find_in_tier`.
             start_offset, asked_from = log.local_log_start_offset, log.log_start_offset
             cold: TimestampOffset = NOT_FOUND
             if tier is not None and start_offset > asked_from:
@@ -220,10 +220,10 @@ class Lookup:
         log = partition.log
         found = await _beside_the_loop(log, partial(log.offset_for_timestamp, timestamp))
         if tier is not None and log.local_log_start_offset > log.log_start_offset:
-            return await self._ask_time(tier, partition, timestamp)
+            return await self._find_in_tier(tier, partition, timestamp)
         return found
 
-    async def _ask_time(
+    async def _find_in_tier(
         self, tier: RemoteLogManager, partition: LeaderPartition, timestamp: int
     ) -> TimestampOffset:
         log = partition.log

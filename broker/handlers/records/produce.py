@@ -162,9 +162,9 @@ class Appender:
                 self._check_unusual(topic, kind)
             if self._preparer.takes(partition, records):
                 return self._append_later(partition, data.index, records)
-            asking = self.join_transaction(partition, records)
-            if asking is not None:
-                return self._append_later(partition, data.index, records, asking)
+            pending = self.join_transaction(partition, records)
+            if pending is not None:
+                return self._append_later(partition, data.index, records, pending)
             info = self.append_now(partition, records)
         except TakesLong:
             assert partition is not None, "it was to append"
@@ -190,15 +190,15 @@ class Appender:
         partition: LeaderPartition,
         index: int,
         records: memoryview,
-        asking: PendingVerification | None = None,
+        pending: PendingVerification | None = None,
     ) -> PartitionProduceResponse:
         """Append one batch when its transaction has taken it, or it is prepared; the response is filled in then."""
         # When the request has timed out its memory is used for another one, while the batch may count yet.
         records = memoryview(bytearray(records))
         later = _Later(self, partition, index, len(records))
         self.unacknowledged.append(Unacknowledged(later.response, later.done))
-        if asking is not None:
-            asking.then(partial(later.append, records, is_prepared=False), later.refuse)
+        if pending is not None:
+            pending.then(partial(later.append, records, is_prepared=False), later.refuse)
         else:
             self.prepare(partition, records, later)
         return later.response
@@ -315,14 +315,14 @@ class _Later:
     def prepared(self, records: memoryview) -> None:
         """The batch is prepared; it may have to join its transaction yet."""
         try:
-            asking = self._appender.join_transaction(self._partition, records)
+            pending = self._appender.join_transaction(self._partition, records)
         except KafkaError as error:
             self.refuse(error)
             return
-        if asking is None:
+        if pending is None:
             self.append(records, is_prepared=True)
         else:
-            asking.then(partial(self.append, records, is_prepared=True), self.refuse)
+            pending.then(partial(self.append, records, is_prepared=True), self.refuse)
 
     def append(self, records: memoryview, *, is_prepared: bool) -> None:
         appender, partition, response = self._appender, self._partition, self.response

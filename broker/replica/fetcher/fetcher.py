@@ -247,7 +247,7 @@ class Fetcher:
         timeout_ms = self._settings.replica_socket_timeout_ms
         self._is_waiting = True
         try:
-            response: FetchResponse = await connection.ask(request, timeout_ms=timeout_ms)
+            response: FetchResponse = await connection.send(request, timeout_ms=timeout_ms)
         finally:
             self._is_waiting = False
         by_id = connection.version_of(FetchRequest) >= FIRST_VERSION_WITH_TOPIC_IDS
@@ -257,7 +257,7 @@ class Fetcher:
     async def _hurry(self) -> None:
         """Have the answer that is under way come now."""
         try:
-            await self._leader.ask(ApiVersionsRequest())
+            await self._leader.send(ApiVersionsRequest())
         except PeerUnreachable:
             pass  # So has the fetch failed.
         finally:

@@ -40,17 +40,17 @@ class LeaderEndPoint:
         if self.connection is not None:
             self.connection.close()
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         """The response. Raises PeerUnreachable, also where nobody has connected."""
         connection = self.connection
         if connection is None or not connection.is_open:
             raise PeerUnreachable(f"the connection to broker {self.broker_id} is lost")
         timeout_ms = self._around.settings.replica_socket_timeout_ms
-        return await connection.ask(request, timeout_ms=timeout_ms)
+        return await connection.send(request, timeout_ms=timeout_ms)
 
     async def fetch_offset(self, partition: FollowerPartition, timestamp: int) -> tuple[int, int]:
         """An end of the leader's log, and the leader epoch there. Raises KafkaError, PeerUnreachable."""
-        response = await self.ask(offset_request(partition, timestamp, self._around.node_id))
+        response = await self.send(offset_request(partition, timestamp, self._around.node_id))
         found = response.topics[0].partitions[0]
         check(found.error_code)
         return found.offset, found.leader_epoch

@@ -99,7 +99,7 @@ class LogTruncation:
                 await self.cut(partition, partial(partition.truncate_to, partition.high_watermark))
         if not asked:
             return
-        response = await self._leader.ask(
+        response = await self._leader.send(
             epoch_request([p for p, _ in asked.values()], self._around.node_id)
         )
         for topic in response.topics:

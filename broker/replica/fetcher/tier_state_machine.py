@@ -114,11 +114,11 @@ class TierStateMachine:
 
     async def _place(self, partition: FollowerPartition) -> Place:
         """The offset to continue at, the state before it, and the leader's log start."""
-        ask, around = self._leader.fetch_offset, self._around
+        offset_of, around = self._leader.fetch_offset, self._around
         last_below = None
         if not self._skips_the_lake(partition):
-            local_start, _ = await ask(partition, EARLIEST_LOCAL)
+            local_start, _ = await offset_of(partition, EARLIEST_LOCAL)
             last_below = max(local_start - 1, 0)
         offset, ended = await around.end_of_lake(partition, last_below)
-        log_start, _ = await ask(partition, EARLIEST)
+        log_start, _ = await offset_of(partition, EARLIEST)
         return offset, ended, log_start

@@ -27,7 +27,7 @@ from kafka_ds.protocol.messages.offsets import LATEST_TIERED
 
 _LOGGER = logging.getLogger(__name__)
 
-PARTITIONS_ASKED_AT_ONCE = 1_000
+PARTITIONS_AT_ONCE = 1_000
 
 
 class TieredEnds:
@@ -73,7 +73,7 @@ class TieredEnds:
             leader = partition.follower.leader
             if leader >= 0 and self._may_have_news(partition):
                 by_leader.setdefault(leader, []).append(partition)
-        await asyncio.gather(*(self._ask(*each) for each in by_leader.items()))
+        await asyncio.gather(*(self._list_offsets(*each) for each in by_leader.items()))
         self.known = {each: self.known[each] for each in tiered if each in self.known}
         for partition in tiered:
             self._let_go(partition)
@@ -85,17 +85,17 @@ class TieredEnds:
         # What the lake loses later, this log keeps: as long as it has what retention may take.
         return len(partition.log.segments.all) > 1
 
-    async def _ask(self, leader: int, partitions: Sequence[FollowerPartition]) -> None:
+    async def _list_offsets(self, leader: int, partitions: Sequence[FollowerPartition]) -> None:
         address = self._around.address_of(leader)
         if address is None:
             return
         timeout_ms = self._around.settings.replica_socket_timeout_ms
-        for start in range(0, len(partitions), PARTITIONS_ASKED_AT_ONCE):
-            asked = partitions[start : start + PARTITIONS_ASKED_AT_ONCE]
+        for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
+            asked = partitions[start : start + PARTITIONS_AT_ONCE]
             epochs = [each.follower.leader_epoch for each in asked]
             request = offsets_request(asked, LATEST_TIERED, self._around.node_id)
             try:
-                answer = await self.peers.ask(leader, *address, request, timeout_ms=timeout_ms)
+                answer = await self.peers.send(leader, *address, request, timeout_ms=timeout_ms)
             except (PeerUnreachable, KafkaError) as error:
                 if leader not in self._away:
                     _LOGGER.info("broker %d does not say what is in the lake: %s", leader, error)

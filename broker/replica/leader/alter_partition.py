@@ -59,7 +59,7 @@ class AlterPartitionManager:
         self._broker_epoch = broker_epoch
         self._timeout_ms = timeout_ms
         self._waiting: dict[Key, tuple[Proposal, Answer]] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._is_stopped = False
         self.expands = self.shrinks = self.failed = 0
 
@@ -74,9 +74,9 @@ class AlterPartitionManager:
         if replaced is not None:
             replaced[1].cancel()
         self._waiting[topic_id, partition] = proposal, answer
-        if self._asking is None:
+        if self._sending is None:
             # In the loop's next turn: what one event has brought about goes together.
-            self._asking = loop.create_task(self._ask_all(), name="isr")
+            self._sending = loop.create_task(self._send_all(), name="isr")
         return answer
 
     def count(self, effect: NoteIsr) -> None:
@@ -97,23 +97,25 @@ class AlterPartitionManager:
         for _, answer in self._waiting.values():
             answer.cancel()
         self._waiting.clear()
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
 
-    async def _ask_all(self) -> None:
+    async def _send_all(self) -> None:
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting, {}
-                answer_of = await self._ask(batch)
+                answer_of = await self._send(batch)
                 for key, (_, answer) in batch.items():
                     answer.set_result(answer_of(key))
         finally:
-            self._asking = None
+            self._sending = None
 
-    async def _ask(self, batch: Batch) -> Callable[[Key], AlterPartitionAnswer]:
+    async def _send(self, batch: Batch) -> Callable[[Key], AlterPartitionAnswer]:
         """What the controller says of each."""
         try:
-            response = await self._controller.ask(self._request(batch), timeout_ms=self._timeout_ms)
+            response = await self._controller.send(
+                self._request(batch), timeout_ms=self._timeout_ms
+            )
         except KafkaError as error:
             _LOGGER.warning(
                 "the controller does not answer AlterPartition for %d partitions: %s",

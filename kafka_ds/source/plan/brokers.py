@@ -52,11 +52,11 @@ class Brokers:
             return {}
         return self.retried(lambda: self.cluster.offsets(questions, read_committed=committed))
 
-    def retried(self, ask: Callable[[], Value]) -> Value:
+    def retried(self, read: Callable[[], Value]) -> Value:
         """The answer, tried as often as ``fetchOffset.numRetries`` says where that may help."""
         for attempt in range(self._options.fetch_offset_retries + 1):
             try:
-                return ask()
+                return read()
             except (AuthenticationRefused, NobodyListens, NoSuchHost):
                 raise
             except (ClientError, KafkaError) as problem:

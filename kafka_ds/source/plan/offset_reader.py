@@ -80,8 +80,8 @@ class OffsetReader:
         wanted: set[str] | None = set(subscription.topics) | {t for t, _ in subscription.assigned}
         if subscription.pattern is not None:
             wanted = None
-        ask = self.tables().topics if self.offline else self.brokers.cluster.topics
-        found = self.brokers.retried(lambda: ask(wanted))
+        topics = self.tables().topics if self.offline else self.brokers.cluster.topics
+        found = self.brokers.retried(lambda: topics(wanted))
         if subscription.pattern is not None:
             pattern = re.compile(subscription.pattern)
             return {
@@ -129,7 +129,7 @@ class OffsetReader:
         first = EARLIEST_LOCAL if self.options.tiers == "local" else EARLIEST
         left = set(partitions)
 
-        def ask() -> tuple[dict[TopicPartition, OffsetAnswer], dict[TopicPartition, OffsetAnswer]]:
+        def read() -> tuple[dict[TopicPartition, OffsetAnswer], dict[TopicPartition, OffsetAnswer]]:
             while True:
                 try:
                     found = (
@@ -149,7 +149,7 @@ class OffsetReader:
                         raise
                     left.intersection_update(still)
 
-        ends, starts = self.brokers.retried(ask)
+        ends, starts = self.brokers.retried(read)
         return {
             tp: Bounds(
                 topic_id=topics[tp.topic].topic_id,

@@ -50,10 +50,10 @@ def refuse_compacted(cluster: Cluster, span: Range, gap: int) -> None:
     """
     tp = span.topic_partition
 
-    def ask(question: int) -> int:
+    def offset_of(question: int) -> int:
         return cluster.offsets({tp: question}, read_committed=False)[tp].offset
 
-    if gap < span.end and ask(EARLIEST_LOCAL) <= gap <= ask(LATEST_TIERED):
+    if gap < span.end and offset_of(EARLIEST_LOCAL) <= gap <= offset_of(LATEST_TIERED):
         raise PlanGone(
             f"{span}: from offset {gap} on the log was compacted since the query was planned, and the table has what "
             "is missing; run the query again"

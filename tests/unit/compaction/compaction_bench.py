@@ -88,14 +88,14 @@ class Bench:
             self.manager,
             clock=self.clock,
             disk=self.disk,
-            ask=lambda request: self.ask(request),
+            send=lambda request: self.send(request),
         )
 
     def begin_child(self) -> None:
         """Begin what stands for the child, or begin it again."""
         self.service = CleaningService(self.disk, Throttle(self.clock), lambda: SECRET)
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         """As the channel to the child would."""
         answer = self.service.operations()[type(request)](request)
         if isinstance(answer, ErrorAnswer):

@@ -155,7 +155,7 @@ def test_two_cleaners_take_different_logs() -> None:
     for value in (b"1", b"2"):
         bench.append([(b"a", value)])
     second.roll()
-    ask = bench.ask
+    ask = bench.send
     at_work: list[LogGroup] = []
 
     async def slow(request: Any) -> Any:
@@ -165,7 +165,7 @@ def test_two_cleaners_take_different_logs() -> None:
         return await ask(request)
 
     async def both() -> list[bool]:
-        bench.ask = slow
+        bench.send = slow
         return await asyncio.gather(*(bench.cleaner.clean_dirtiest(i) for i in range(3)))
 
     assert asyncio.run(both()) == [True, True, False]

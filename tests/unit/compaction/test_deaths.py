@@ -27,16 +27,16 @@ class Deaths(Bench):
         self.begun: list[str] = []
         self.may_die = asyncio.Event()
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         if not isinstance(request, CleanJob):
-            return await super().ask(request)
+            return await super().send(request)
         topic = request.directory.rpartition("/")[2].removesuffix("-0")
         self.begun.append(topic)
         is_beside_others = not self.may_die.is_set()
         await self.may_die.wait()
         if topic == "bad" or is_beside_others:
             raise WorkerDied("the worker died")
-        return await super().ask(request)
+        return await super().send(request)
 
     async def round(self) -> None:
         """Each of three tasks looks for a log to clean."""

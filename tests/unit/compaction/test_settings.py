@@ -26,11 +26,11 @@ class Slow(Bench):
         self.requests: list[Any] = []
         self.may_end = asyncio.Event()
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         self.requests.append(request)
         if isinstance(request, CleanJob):
             await self.may_end.wait()
-        return await super().ask(request)
+        return await super().send(request)
 
     def of(self, kind: type) -> list[Any]:
         return [each for each in self.requests if isinstance(each, kind)]

@@ -73,7 +73,7 @@ class Heard:
     def __init__(self) -> None:
         self.known: list[int] = []
 
-    async def ask(
+    async def send(
         self, request: BrokerHeartbeatRequest, *, timeout_ms: int
     ) -> BrokerHeartbeatResponse:
         self.known.append(request.current_metadata_offset)

@@ -36,7 +36,7 @@ class Peers:
         self.asked: list[Any] = []
         self._waiting: list[asyncio.Future[Any]] = []
 
-    async def ask(self, broker_id: int, host: str, port: int, request: Any, **_: object) -> Any:
+    async def send(self, broker_id: int, host: str, port: int, request: Any, **_: object) -> Any:
         self.asked.append(request)
         waiting = asyncio.get_running_loop().create_future()
         self._waiting.append(waiting)

@@ -26,7 +26,7 @@ class Peers:
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def ask(self, broker_id: int, request: Any, *, timeout_ms: int) -> JudgeSettingsResponse:
+    async def send(self, broker_id: int, request: Any, *, timeout_ms: int) -> JudgeSettingsResponse:
         self.asked.set()
         match broker_id:
             case 2:

@@ -104,7 +104,7 @@ async def test_a_worker_is_started_by_the_first_question_and_again_after_its_dea
 ) -> None:
     worker = worker_of(tmp_path)
     assert worker.pid is None
-    (state,) = await worker.ask(STATE)
+    (state,) = await worker.send(STATE)
     assert isinstance(state, TieredState)
     assert state.tiered_end == -1
     first = worker.pid
@@ -112,16 +112,16 @@ async def test_a_worker_is_started_by_the_first_question_and_again_after_its_dea
     os.kill(first, signal.SIGKILL)
     with pytest.raises(WorkerLost):
         for _ in range(100):
-            await worker.ask(STATE)
+            await worker.send(STATE)
     with pytest.raises(WorkerLost) as lost:
-        await worker.ask(STATE)
+        await worker.send(STATE)
     await asyncio.sleep(lost.value.retry_ms / 1000 + 0.05)
-    await worker.ask(STATE)
+    await worker.send(STATE)
     assert worker.pid not in (None, first)
     await worker.stop()
     assert worker.pid is None
     with pytest.raises(WorkerLost, match="stopped"):
-        await worker.ask(STATE)
+        await worker.send(STATE)
     # It was killed once, and stopped at the end.
     assert (worker.starts, worker.deaths) == (2, 1)
 
@@ -137,7 +137,7 @@ async def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_star
     monkeypatch.chdir(tmp_path)
 
     worker = worker_of(tmp_path / "lake")
-    (state,) = await worker.ask(STATE)
+    (state,) = await worker.send(STATE)
     assert isinstance(state, TieredState)
     assert state.tiered_end == -1
     await worker.stop()
@@ -147,14 +147,14 @@ async def test_a_worker_imports_nothing_from_the_folder_that_the_broker_was_star
 async def test_what_goes_wrong_in_the_worker_is_answered(tmp_path: Path) -> None:
     worker = worker_of(tmp_path)
     with pytest.raises(WorkerFailed) as failed:
-        await worker.ask(StateRequest(partitions=[("not a partition",)]))  # type: ignore[list-item]
+        await worker.send(StateRequest(partitions=[("not a partition",)]))  # type: ignore[list-item]
     assert failed.value.kind == "internal"
     partition = TopicIdPartition(bytes(16), "t", 0)
     with pytest.raises(WorkerFailed) as failed:
-        await worker.ask(Read(partition=partition, offset=0, max_bytes=1, isolation_level=0))
+        await worker.send(Read(partition=partition, offset=0, max_bytes=1, isolation_level=0))
     assert failed.value.kind == "out_of_range"
     (tmp_path / "topics").write_text("no folder")
-    (state,) = await worker.ask(state_of("t"))
+    (state,) = await worker.send(state_of("t"))
     assert isinstance(state, Unavailable)
     assert "topics" in state.message
     await worker.stop()
@@ -238,7 +238,7 @@ def test_a_worker_of_another_version_says_so(
     async def run() -> None:
         worker = worker_of(tmp_path)
         with pytest.raises(WorkerLost):
-            await worker.ask(STATE)
+            await worker.send(STATE)
         await worker.stop()
 
     asyncio.run(run())

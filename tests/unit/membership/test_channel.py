@@ -43,7 +43,7 @@ class Around:
     async def changed(self, timeout_seconds: float) -> None:
         await asyncio.wait([asyncio.ensure_future(self._news.wait())], timeout=timeout_seconds)
 
-    async def ask(self, broker_id: int, *_: object, **__: object) -> Any:
+    async def send(self, broker_id: int, *_: object, **__: object) -> Any:
         self.asked.append(broker_id)
         if broker_id in self.answers:
             return await self.answers[broker_id]
@@ -63,7 +63,7 @@ async def test_a_controller_that_does_not_run_is_waited_for_until_another_one_co
     seconds = 60 if answers else 0.01
     monkeypatch.setattr("broker.membership.channel.LAST_WORD_SECONDS", seconds)
     around = Around()
-    asking = asyncio.ensure_future(around.channel.ask(object(), timeout_ms=3_600_000))
+    asking = asyncio.ensure_future(around.channel.send(object(), timeout_ms=3_600_000))
     await until(lambda: around.asked)
     around.deposed()
     if answers:

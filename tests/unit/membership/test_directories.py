@@ -38,7 +38,7 @@ class Around:
             request_timeout_ms=1,
         )
 
-    async def ask(self, request: Any, *, timeout_ms: int) -> AssignReplicasToDirsResponse:
+    async def send(self, request: Any, *, timeout_ms: int) -> AssignReplicasToDirsResponse:
         wanted = [
             DirectoryAssignment(
                 directory=directory.id, topic_id=topic.topic_id, partition=each.partition_index

@@ -22,7 +22,7 @@ class OnlyNext:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def ask(
+    async def send(
         self, broker_id: int, _host: str, _port: int, request: ReadMetadataRequest, **_: object
     ) -> ReadMetadataResponse:
         if broker_id != self._broker.node_id:

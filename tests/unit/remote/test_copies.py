@@ -61,7 +61,7 @@ class CopiesAtOnce:
         self.compressions: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         ranges = [each.segment for each in request.sources]
         self.copied.append([(each.topic, each.partition, each.start_offset) for each in ranges])
         self.compressions += {each.compression for each in request.sources}
@@ -77,18 +77,18 @@ class CopiesAtOnce:
 class DiesOnce(CopiesAtOnce):
     """A worker that is lost while it copies for the first time."""
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         if not self.copied:
             self.copied.append([])
             raise WorkerLost("killed", 100)
-        return await super().ask(request)
+        return await super().send(request)
 
 
 class FailsOnce(CopiesAtOnce):
     """A worker whose store is unreachable for a moment, so that nothing of the first copy is finished."""
 
-    async def ask(self, request: Any) -> Any:
-        answer = await super().ask(request)
+    async def send(self, request: Any) -> Any:
+        answer = await super().send(request)
         return outcomes_of(answer, "failed", "away") if len(self.copied) == 1 else answer
 
 
@@ -97,8 +97,8 @@ class FindsThere(CopiesAtOnce):
 
     found = 0
 
-    async def ask(self, request: Any) -> Any:
-        answer = await super().ask(request)
+    async def send(self, request: Any) -> Any:
+        answer = await super().send(request)
         count = len(self.copied[-1]) - self.found
         return replace(answer, partitions=[replace(e, ranges=count) for e in answer.partitions])
 
@@ -109,11 +109,11 @@ class Refuses(CopiesAtOnce):
     reason = "version 7: delta.appendOnly=true"
     asked = 0
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         if isinstance(request, StateRequest):
             self.asked += 1
             return [state_of(-1, self.reason) for _ in request.partitions]
-        answer = await super().ask(request)
+        answer = await super().send(request)
         return outcomes_of(answer, "conflict", self.reason) if self.reason else answer
 
 
@@ -238,7 +238,7 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
     manager, asked = RemoteLogManager(settings, ManualClock()), list[int]()
 
     class Fails:
-        async def ask(self, request: Any) -> Any:
+        async def send(self, request: Any) -> Any:
             asked.append(request.version)
             if len(asked) >= 3:
                 return request.version
@@ -535,9 +535,9 @@ class Knows(CopiesAtOnce):
         self.answer = answer
         self.asked = 0
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         if not isinstance(request, StateRequest):
-            return await super().ask(request)
+            return await super().send(request)
         self.asked += 1
         return [self.answer]
 

@@ -77,7 +77,7 @@ class Desk:
             lineage=list,
         )
 
-    async def ask(self, request: Any) -> Any:
+    async def send(self, request: Any) -> Any:
         name, answer = {
             SurveyRequest: ("survey", self.survey),
             MoveLogStart: ("move_log_start", self.move_log_start),
@@ -266,13 +266,13 @@ def test_which_limits_hold_in_the_lake(policy: str, expected: tuple[int, int]) -
     )
     desk.led.only_local_bytes = lambda: 0
     asked: list[Any] = []
-    ask = desk.ask
+    send = desk.send
 
     async def noting(request: Any) -> Any:
         asked.append(request)
-        return await ask(request)
+        return await send(request)
 
-    desk.ask = noting  # type: ignore[method-assign]
+    desk.send = noting  # type: ignore[method-assign]
     desk.rounds()
     retention = asked[0].partitions[0].retention
     assert (retention.retention_ms, retention.retention_bytes) == expected

@@ -63,7 +63,7 @@ class Store:
         self.failure: Exception | None = None
         self.asked: list[Check | Repair] = []
 
-    async def ask(self, request: Check | Repair) -> list[StoreState]:
+    async def send(self, request: Check | Repair) -> list[StoreState]:
         self.asked.append(request)
         if self.failure is not None:
             raise self.failure
@@ -240,14 +240,14 @@ def test_what_the_lake_has_lost_of_what_may_go_stays() -> None:
 def test_a_partition_that_is_led_elsewhere_by_now_is_left_alone() -> None:
     log = Log(0)
     desk = led_by(log)
-    ask = desk.store.ask
+    send = desk.store.send
 
     async def late(request: Any) -> Any:
-        answer = await ask(request)
+        answer = await send(request)
         desk.led.clear()
         return answer
 
-    desk.store.ask = late  # type: ignore[method-assign]
+    desk.store.send = late  # type: ignore[method-assign]
     desk.after(60)
     assert (log.deletions, log.highest_offset_in_remote_storage) == (0, -1)
 
@@ -287,9 +287,9 @@ def test_what_the_lake_has_lost_stays_on_a_follower() -> None:
         found = Mock(partition_index=0, error_code=ErrorCode.NONE, offset=end)
         answer = Mock(topics=[Mock(partitions=[found])])
         answer.topics[0].name = "t"
-        ends.peers = Mock(ask=AsyncMock(return_value=answer))
+        ends.peers = Mock(send=AsyncMock(return_value=answer))
         asyncio.run(ends.look())
-        _, _, _, request = ends.peers.ask.call_args.args
+        _, _, _, request = ends.peers.send.call_args.args
         assert encode_request(request, 11, 1, "c"), "what is asked can be sent"
         reached.append(log.highest_offset_in_remote_storage)
     assert reached == [9, 4, 9, -1]

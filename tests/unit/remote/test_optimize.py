@@ -44,7 +44,7 @@ class Worker:
         self.pid: int | None = 1
         self.before: Callable[[], Awaitable[None]] | None = None
 
-    async def ask(self, request: Optimize | GiveUp) -> Any:
+    async def send(self, request: Optimize | GiveUp) -> Any:
         self.asked.append((type(request), request.place.partition))
         if isinstance(request, Optimize):
             self.takes_any.append(request.takes_any_expired)

@@ -27,7 +27,7 @@ class Worker:
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[int]] = []
 
-    async def ask(self) -> int:
+    async def send(self) -> int:
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.asked.append(answer)
         return await answer
@@ -37,11 +37,11 @@ class Worker:
 async def test_turns_and_queue_are_bounded() -> None:
     metrics, worker = TierMetrics(), Worker()
     reads = RemoteReads(2, 3, ManualClock(1_000), metrics)
-    tasks = [asyncio.ensure_future(reads.ask(worker.ask)) for _ in range(5)]
+    tasks = [asyncio.ensure_future(reads.submit(worker.send)) for _ in range(5)]
     await turns()
     assert (len(worker.asked), metrics.reads_waiting) == (2, 3)
     with pytest.raises(KafkaError) as refused:
-        await reads.ask(worker.ask)
+        await reads.submit(worker.send)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     worker.asked[0].set_result(7)
     await turns()
@@ -57,7 +57,7 @@ async def test_turns_and_queue_are_bounded() -> None:
 async def test_who_gives_up_waits_no_more_but_the_worker_s_turn_is_kept() -> None:
     metrics, worker = TierMetrics(), Worker()
     reads = RemoteReads(1, 5, ManualClock(1_000), metrics)
-    asked, waiting, patient = (asyncio.ensure_future(reads.ask(worker.ask)) for _ in range(3))
+    asked, waiting, patient = (asyncio.ensure_future(reads.submit(worker.send)) for _ in range(3))
     await turns()
     asked.cancel()
     waiting.cancel()
@@ -77,7 +77,7 @@ async def test_how_idle_the_turns_are_is_told() -> None:
     clock, metrics, worker = ManualClock(1_000), TierMetrics(), Worker()
     reads = RemoteReads(2, 5, clock, metrics)
     metrics.readers.idle(1.0)
-    task = asyncio.ensure_future(reads.ask(worker.ask))
+    task = asyncio.ensure_future(reads.submit(worker.send))
     await turns()
     clock.ms += 10_000
     assert metrics.readers.idle(11.0) == pytest.approx(1 - 10 / (11 * 2))
@@ -152,7 +152,7 @@ async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
     class Slow:
         starts = deaths = 0
 
-        async def ask(self, request: Read) -> ReadAnswer:
+        async def send(self, request: Read) -> ReadAnswer:
             asked.append(request)
             return await answer
 
@@ -179,7 +179,7 @@ async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
     class Quick:
         starts = deaths = 0
 
-        async def ask(self, request: Read) -> ReadAnswer:
+        async def send(self, request: Read) -> ReadAnswer:
             return ReadAnswer(chunks=[bytes(4_000)], next_offset=9)
 
     manager.worker = Quick()  # type: ignore[assignment]

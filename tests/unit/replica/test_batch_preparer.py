@@ -165,14 +165,14 @@ async def transactional_writes(broker: InProcess) -> Callable[[int, bytes], Prod
 def answer_slowly(broker: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a coordinator that is elsewhere: never in the turn of the question."""
     joins = broker.node.transactions.joins
-    ask = joins.ask
+    verify = joins.verify
 
     async def answer(partition: LeaderPartition, writer: TransactionalWriter) -> object:
         await asyncio.sleep(0)
-        given = ask(partition, writer)
+        given = verify(partition, writer)
         return None if given is None else await given
 
-    monkeypatch.setattr(joins, "ask", answer)
+    monkeypatch.setattr(joins, "verify", answer)
 
 
 @in_loop

@@ -25,7 +25,7 @@ class Controller:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
-    async def ask(self, request: AlterPartitionRequest, *, timeout_ms: int) -> Any:
+    async def send(self, request: AlterPartitionRequest, *, timeout_ms: int) -> Any:
         self.asked.append(request)
         await self.may_answer.wait()
         says = self.says.pop(0) if self.says else {}

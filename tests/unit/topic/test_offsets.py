@@ -207,10 +207,12 @@ async def test_a_broker_notes_what_has_moved_and_nothing_else(tmp_path: Path) ->
         node = broker.node
         asked: list[Any] = []
 
-        async def ask(request: Any) -> Any:
+        async def send(request: Any) -> Any:
             asked.append(decode(encode(request)[0]))
 
-        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.runtime.begun, 1)
+        publisher = OffsetPublisher(
+            send, lambda: node.replica_manager, node.groups.runtime.begun, 1
+        )
         await publisher.publish()
         assert asked == [], "there is nothing to note"
         await broker.create("orders")
@@ -253,12 +255,14 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         node.groups.start()
         asked: list[Any] = []
 
-        async def ask(request: Any) -> Any:
+        async def send(request: Any) -> Any:
             asked.append(request)
             if len(asked) == 1:
                 await asyncio.Event().wait()
 
-        publisher = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.runtime.begun, 1)
+        publisher = OffsetPublisher(
+            send, lambda: node.replica_manager, node.groups.runtime.begun, 1
+        )
         assert not await publisher.publish_last(0.05)
         assert "are not published to the lake" in caplog.text
         # Of coordinators without a group nothing is said by a broker that has never written.
@@ -266,7 +270,7 @@ async def test_a_stop_does_not_wait_for_a_store_that_is_away(
         await broker.ask(_commit("billing", 7), 8)
         assert await publisher.publish_last(60)
         assert len(asked[1].shards) == 1
-        never = OffsetPublisher(ask, lambda: node.replica_manager, node.groups.runtime.begun, -1)
+        never = OffsetPublisher(send, lambda: node.replica_manager, node.groups.runtime.begun, -1)
         assert await never.publish_last(60)
         assert len(asked) == 2
 
@@ -279,11 +283,11 @@ async def test_a_broker_that_was_begun_by_mistake_leaves_the_groups_in_the_lake(
     async with in_process(tmp_path) as broker:
         node, shards = broker.node, []
 
-        async def ask(request: Any) -> Any:
+        async def send(request: Any) -> Any:
             shards.extend(request.shards)
 
         publisher = OffsetPublisher(
-            ask, lambda: node.replica_manager, node.groups.runtime.begun, 60_000
+            send, lambda: node.replica_manager, node.groups.runtime.begun, 60_000
         )
         await broker.create("orders")
         await node.groups.runtime.ensure()

@@ -120,7 +120,8 @@ async def test_answers_find_their_questions_whatever_their_order() -> None:
 
     async with peer_that(acts) as connection:
         answers = await asyncio.gather(
-            connection.ask(QUESTION, timeout_ms=30_000), connection.ask(QUESTION, timeout_ms=30_000)
+            connection.send(QUESTION, timeout_ms=30_000),
+            connection.send(QUESTION, timeout_ms=30_000),
         )
         assert [answer.cluster_id for answer in answers] == ["first", "second"]
         assert connection.is_open
@@ -156,7 +157,7 @@ async def test_no_common_version_is_an_error_that_leaves_the_connection_open(
     async with peer_that(FakePeer.negotiate) as connection:
         for _ in range(peer.UNANSWERED_MAX + 1):
             with pytest.raises(KafkaError, match="UNSUPPORTED_VERSION"):
-                await connection.ask(QUESTION, timeout_ms=30_000)
+                await connection.send(QUESTION, timeout_ms=30_000)
 
 
 @in_loop
@@ -168,14 +169,14 @@ async def test_a_late_answer_closes_the_connection_for_all() -> None:
         await fake.question()
 
     async with peer_that(acts) as connection:
-        patient = asyncio.ensure_future(connection.ask(QUESTION, timeout_ms=600_000))
+        patient = asyncio.ensure_future(connection.send(QUESTION, timeout_ms=600_000))
         with pytest.raises(PeerLate, match="did not answer MetadataRequest within 20 ms"):
-            await connection.ask(QUESTION, timeout_ms=20)
+            await connection.send(QUESTION, timeout_ms=20)
         with pytest.raises(PeerUnreachable, match="did not answer"):
             await patient
         assert not connection.is_open
         with pytest.raises(PeerUnreachable):
-            await connection.ask(QUESTION, timeout_ms=30_000)
+            await connection.send(QUESTION, timeout_ms=30_000)
 
 
 async def _go_away(fake: FakePeer, header: Any) -> None:
@@ -218,7 +219,7 @@ def test_whatever_is_wrong_with_an_answer_is_one_error(
 
         async with peer_that(acts) as connection:
             with pytest.raises(PeerUnreachable):
-                await connection.ask(QUESTION, timeout_ms=30_000)
+                await connection.send(QUESTION, timeout_ms=30_000)
             assert not connection.is_open
 
     run()
@@ -237,8 +238,8 @@ async def test_who_gives_up_leaves_the_connection_to_the_others() -> None:
         await fake.question()
 
     async with peer_that(acts) as connection:
-        gone = asyncio.ensure_future(connection.ask(QUESTION, timeout_ms=30_000))
-        stays = asyncio.ensure_future(connection.ask(QUESTION, timeout_ms=30_000))
+        gone = asyncio.ensure_future(connection.send(QUESTION, timeout_ms=30_000))
+        stays = asyncio.ensure_future(connection.send(QUESTION, timeout_ms=30_000))
         await asyncio.sleep(0)
         gone.cancel()
         may_answer.set()
@@ -258,7 +259,7 @@ async def test_more_questions_than_fit_wait_for_room(monkeypatch: pytest.MonkeyP
             fake.answer(second, named("x"))
 
     async with peer_that(acts) as connection:
-        asked = [connection.ask(QUESTION, timeout_ms=30_000) for _ in range(6)]
+        asked = [connection.send(QUESTION, timeout_ms=30_000) for _ in range(6)]
         assert len(await asyncio.gather(*asked)) == 6
 
 

@@ -27,7 +27,7 @@ async def test_who_waits_for_a_broker_that_has_moved_is_told_and_not_cancelled()
 
     def ask(host: str) -> asyncio.Future[Any]:
         return asyncio.ensure_future(
-            peers.ask(2, host, 9092, MetadataRequest(topics=None), timeout_ms=30_000)
+            peers.send(2, host, 9092, MetadataRequest(topics=None), timeout_ms=30_000)
         )
 
     at_the_old_place = [ask("old"), ask("old")]
