@@ -98,7 +98,7 @@ class BrokerConfig(CleanerSettings, ListenerConfig):
     console_listener_name: str | None = string(
         None,
         "The listener whose TLS and users the web console has: with SSL or SASL_SSL it speaks HTTPS, with SASL one "
-        "logs in with name and password by PLAIN or SCRAM. Without it, the first of listeners.",
+        "logs in with name and password, or with a token (OAUTHBEARER). Without it, the first of listeners.",
         ours=True,
     )
     log_format: str = string(

@@ -305,12 +305,6 @@ def _check_console(config: BrokerConfig) -> None:
             f"console.host={host}: by the listener {name} {lacks}, so it must be at a loopback address: set "
             "console.listener.name to a listener with TLS"
         )
-    offered = cast("tuple[str, ...]", config.of_listener(name, ENABLED))
-    if protocol.startswith("SASL") and set(offered) <= {"OAUTHBEARER"}:
-        raise ConfigError(
-            f"console.port={port}: one logs in to the console by PLAIN or SCRAM, and {name} offers neither: set "
-            "console.listener.name"
-        )
 
 
 def is_loopback(host: str) -> bool:

@@ -53,12 +53,14 @@ const some = (n, kind) => (n ? h("span", { class: kind }, number(n)) : "0");
 
 // -- asking -----------------------------------------------------------------------------------------
 
-class LoginNeeded extends Error {}
+class LoginNeeded extends Error {
+  constructor(content) { super(content.error); this.mechanisms = content.mechanisms; }
+}
 class Refused extends Error {}
 
 async function read(answer) {
   const content = await answer.json();
-  if (answer.status === 401) throw new LoginNeeded(content.error);
+  if (answer.status === 401) throw new LoginNeeded(content);
   if (answer.status === 403) throw new Refused(content.error);
   if (!answer.ok) throw new Error(content.error || answer.statusText);
   return content;
@@ -359,35 +361,39 @@ const live = new Set(["overview", "partition", "groups", "group", "topics"]);
 
 // -- who looks --------------------------------------------------------------------------------------
 
-function login() {
+function login(mechanisms) {
   clearInterval(polling);
   ++shown;
   cluster = null;
   samples.length = 0;
   document.body.classList.add("out");
-  const user = h("input", { name: "user", autocomplete: "username", required: true });
-  const password = h("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
+  const byToken = mechanisms.includes("OAUTHBEARER"), byPassword = mechanisms.some((m) => m !== "OAUTHBEARER");
+  const user = h("input", { name: "user", autocomplete: "username", required: !byToken });
+  const password = h("input", { name: "password", type: "password", autocomplete: "current-password", required: !byToken });
+  const token = h("input", { name: "token", type: "password", autocomplete: "off", required: !byPassword });
   const button = h("button", { class: "main" }, "Log in");
   async function enter(event) {
     event.preventDefault();
     button.disabled = true;
     try {
-      await post("login", { user: user.value, password: password.value });
+      await post("login", token.value ? { token: token.value.trim() } : { user: user.value, password: password.value });
       begin();
     } catch (error) {
       trouble(error);
-      password.value = "";
+      password.value = token.value = "";
     }
     button.disabled = false;
   }
+  const what = [byPassword && "the name and password", byToken && "the token"].filter(Boolean).join(" or ");
   main.replaceChildren(h("form", { id: "login", on: { submit: enter } }, h("h1", {}, "Log in"),
-    h("p", { class: "quiet" }, "With the name and password of a Kafka client (SASL)."),
-    h("label", {}, "User", user), h("label", {}, "Password", password), button));
-  user.focus();
+    h("p", { class: "quiet" }, `With ${what} of a Kafka client (SASL).`),
+    ...(byPassword ? [h("label", {}, "User", user), h("label", {}, "Password", password)] : []),
+    ...(byToken ? [h("label", {}, "Token", token)] : []), button));
+  (byPassword ? user : token).focus();
 }
 
 function whose() {
-  const leave = () => post("logout", {}).then(login, trouble);
+  const leave = () => post("logout", {}).then(begin, trouble);
   document.getElementById("whose").replaceChildren(
     `broker ${cluster.node_id} · version ${cluster.version}`,
     ...(cluster.user ? [" · " + cluster.user + " ", h("button", { id: "logout", on: { click: leave } }, "Log out")] : []));
@@ -396,7 +402,7 @@ function whose() {
 // -- showing ----------------------------------------------------------------------------------------
 
 function failed(error) {
-  if (error instanceof LoginNeeded) login();
+  if (error instanceof LoginNeeded) login(error.mechanisms);
   else trouble(error);
 }
 

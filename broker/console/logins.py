@@ -1,10 +1,10 @@
 """Shell: who looks at the console: the principal that its listener would make of the same client.
 
-Rules of this file: with SASL one logs in by name and password, which the listener's own PLAIN or SCRAM checks; nothing
-of them is kept. What the browser then shows is a random cookie that scripts do not see and other sites do not send. It
-holds until SESSION_MS, the listener's connections.max.reauth.ms, the broker's end, a logout, or until the password is
-another one. A wrong password is logged, counted, and answered after connection.failed.authentication.delay.ms, as on a
-connection; until then nobody else from that address may try one, whoever hangs up.
+Rules of this file: with SASL one logs in by name and password or by a token, which the listener's own mechanisms check;
+nothing of them is kept. What the browser then shows is a random cookie that scripts do not see and other sites do not
+send. It holds until SESSION_MS, connections.max.reauth.ms, the token's end, the broker's end, a logout, or until the
+password is another one. A wrong password or token is logged, counted, and answered after
+connection.failed.authentication.delay.ms; until then nobody else from that address may try one, whoever hangs up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LoginNeeded(Exception):
 
 
 class LoginFailed(Exception):
-    """The name or the password is wrong, or the certificate is nobody's."""
+    """The name or the password is wrong, the token is not good, or the certificate is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class _Login:
     user: str
     mechanism: str
     known: object = field(repr=False)
-    lifetime_ms: int
-    """0: for good."""
+    ends_ms: int | None
+    """None: for good."""
 
     def holds(self, security: ListenerSecurity) -> bool:
         """Whether the user is still known by the same."""
@@ -116,36 +116,43 @@ class Logins:
                 return session.principal
         raise LoginNeeded
 
-    async def log_in(self, user: str, password: str, security: ListenerSecurity, host: str) -> str:
-        """The header that sets the cookie. Raises LoginFailed."""
+    async def log_in(self, shown: JaasEntry, security: ListenerSecurity, host: str) -> str:
+        """The header that sets the cookie. Raises LoginFailed.
+
+        `shown`: username and password, or a token, as a client's sasl.jaas.config has them.
+        """
         turn = self._turns.setdefault(host, asyncio.Lock())
         await turn.acquire()
         if len(self._tries) >= TRIES_MAX:
             turn.release()
             raise LoginFailed("Too many try to log in: try again.")
-        trying = asyncio.ensure_future(self._try(turn, host, security, user, password))
+        trying = asyncio.ensure_future(self._try(turn, host, security, shown))
         self._tries.add(trying)
         trying.add_done_callback(self._tries.discard)
         login = await asyncio.shield(trying)
         if login is None:
-            raise LoginFailed("The name or the password is wrong.")
+            is_token = "token" in shown.options
+            what = "token is not accepted" if is_token else "name or the password is wrong"
+            raise LoginFailed(f"The {what}.")
         now_ms = self._now_ms()
         self._forget(now_ms)
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        ends_ms = now_ms + min(login.lifetime_ms or SESSION_MS, SESSION_MS)
+        ends_ms = now_ms + SESSION_MS
+        if login.ends_ms is not None:
+            ends_ms = min(ends_ms, login.ends_ms)
         self._sessions[token] = _Session(Principal(USER, login.user), login, ends_ms)
         return self._cookie(token, security)
 
     async def _try(
-        self, turn: asyncio.Lock, host: str, security: ListenerSecurity, user: str, password: str
+        self, turn: asyncio.Lock, host: str, security: ListenerSecurity, shown: JaasEntry
     ) -> _Login | None:
         try:
-            login = await self._thread.run(_checked, security, user, password, self._now_ms())
+            login = await self._thread.run(_checked, security, shown, self._now_ms())
             if login is not None:
                 self.metrics.authentications += 1
                 return login
             self.metrics.failed_authentications += 1
-            log.info("%s could not log in to the console: the name or the password is wrong", host)
+            log.info("%s could not log in to the console", host)
             await asyncio.sleep(self._delay_ms / 1_000)
             return None
         finally:
@@ -181,23 +188,23 @@ class Logins:
         return f"{self._name()}={token}; Path=/; HttpOnly; SameSite=Strict{secure}"
 
 
-def _checked(security: ListenerSecurity, user: str, password: str, now_ms: int) -> _Login | None:
-    """By the first mechanism that knows this password."""
-    entry = JaasEntry(module="", options={"username": user, "password": password})
+def _checked(security: ListenerSecurity, shown: JaasEntry, now_ms: int) -> _Login | None:
+    """By the first mechanism that knows this password or token."""
     offered = security.offered
     for mechanism, each in offered.items():
-        if mechanism == OAUTHBEARER:
+        if (mechanism == OAUTHBEARER) != ("token" in shown.options):
             continue
         machine = SaslServer(offered)
-        client = client_mechanism(mechanism, entry, nonce=secrets.token_hex(_NONCE_BYTES))
-        known = each.known(user)
+        client = client_mechanism(mechanism, shown, nonce=secrets.token_hex(_NONCE_BYTES))
+        # Nothing is known of a token's user: who has one keeps it until its end.
+        known = each.known(shown.options.get("username", ""))
         try:
             machine.handshake(mechanism, 1)
-            message, lifetime_ms = client.first(), 0
+            message = client.first()
             while machine.phase is not SaslState.DONE:
-                answer, lifetime_ms = machine.authenticate(message, now_ms)
+                answer, _ = machine.authenticate(message, now_ms)
                 message = client.respond(answer)
         except (KafkaError, Refused, ScramError):
             continue
-        return _Login(machine.user, mechanism, known, lifetime_ms)
+        return _Login(machine.user, mechanism, known, machine.ends_ms)
     return None

@@ -22,6 +22,7 @@ from broker.registry import RequestContext
 from broker.server.http_server import HttpRequest, HttpResponse, HttpServer
 from broker.server.server import own_host
 from kafka_ds.protocol.frame import RequestHeader
+from kafka_ds.security.jaas import JaasEntry
 
 if TYPE_CHECKING:
     from broker.config.loader import BrokerConfig
@@ -122,7 +123,9 @@ class Console:
         except NotShown as error:
             return await _json({"error": str(error)}, error.status)
         except LoginNeeded:
-            return await _json({"error": "log in"}, "401 Unauthorized")
+            mechanisms = [] if self._security is None else list(self._security.offered)
+            needed = {"error": "log in", "mechanisms": mechanisms}
+            return await _json(needed, "401 Unauthorized")
         except LoginFailed as error:
             return await _json({"error": str(error)}, "403 Forbidden")
 
@@ -162,15 +165,21 @@ class Console:
             return await _json({}, cookie=cookie)
         try:
             given = json.loads(request.body)
-            user, password = str(given["user"]), str(given["password"])
-            f"{user}{password}".encode()  # JSON may have halves of characters
+            if "token" in given:
+                shown = {"token": str(given["token"])}
+            else:
+                shown = {"username": str(given["user"]), "password": str(given["password"])}
+            "".join(shown.values()).encode()  # JSON may have halves of characters
         except (ValueError, KeyError, TypeError, RecursionError):
-            return await _json({"error": "user and password are needed"}, "400 Bad Request")
+            needed = "user and password, or token, are needed"
+            return await _json({"error": needed}, "400 Bad Request")
         try:
-            cookie = await self._logins.log_in(user, password, security, request.client_host)
+            cookie = await self._logins.log_in(
+                JaasEntry(module="", options=shown), security, request.client_host
+            )
         except LoginFailed as error:
             return await _json({"error": str(error)}, "403 Forbidden")
-        return await _json({"user": user}, cookie=cookie)
+        return await _json({}, cookie=cookie)
 
     def _is_meant(self, host: str) -> bool:
         """Whether a browser asks for this machine by an address or by its own name."""

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
 from broker.security.authentication.scram_users import ScramCredential
 from kafka_ds.security.scram import salted, server_key, stored_key
 from tests.browser import PROGRAM, Browser
-from tests.certificates import Identity
+from tests.certificates import Identity, TokenIssuer
 from tests.integration.secured_broker import LISTENERS, PASSWORD, SCRAM, Broker
 from tests.processes import wait_until
 
@@ -112,8 +112,9 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
         reader = Reader(broker)
         status, page = reader.ask("")
         assert (status, b"kafka-ds" in page) == (200, True)
+        needed = {"error": "log in", "mechanisms": ["PLAIN", SCRAM, "OAUTHBEARER"]}
         for view in ("cluster", "topics", "metrics", "settings", "groups", "records", "history"):
-            assert reader.ask(f"api/{view}", topic="orders") == (401, {"error": "log in"})
+            assert reader.ask(f"api/{view}", topic="orders") == (401, needed)
         before = broker.node.metrics.net.failed_authentications
         for user, password in (("alice", "wrong"), ("nobody", PASSWORD), ("", ""), ("a\0b", "c")):
             assert reader.log_in(user, password) == 403
@@ -135,6 +136,20 @@ def test_nobody_sees_anything_before_a_login(tmp_path: Path) -> None:
         assert kept.ask("api/cluster")[0] == 200
         assert reader.ask("api/logout", {})[0] == 200
         assert kept.ask("api/cluster")[0] == 401, "the session is over, not just the cookie"
+
+
+def test_one_logs_in_by_the_token_of_a_client(tmp_path: Path) -> None:
+    with Broker(tmp_path, SAFE) as broker:
+        reader = Reader(broker)
+        for wrong in (
+            broker.issuer.token("carol", seconds=-60),
+            broker.issuer.token("carol", aud="elsewhere"),
+            TokenIssuer(tmp_path / "others").token("carol"),
+        ):
+            told = reader.ask("api/login", {"token": wrong})
+            assert told == (403, {"error": "The token is not accepted."})
+        assert reader.ask("api/login", {"token": broker.issuer.token("carol")})[0] == 200
+        assert reader.ask("api/cluster")[1]["user"] == "User:carol"
 
 
 def add_commit(lake: Path) -> None:
@@ -229,7 +244,7 @@ def test_one_logs_in_looks_around_and_out(tmp_path: Path) -> None:
         fill(broker)
         allow(broker, "bob", AclOperation.DESCRIBE)
         browser.open(Reader(broker).root)
-        browser.until("With the name and password of a Kafka client")
+        browser.until("With the name and password or the token of a Kafka client")
         browser.screenshot(tmp_path / "login.png")
         browser.type("bob")
         browser.click("input[type=password]")
@@ -250,7 +265,13 @@ def test_one_logs_in_looks_around_and_out(tmp_path: Path) -> None:
         browser.until("ACLs do not let you see this (CLUSTER_AUTHORIZATION_FAILED)")
         browser.screenshot(tmp_path / "refused.png")
         browser.click("#logout")
-        browser.until("With the name and password of a Kafka client")
+        browser.until("With the name and password or the token of a Kafka client")
+        browser.click("input[name=token]")
+        browser.type(broker.issuer.token("carol"))
+        browser.click("button", "Log in")
+        browser.until("User:carol")
+        browser.click("#logout")
+        browser.until("With the name and password or the token of a Kafka client")
         browser.click("input[name=user]")
         browser.type("alice")
         browser.click("input[type=password]")

@@ -12,12 +12,15 @@ import pytest
 from broker.console import logins
 from broker.console.logins import LoginFailed, LoginNeeded, Logins
 from broker.principal import USER, Principal
-from broker.security.authentication.mechanisms import PlainServer
+from broker.security.authentication.failures import InvalidCredentials
+from broker.security.authentication.mechanisms import OauthBearerServer, PlainServer, Token
 from broker.security.authentication.sasl import Offered
 from broker.security.authentication.scram_server import ScramServer
 from broker.security.authentication.scram_users import ScramUsers, credential_of
 from broker.server.http_server import HttpRequest
 from broker.server.metrics import NetMetrics
+from kafka_ds.security.jaas import JaasEntry
+from kafka_ds.security.mechanisms import OAUTHBEARER
 from kafka_ds.security.scram import SCRAM_SHA_256, salted
 from kafka_ds.security.secret import Secret
 from tests.loops import in_loop, turns
@@ -27,13 +30,14 @@ ALICE, SECRET = "alice", "alice's secret"
 
 
 class Listener:
-    """A listener with PLAIN and SCRAM."""
+    """A listener with PLAIN, SCRAM, and what a test adds."""
 
     uses_tls, uses_sasl = False, True
 
     def __init__(self) -> None:
         self.users = {ALICE: Secret(SECRET)}
         self.scram = ScramUsers()
+        self.more: dict[str, Offered] = {}
 
     @property
     def offered(self) -> dict[str, Offered]:
@@ -46,7 +50,7 @@ class Listener:
         scram = Offered(
             new=lambda: ScramServer(SCRAM_SHA_256, credential, "nonce"), known=credential
         )
-        return {"PLAIN": plain, SCRAM_SHA_256: scram}
+        return {"PLAIN": plain, SCRAM_SHA_256: scram, **self.more}
 
     def put(self, user: str, password: str) -> None:
         kept = salted(SCRAM_SHA_256, password, b"salt", 4096)
@@ -65,7 +69,8 @@ async def log_in(
     each: Logins, listener: Listener, user: str, password: str, host: str = "10.0.0.1"
 ) -> str:
     """The cookie."""
-    told = await each.log_in(user, password, cast(Any, listener), host)
+    shown = JaasEntry(module="", options={"username": user, "password": password})
+    told = await each.log_in(shown, cast(Any, listener), host)
     return told.partition(";")[0]
 
 
@@ -100,6 +105,39 @@ async def test_a_session_ends_with_the_password_that_began_it() -> None:
     listener.scram.forget("carol", SCRAM_SHA_256)
     assert not any(is_in(each, listener, cookie) for cookie in cookies)
     assert is_in(each, listener, await log_in(each, listener, "bob", "two"))
+
+
+@in_loop
+async def test_a_session_ends_with_the_token_that_began_it() -> None:
+    """Also where the token's end is over by less than the clocks may differ."""
+
+    def verify(token: str) -> Token:
+        if token not in ("good", "late"):
+            raise InvalidCredentials("no")
+        return Token("carol", 1_500 if token == "good" else 900)
+
+    now = [1_000]
+    each, listener = Logins(lambda: NAME, NetMetrics(), lambda: now[0], 0), Listener()
+    listener.more = {OAUTHBEARER: Offered(new=lambda: OauthBearerServer(verify))}
+
+    async def by(token: str) -> str:
+        shown = JaasEntry(module="", options={"token": token})
+        told = await each.log_in(shown, cast(Any, listener), "10.0.0.1")
+        return told.partition(";")[0]
+
+    cookie = await by("good")
+    assert who(each, listener, cookie) == Principal(USER, "carol")
+    assert not is_in(each, listener, await by("late"))
+    for wrong in ("", SECRET, "good\x01\x01", "x good"):
+        with pytest.raises(LoginFailed, match="The token is not accepted."):
+            await by(wrong)
+    now[0] = 1_499
+    assert is_in(each, listener, cookie)
+    now[0] = 1_500
+    assert not is_in(each, listener, cookie)
+    listener.more.clear()
+    with pytest.raises(LoginFailed):
+        await by("good")
 
 
 @in_loop
