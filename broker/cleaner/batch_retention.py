@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.cleaner.chunks import RecordChunk
+from broker.cleaner.read_buffers import ReadBuffer
 from broker.cleaner.rpc import NO_OFFSET, LastRecord
 from broker.cleaner.transactions import CleanedTransactions
 from kafka_ds.records import compaction, decoder
@@ -30,15 +30,15 @@ from kafka_ds.records.batch import (
 from kafka_ds.records.marker import read_marker
 
 
-def skipped(chunk: RecordChunk, transactions: CleanedTransactions) -> NDArray[np.uint8]:
+def skipped(buffer: ReadBuffer, transactions: CleanedTransactions) -> NDArray[np.uint8]:
     """Of each batch whether its keys do not count: it is a control batch, or aborted."""
-    rows = chunk.rows
+    rows = buffer.rows
     marks = np.zeros(len(rows), np.uint8)
-    last_offsets = chunk.last_offsets
+    last_offsets = buffer.last_offsets
     for index in _unusual(rows):
         row = rows[index]
         if int(row[decoder.ATTRIBUTES]) & CONTROL_FLAG:
-            _is_marker_of_nothing(chunk, row, int(last_offsets[index]), transactions)
+            _is_marker_of_nothing(buffer, row, int(last_offsets[index]), transactions)
             marks[index] = 1
         else:
             producer_id = int(row[decoder.PRODUCER_ID])
@@ -53,13 +53,13 @@ def _unusual(rows: NDArray[np.int64]) -> list[int]:
 
 
 def _is_marker_of_nothing(
-    chunk: RecordChunk, row: Any, last_offset: int, transactions: CleanedTransactions
+    buffer: ReadBuffer, row: Any, last_offset: int, transactions: CleanedTransactions
 ) -> bool:
     """Whether nothing is left of the transaction that a control batch ended."""
     if not row[decoder.RECORD_COUNT]:
         return True  # It was kept for its producer's epoch alone.
     start = int(row[decoder.POSITION])
-    batch = chunk.data[start : start + int(row[decoder.SIZE])].tobytes()
+    batch = buffer.data[start : start + int(row[decoder.SIZE])].tobytes()
     try:
         aborted: bool | None = read_marker(batch, read_header(batch)).aborted
     except CorruptRecord:
@@ -94,16 +94,16 @@ class BatchRetention:
             if record.last_data_offset == NO_OFFSET
         }
 
-    def of(self, chunk: RecordChunk) -> NDArray[np.uint8]:
+    def of(self, buffer: ReadBuffer) -> NDArray[np.uint8]:
         """Bits of `compacting` for each batch."""
-        rows, last_offsets = chunk.rows, chunk.last_offsets
+        rows, last_offsets = buffer.rows, buffer.last_offsets
         orders = np.zeros(len(rows), np.uint8)
         orders[last_offsets + 1 == self._end_offset] |= compaction.RETAIN_EMPTY
         for index in self._last_of_producers(rows, last_offsets):
             if self._last_data[int(last_offsets[index])] == rows[index, decoder.PRODUCER_ID]:
                 orders[index] |= compaction.RETAIN_EMPTY
         for index in _unusual(rows):
-            orders[index] |= self._of_transaction(chunk, rows[index], int(last_offsets[index]))
+            orders[index] |= self._of_transaction(buffer, rows[index], int(last_offsets[index]))
         return orders
 
     def _last_of_producers(
@@ -117,13 +117,13 @@ class BatchRetention:
         found: list[int] = np.flatnonzero(is_last & (rows[:, decoder.PRODUCER_ID] >= 0)).tolist()
         return found
 
-    def _of_transaction(self, chunk: RecordChunk, row: Any, last_offset: int) -> int:
+    def _of_transaction(self, buffer: ReadBuffer, row: Any, last_offset: int) -> int:
         producer_id, attributes = int(row[decoder.PRODUCER_ID]), int(row[decoder.ATTRIBUTES])
         if not attributes & CONTROL_FLAG:
             is_aborted = self._transactions.data(producer_id, last_offset)
             return compaction.DISCARD if is_aborted else 0
         order = 0
-        if _is_marker_of_nothing(chunk, row, last_offset, self._transactions):
+        if _is_marker_of_nothing(buffer, row, last_offset, self._transactions):
             order = compaction.EMPTY_TRANSACTION
             horizon_ms = int(row[decoder.BASE_TIMESTAMP])
             if attributes & DELETE_HORIZON_FLAG and horizon_ms <= self._now_ms:

@@ -2,10 +2,10 @@
 
 Rules of this file:
 - Segments are read and never changed; new files have names of their own until the broker swaps them in.
-- Memory is bounded: the table of keys by its setting, a chunk by the largest batch. The table starts small and grows
+- Memory is bounded: the table of keys by its setting, a buffer by the largest batch. The table starts small and grows
   with the keys: a table that fits into the processor's cache is several times faster.
 - When the table is full the part ends after the last batch that is in it completely. Records beyond stay as they are.
-- Between chunks it asks whether to continue, and waits if the disk is to be spared.
+- Between buffers it asks whether to continue, and waits if the disk is to be spared.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.cleaner.batch_retention import BatchRetention, skipped
-from broker.cleaner.chunks import RecordChunk, chunks
 from broker.cleaner.loops import loops
+from broker.cleaner.read_buffers import ReadBuffer, read_buffers
 from broker.cleaner.rpc import Cleaned, CleanJob, Mapped, SourceSegment
 from broker.cleaner.transactions import CleanedTransactions
 from broker.cleaner.writer import CleanedSegment
@@ -115,10 +115,10 @@ class Cleaning:
         bytes_read = 0
         file = self._disk.open(path)
         try:
-            for chunk in chunks(file, segment.size_bytes, self._settings.read_bytes, start):
-                self._pace(chunk.size_bytes)
-                bytes_read += chunk.size_bytes
-                if not self._enter(chunk, fixed(skipped(chunk, transactions)), path):
+            for buffer in read_buffers(file, segment.size_bytes, self._settings.read_bytes, start):
+                self._pace(buffer.size_bytes)
+                bytes_read += buffer.size_bytes
+                if not self._enter(buffer, fixed(skipped(buffer, transactions)), path):
                     return bytes_read, True
         finally:
             file.close()
@@ -129,15 +129,15 @@ class Cleaning:
         """One slot is always empty."""
         return max(self._settings.slots, self._keys_max + 1)
 
-    def _enter(self, chunk: RecordChunk, is_skipped: NDArray[np.uint8], path: str) -> bool:
-        """Enter the keys of a chunk; whether there was room for all."""
+    def _enter(self, buffer: ReadBuffer, is_skipped: NDArray[np.uint8], path: str) -> bool:
+        """Enter the keys of a buffer; whether there was room for all."""
         done = 0
         while True:
             has_all_slots = len(self._table) == self._slots_max
             room = self._keys_max if has_all_slots else len(self._table) // 2
             more, in_order = loops().enter_keys(
-                chunk.data,
-                fixed(chunk.rows[done:]),
+                buffer.data,
+                fixed(buffer.rows[done:]),
                 is_skipped[done:],
                 self._job.first_dirty_offset,
                 room,
@@ -147,9 +147,9 @@ class Cleaning:
             )
             done += more
             if not in_order:
-                raise _damaged(path, chunk, done)
-            if done == len(chunk.rows) or has_all_slots:
-                return done == len(chunk.rows)
+                raise _damaged(path, buffer, done)
+            if done == len(buffer.rows) or has_all_slots:
+                return done == len(buffer.rows)
             # The batch that did not fit is entered again as a whole, which changes nothing.
             table = np.zeros((min(4 * len(self._table), self._slots_max), 3), np.uint64)
             loops().move_keys(self._table, table)
@@ -207,15 +207,15 @@ class Cleaning:
         )
         file = self._disk.open(path)
         try:
-            for chunk in chunks(file, segment.size_bytes, self._settings.read_bytes):
-                self._pace(chunk.size_bytes)
-                results = np.empty((len(chunk.rows), compaction.RESULT_FIELDS), np.int64)
-                self._make_room(chunk)
+            for buffer in read_buffers(file, segment.size_bytes, self._settings.read_bytes):
+                self._pace(buffer.size_bytes)
+                results = np.empty((len(buffer.rows), compaction.RESULT_FIELDS), np.int64)
+                self._make_room(buffer)
                 done = loops().thin_out(
-                    chunk.data,
-                    fixed(chunk.rows),
+                    buffer.data,
+                    fixed(buffer.rows),
                     is_known_whole,
-                    fixed(self._orders.of(chunk)),
+                    fixed(self._orders.of(buffer)),
                     self._rules,
                     self._secret,
                     self._table,
@@ -224,38 +224,38 @@ class Cleaning:
                     results,
                     counts,
                 )
-                if done < len(chunk.rows):
-                    raise _damaged(path, chunk, done)
-                self._append(chunk, results, target)
+                if done < len(buffer.rows):
+                    raise _damaged(path, buffer, done)
+                self._append(buffer, results, target)
         finally:
             file.close()
 
-    def _make_room(self, chunk: RecordChunk) -> None:
-        """Buffers for what the loop may write; kept from chunk to chunk."""
-        counts = chunk.rows[:, decoder.RECORD_COUNT]
+    def _make_room(self, buffer: ReadBuffer) -> None:
+        """Buffers for what the loop may write; kept from buffer to buffer."""
+        counts = buffer.rows[:, decoder.RECORD_COUNT]
         most = int(counts.max())
         if most > len(self._places):
             self._places = np.empty((most, compaction.PLACE_FIELDS), np.int64)
-        room = chunk.size_bytes + len(chunk.data) + HEADER_BYTES * len(chunk.rows)
+        room = buffer.size_bytes + len(buffer.data) + HEADER_BYTES * len(buffer.rows)
         room += compaction.RECORD_GROWTH_BYTES_MAX * int(counts.sum())
         if room > len(self._out):
             self._out = np.empty(room, np.uint8)
 
     def _append(
-        self, chunk: RecordChunk, results: NDArray[np.int64], target: CleanedSegment
+        self, buffer: ReadBuffer, results: NDArray[np.int64], target: CleanedSegment
     ) -> None:
         stays = np.flatnonzero(results[:, compaction.FATE] != compaction.GONE)
         if not len(stays):
             return
         sizes = (results[:, compaction.OUT_END] - results[:, compaction.OUT_START])[stays]
         pieces: list[ReadableBuffer] = [self._out.data[: int(results[-1, compaction.OUT_END])]]
-        codecs = chunk.rows[stays, decoder.ATTRIBUTES] & CODEC_MASK
+        codecs = buffer.rows[stays, decoder.ATTRIBUTES] & CODEC_MASK
         is_new = results[stays, compaction.FATE] == compaction.MADE_ANEW
         to_pack = np.flatnonzero(is_new & (codecs != 0))
         if len(to_pack):
             pieces = self._packed(results[stays], to_pack.tolist(), sizes)
         newest = results[stays, compaction.KEPT_MAX_TIMESTAMP]
-        target.append(pieces, chunk.last_offsets[stays], sizes, newest)
+        target.append(pieces, buffer.last_offsets[stays], sizes, newest)
         self._pace(int(sizes.sum()))
 
     def _packed(
@@ -283,6 +283,6 @@ class Cleaning:
         return f"{self._job.directory}/{names.file_name(segment.base_offset, kind)}"
 
 
-def _damaged(path: str, chunk: RecordChunk, index: int) -> CorruptRecord:
-    offset = int(chunk.rows[index, decoder.BASE_OFFSET])
+def _damaged(path: str, buffer: ReadBuffer, index: int) -> CorruptRecord:
+    offset = int(buffer.rows[index, decoder.BASE_OFFSET])
     return CorruptRecord(f"{path}: the batch at offset {offset} is damaged")

@@ -23,7 +23,7 @@ from broker.cli.output import note, text_or_hex
 
 if TYPE_CHECKING:
     from kafka_ds.client.cluster import Cluster
-    from kafka_ds.client.fetch import Chunk
+    from kafka_ds.client.fetch import CompletedFetch
     from kafka_ds.protocol.topic_partition import TopicPartition
     from kafka_ds.records.batch import Record
 
@@ -155,13 +155,13 @@ class TopicTail:
             end=end,
         )
         try:
-            for chunk in fetch_range(
+            for fetched in fetch_range(
                 self._cluster,
                 wanted,
                 poll_timeout_ms=POLL_TIMEOUT_MS,
                 read_committed=self._read_committed,
             ):
-                for record in records_of(chunk):
+                for record in records_of(fetched):
                     if self.positions[place] <= record.offset < log_end:
                         self.positions[place] = record.offset + 1
                         yield place, record
@@ -173,17 +173,17 @@ class TopicTail:
             self.positions[place] = gone.log_start
 
 
-def records_of(chunk: Chunk) -> Iterator[Record]:
-    """The data records of a chunk, without those of aborted transactions."""
+def records_of(fetched: CompletedFetch) -> Iterator[Record]:
+    """The data records of a fetched, without those of aborted transactions."""
     from kafka_ds.records.batch import iterate_headers, read_records
 
-    for at, header in iterate_headers(chunk.records):
+    for at, header in iterate_headers(fetched.records):
         if header.is_control or any(
             producer == header.producer_id and first <= header.base_offset <= last
-            for producer, first, last in chunk.aborted
+            for producer, first, last in fetched.aborted
         ):
             continue
-        yield from read_records(chunk.records, at, header)
+        yield from read_records(fetched.records, at, header)
 
 
 # -- output -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Shell: the batches of one range of one partition, read from its leader ahead of the decoder.
 
-The next Fetch is sent before a chunk is returned, so that the broker works while we decode. A range is bounded: no
+The next Fetch is sent before a response is returned, so that the broker works while we decode. A range is bounded: no
 Fetch is sent for an offset at or past its end. Every Fetch carries the leader epoch of the plan (KIP-320). A new leader
 is used only after a check that its log holds the same records up to the end of the range.
 """
@@ -73,14 +73,14 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class CompletedFetch:
     """Whole batches, in order; the first may begin below ``start`` and the last end above the range.
 
     ``start`` is the offset that was asked for: records below it came before. Leaders cut batches differently, as out of
     the lake and out of a log, so a batch may hold some of them again.
 
     ``aborted`` are (producer id, first offset, last offset) of transactions whose batches do not count; ``starts`` are
-    where batches begin, if some are compressed: such a chunk may be hundreds of times as large when it is unpacked.
+    where batches begin, if some are compressed: such records may be hundreds of times as large when they are unpacked.
     From ``gap`` on, if that is not None, an offset at least has no record: compaction took it, or the lake had no row.
     """
 
@@ -93,7 +93,7 @@ class Chunk:
 
 def fetch_range(
     cluster: Cluster, wanted: Range, *, poll_timeout_ms: int, read_committed: bool
-) -> Iterator[Chunk]:
+) -> Iterator[CompletedFetch]:
     """Every batch that holds an offset of the range.
 
     Raises:
@@ -102,7 +102,9 @@ def fetch_range(
         TopicGone: the topic is gone, or another one bears its name; the error has the position.
         BrokerTimeout: no progress within ``kafkaConsumer.pollTimeoutMs``.
     """
-    return _RangeReader(cluster, wanted, poll_timeout_ms, read_committed=read_committed).chunks()
+    return _RangeReader(
+        cluster, wanted, poll_timeout_ms, read_committed=read_committed
+    ).completed_fetches()
 
 
 class _RangeReader:
@@ -122,7 +124,7 @@ class _RangeReader:
         self._connection: Connection | None = None
         self._sent = 0
 
-    def chunks(self) -> Iterator[Chunk]:
+    def completed_fetches(self) -> Iterator[CompletedFetch]:
         pause_ms = self._settings.retry_backoff_ms
         absences = 0
         while self._position < self._wanted.end:
@@ -130,7 +132,7 @@ class _RangeReader:
                 if self._connection is None:
                     self._connection = self._find_leader()
                     self._send()
-                chunk = self._receive(self._connection)
+                fetch = self._receive(self._connection)
             except (BrokerUnreachable, BrokerTimeout, TopicGone) as problem:
                 self._lost_leader()
                 if isinstance(problem, TopicGone):
@@ -141,13 +143,13 @@ class _RangeReader:
                 time.sleep(pause_ms / 1_000)
                 pause_ms = min(max(1, pause_ms) * 2, self._settings.retry_backoff_max_ms)
                 continue
-            if chunk is None:
+            if fetch is None:
                 self._check_patience(None)
                 continue
             pause_ms, absences = self._settings.retry_backoff_ms, 0
             self._progress = time.monotonic()
-            yield chunk
-            # Time that the consumer of the chunks took is not the broker's delay.
+            yield fetch
+            # Time that the consumer of the records took is not the broker's delay.
             self._progress = time.monotonic()
 
     def _find_leader(self) -> Connection:
@@ -201,8 +203,8 @@ class _RangeReader:
         ceiling = FIRST_VERSION_WITH_TOPIC_IDS - 1 if by_name else 2**15
         self._connection.send(request, ceiling)
 
-    def _receive(self, connection: Connection) -> Chunk | None:
-        """The next chunk, or None where there was none yet; the next Fetch is under way then."""
+    def _receive(self, connection: Connection) -> CompletedFetch | None:
+        """The next response, or None where there was none yet; the next Fetch is under way then."""
         response: FetchResponse = connection.receive()
         code = ErrorCode(response.error_code)
         if code != ErrorCode.NONE:
@@ -229,14 +231,14 @@ class _RangeReader:
             self._check_epochs(headers)
             self._position = max(self._position, headers[-1].next_offset)
         if self._position < self._wanted.end:
-            self._send_ahead(is_chunk=bool(headers))
+            self._send_ahead(has_records=bool(headers))
         if not headers:
             return None
         aborted = answer.aborted_transactions or ()
         listed = [(entry.producer_id, entry.first_offset) for entry in aborted]
         is_compressed = any(header.attributes & CODEC_MASK for header in headers)
         starts = tuple(at for at, _ in batches) if is_compressed else (0,)
-        return Chunk(
+        return CompletedFetch(
             records=records,
             start=asked,
             aborted=aborted_ranges(headers, listed),
@@ -244,12 +246,12 @@ class _RangeReader:
             gap=first_gap(headers, asked),
         )
 
-    def _send_ahead(self, *, is_chunk: bool) -> None:
+    def _send_ahead(self, *, has_records: bool) -> None:
         """The next Fetch. What has come is whole, also if the connection ends now: another one goes on behind it."""
         try:
             self._send()
         except (BrokerUnreachable, BrokerTimeout):
-            if not is_chunk:
+            if not has_records:
                 raise
             self._lost_leader()
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.fetch import Chunk, Range, fetch_range
+from kafka_ds.client.fetch import CompletedFetch, Range, fetch_range
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.transactions import Identity, Transactions
 from kafka_ds.errors import (
@@ -206,8 +206,8 @@ class ExactlyOnceCommitter:
         end = offsets({self._place: LATEST}, read_committed=False)[self._place].offset
         pairs = [
             pair
-            for chunk in self.fetch(self._place, start, stable)
-            for pair in _committed_pairs(chunk, stable)
+            for fetched in self.fetch(self._place, start, stable)
+            for pair in _committed_pairs(fetched, stable)
         ]
         keys = (commit_key(self._prefix), finished_key(self._prefix))
         behind, undecided = _by_markers(self.fetch(self._place, stable, end, committed=False))
@@ -216,7 +216,7 @@ class ExactlyOnceCommitter:
 
     def fetch(
         self, place: TopicPartition, start: int, end: int, *, committed: bool = True
-    ) -> Iterator[Chunk]:
+    ) -> Iterator[CompletedFetch]:
         wanted = Range(topic=place[0], partition=place[1], topic_id=NO_UUID, start=start, end=end)
         timeout_ms = self._settings.delivery_timeout_ms
         return fetch_range(
@@ -293,12 +293,12 @@ class ExactlyOnceCommitter:
         """
         owner = (attempt.producer_id, attempt.epoch)
         try:
-            chunks = self.fetch(span.topic_partition, span.first_offset, span.last_offset + 1)
-            for chunk in chunks:
-                for _, header in iterate_headers(chunk.records):
+            fetches = self.fetch(span.topic_partition, span.first_offset, span.last_offset + 1)
+            for fetched in fetches:
+                for _, header in iterate_headers(fetched.records):
                     its = (header.producer_id, header.producer_epoch)
                     if its == owner and not header.is_control:
-                        return not _is_hidden(header, chunk)
+                        return not _is_hidden(header, fetched)
         except OffsetsGone as gone:
             LOGGER.warning("transactional id %s: %s", attempt.transactional_id, gone)
         return None
@@ -310,15 +310,15 @@ class ExactlyOnceCommitter:
 
         owner = (attempt.producer_id, attempt.epoch)
         try:
-            for chunk in self.fetch(span.topic_partition, offset, offset + 1):
-                if _is_of_another(chunk, offset, owner):
+            for fetched in self.fetch(span.topic_partition, offset, offset + 1):
+                if _is_of_another(fetched, offset, owner):
                     continue
                 for rows in decode_hot(
-                    [chunk.records],
+                    [fetched.records],
                     columns=frozenset({"offset"}),
                     start_offset=offset,
                     end_offset=offset,
-                    aborted=chunk.aborted,
+                    aborted=fetched.aborted,
                 ):
                     if rows.num_rows:
                         return True
@@ -342,8 +342,8 @@ class ExactlyOnceCommitter:
         place = span.topic_partition
         count = 0
         owner = (attempt.producer_id, attempt.epoch)
-        chunks = self.fetch(place, span.first_offset, span.last_offset + 1, committed=False)
-        for header, payload in _batches_of(chunks, owner, span):
+        fetches = self.fetch(place, span.first_offset, span.last_offset + 1, committed=False)
+        for header, payload in _batches_of(fetches, owner, span):
             renewed = header._replace(
                 base_offset=0,
                 leader_epoch=NO_LEADER_EPOCH,
@@ -378,31 +378,31 @@ class ExactlyOnceCommitter:
         return {name for name in found if is_attempt_of(self._prefix, name)}
 
 
-def _committed_pairs(chunk: Chunk, end: int) -> Iterator[Pair]:
+def _committed_pairs(fetched: CompletedFetch, end: int) -> Iterator[Pair]:
     """The records that read_committed sees."""
-    for position, header in iterate_headers(chunk.records):
-        if header.is_control or _is_hidden(header, chunk):
+    for position, header in iterate_headers(fetched.records):
+        if header.is_control or _is_hidden(header, fetched):
             continue
         if header.base_offset < end:
-            for record in read_records(chunk.records, position, header):
+            for record in read_records(fetched.records, position, header):
                 yield record.key, record.value
 
 
-def _is_hidden(header: BatchHeader, chunk: Chunk) -> bool:
+def _is_hidden(header: BatchHeader, fetched: CompletedFetch) -> bool:
     """Whether the batch is of a transaction that was aborted."""
     return header.is_transactional and any(
         header.producer_id == producer and first <= header.base_offset <= last
-        for producer, first, last in chunk.aborted
+        for producer, first, last in fetched.aborted
     )
 
 
-def _by_markers(chunks: Iterable[Chunk]) -> tuple[list[Pair], list[Pair]]:
+def _by_markers(fetches: Iterable[CompletedFetch]) -> tuple[list[Pair], list[Pair]]:
     """The committed records, in the order of their commits, and those whose outcome is not known."""
     committed: list[Pair] = []
     waiting: dict[int, list[Pair]] = {}
-    for chunk in chunks:
-        for position, header in iterate_headers(chunk.records):
-            records = read_records(chunk.records, position, header)
+    for fetched in fetches:
+        for position, header in iterate_headers(fetched.records):
+            records = read_records(fetched.records, position, header)
             pairs = [(record.key, record.value) for record in records]
             if header.is_control:
                 of_transaction = waiting.pop(header.producer_id, [])
@@ -416,20 +416,20 @@ def _by_markers(chunks: Iterable[Chunk]) -> tuple[list[Pair], list[Pair]]:
 
 
 def _batches_of(
-    chunks: Iterable[Chunk], owner: tuple[int, int], span: Span
+    fetches: Iterable[CompletedFetch], owner: tuple[int, int], span: Span
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    for chunk in chunks:
-        for position, header in iterate_headers(chunk.records):
+    for fetched in fetches:
+        for position, header in iterate_headers(fetched.records):
             is_in = span.first_offset <= header.base_offset <= span.last_offset
             mine = (header.producer_id, header.producer_epoch) == owner and not header.is_control
             if is_in and mine:
                 end = position + header.size_in_bytes
-                yield header, memoryview(chunk.records)[position + HEADER_BYTES : end]
+                yield header, memoryview(fetched.records)[position + HEADER_BYTES : end]
 
 
-def _is_of_another(chunk: Chunk, offset: int, owner: tuple[int, int]) -> bool:
+def _is_of_another(fetched: CompletedFetch, offset: int, owner: tuple[int, int]) -> bool:
     """Whether another producer's batch holds the offset; out of the lake batches come without a producer."""
-    for _, header in iterate_headers(chunk.records):
+    for _, header in iterate_headers(fetched.records):
         if header.base_offset <= offset <= header.last_offset:
             producer = (header.producer_id, header.producer_epoch)
             return header.producer_id != NO_PRODUCER_ID and producer != owner

@@ -98,8 +98,8 @@ class _Epoch:
     highest_offset: int | None = None
 
 
-class RemoteSegments:
-    """What is known of one partition's tiered ranges: Kafka's RemoteLogMetadataCache.
+class RemoteLogMetadataCache:
+    """What is known of one partition's tiered ranges, under Kafka's name.
 
     What each method sees of a segment, by its state (a finished delete is forgotten):
 

@@ -76,7 +76,7 @@ ADMIN_CLIENT = "__admin_client"
 _KIND_POSITION = ATTRIBUTES_POSITION + 1
 
 
-class Unacknowledged(NamedTuple):
+class ProducePartitionStatus(NamedTuple):
     """An append that is written but may not be answered yet."""
 
     response: PartitionProduceResponse
@@ -113,7 +113,7 @@ def produce(
         if acks == 0:
             raise _untraced(append.failed)
     if append.unacknowledged:
-        return _when_acknowledged(response, append, request.timeout_ms, context)
+        return _delayed_produce(response, append, request.timeout_ms, context)
     return response if acks else None
 
 
@@ -145,7 +145,7 @@ class Appender:
         self.acks = acks
         self._now_ms = context.node.clock.now_ms()
         self.failed: KafkaError | None = None
-        self.unacknowledged: list[Unacknowledged] = []
+        self.unacknowledged: list[ProducePartitionStatus] = []
 
     def __call__(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
         """Append one batch, or say why not."""
@@ -182,7 +182,7 @@ class Appender:
         )
         if self.acks and not partition.is_acknowledged(info.last_offset, self.acks):
             done = partition.acknowledgement(info.last_offset, self.acks)
-            self.unacknowledged.append(Unacknowledged(response, done))
+            self.unacknowledged.append(ProducePartitionStatus(response, done))
         return response
 
     def _append_later(
@@ -196,7 +196,7 @@ class Appender:
         # When the request has timed out its memory is used for another one, while the batch may count yet.
         records = memoryview(bytearray(records))
         later = _Later(self, partition, index, len(records))
-        self.unacknowledged.append(Unacknowledged(later.response, later.done))
+        self.unacknowledged.append(ProducePartitionStatus(later.response, later.done))
         if pending is not None:
             pending.then(partial(later.append, records, is_prepared=False), later.refuse)
         else:
@@ -433,7 +433,7 @@ def _note(done: asyncio.Future[None]) -> None:
         done.exception()
 
 
-async def _when_acknowledged(
+async def _delayed_produce(
     response: ProduceResponse, append: Appender, timeout_ms: int, context: RequestContext
 ) -> ProduceResponse | None:
     """Wait until every append counts, or is known not to."""

@@ -123,7 +123,7 @@ def _record_of_max_timestamp(segment: Segment) -> TimestampOffset | None:
     if largest == NO_TIMESTAMP:
         return None
     start = segment.position_of(segment.max_timestamp_offset)
-    for position, header in segment.batches_from(start, chunk_bytes=LOOK_BYTES):
+    for position, header in segment.batches_from(start, buffer_bytes=LOOK_BYTES):
         for timestamp, offset in _times(segment, position, header):
             if timestamp >= largest:
                 return TimestampOffset(timestamp, offset, header.leader_epoch)

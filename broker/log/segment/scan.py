@@ -19,15 +19,15 @@ CHECK_BYTES = 1 << 20
 
 
 def headers(
-    read: ReadAt, start: int, end: int, *, chunk_bytes: int = SCAN_BYTES
+    read: ReadAt, start: int, end: int, *, buffer_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch in [start, end); the checksums are not looked at."""
     position = start
     while end - position >= HEADER_BYTES:
-        chunk = read(min(chunk_bytes, end - position), position)
+        buffer = read(min(buffer_bytes, end - position), position)
         at = 0
-        while len(chunk) - at >= HEADER_BYTES:
-            header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+        while len(buffer) - at >= HEADER_BYTES:
+            header = BatchHeader._make(HEADER.unpack_from(buffer, at))
             size = header.size_in_bytes
             if not _fits(header, size, end - position):
                 return
@@ -42,22 +42,22 @@ def valid_batches(read: ReadAt, start: int, end: int) -> Iterator[tuple[int, Bat
     """Position, header and bytes of each whole batch whose checksum holds, up to the first bad."""
     position = start
     while end - position >= HEADER_BYTES:
-        chunk = bytes(read(min(CHECK_BYTES, end - position), position))
+        buffer = bytes(read(min(CHECK_BYTES, end - position), position))
         at = 0
-        while len(chunk) - at >= HEADER_BYTES:
-            header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+        while len(buffer) - at >= HEADER_BYTES:
+            header = BatchHeader._make(HEADER.unpack_from(buffer, at))
             size = header.size_in_bytes
             if not _fits(header, size, end - position):
                 return
-            if size > len(chunk) - at:
+            if size > len(buffer) - at:
                 if at:
                     break  # Read on from this batch.
-                chunk = bytes(read(size, position))
-                if len(chunk) < size:
+                buffer = bytes(read(size, position))
+                if len(buffer) < size:
                     return
-            if not crc_is_valid(chunk, at, header):
+            if not crc_is_valid(buffer, at, header):
                 return
-            yield position, header, chunk[at : at + size]
+            yield position, header, buffer[at : at + size]
             at += size
             position += size
         if not at:

@@ -298,17 +298,17 @@ class Segment:
         if known is not None:
             return known
         start = self.offset_index.position_before(offset - self.base_offset)
-        for position, header in self.batches_from(start, read, chunk_bytes=LOOK_BYTES):
+        for position, header in self.batches_from(start, read, buffer_bytes=LOOK_BYTES):
             if header.last_offset >= offset:
                 return position
         return self.size_bytes
 
     def batches_from(
-        self, position: int, read: ReadAt | None = None, *, chunk_bytes: int = SCAN_BYTES
+        self, position: int, read: ReadAt | None = None, *, buffer_bytes: int = SCAN_BYTES
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch from a batch's position on; raises KafkaError at what is no batch."""
         end = self.size_bytes
-        walk = headers(read or self.file.read, position, end, chunk_bytes=chunk_bytes)
+        walk = headers(read or self.file.read, position, end, buffer_bytes=buffer_bytes)
         for at, header in walk:
             yield at, header
             position = at + header.size_in_bytes
@@ -333,12 +333,12 @@ class Segment:
         entry = self.offset_index.entry_not_after(start + max_bytes)
         if entry is not None and start < entry[1] <= limit:
             end = entry[1]
-            for _, header in headers(read, end, self.size_bytes, chunk_bytes=LOOK_BYTES):
+            for _, header in headers(read, end, self.size_bytes, buffer_bytes=LOOK_BYTES):
                 self._remember_end(header.base_offset, end)
                 return end, header.base_offset
             return end, self.base_offset + entry[0]
         sound_to, following = start, self.base_offset
-        for position, header in headers(read, start, limit, chunk_bytes=LOOK_BYTES):
+        for position, header in headers(read, start, limit, buffer_bytes=LOOK_BYTES):
             sound_to, following = position + header.size_in_bytes, header.next_offset
             if sound_to > start + max_bytes:
                 if position == start and min_one_batch:
@@ -477,7 +477,7 @@ class Segment:
     def first_timestamp(self) -> int:
         """The timestamp of the first batch, by which a roll by time is measured."""
         if self.first_timestamp_ms is None:
-            for _, header in headers(self.file.read, 0, self.size_bytes, chunk_bytes=LOOK_BYTES):
+            for _, header in headers(self.file.read, 0, self.size_bytes, buffer_bytes=LOOK_BYTES):
                 self.first_timestamp_ms = header.max_timestamp
                 break
         return NO_TIMESTAMP if self.first_timestamp_ms is None else self.first_timestamp_ms
@@ -548,7 +548,9 @@ class Segment:
         ends earlier only where the first batch that goes began earlier. Raises OSError, CorruptIndex.
         """
         position, end_offset = self.position_of(offset), min(offset, self.next_offset)
-        for _, header in headers(self.file.read, position, self.size_bytes, chunk_bytes=LOOK_BYTES):
+        for _, header in headers(
+            self.file.read, position, self.size_bytes, buffer_bytes=LOOK_BYTES
+        ):
             end_offset = min(end_offset, header.base_offset)
             break
         left = copy(self)

@@ -66,7 +66,7 @@ class LeaderPartition:
     """A partition of this broker."""
 
     __slots__ = (
-        "_acknowledgements",
+        "_delayed_produces",
         "_clock",
         "_deletions",
         "_flush_again",
@@ -115,7 +115,7 @@ class LeaderPartition:
         self._idle: dict[FollowerSession, None] = {}
         # How often anything has happened that a lookup may show.
         self.changes = 0
-        self._acknowledgements: dict[Acknowledgement, None] = {}
+        self._delayed_produces: dict[DelayedProduce, None] = {}
         self._deletions: dict[asyncio.Future[int], int] = {}
         self._unflushed_since: int | None = None
         self._flush_again: asyncio.TimerHandle | None = None
@@ -217,7 +217,7 @@ class LeaderPartition:
         durable = log.recovery_point
         if durable > self._unflushed_since:
             self._unflushed_since = None if durable >= log.log_end_offset else durable
-            end_offset = max(durable, self.leader.log_end_offset)
+            end_offset = max(durable, self.leader.durable_end_offset)
             self._changing()
             self._perform(self.leader.appended(end_offset, self._clock.monotonic_ms()))
             self._settle_all()
@@ -229,32 +229,32 @@ class LeaderPartition:
         self._flush_again = None
         if self._is_lost or self._unflushed_since is not None:
             return
-        if self.leader.log_end_offset < self.log.log_end_offset:
-            self._unflushed_since = self.leader.log_end_offset
+        if self.leader.durable_end_offset < self.log.log_end_offset:
+            self._unflushed_since = self.leader.durable_end_offset
             self.log.flush(then=self._flushed)
 
     def is_acknowledged(self, last_offset: int, acks: int) -> bool:
         """Whether an append up to this offset may be answered now."""
         leader = self.leader
-        return last_offset < (leader.high_watermark if acks == -1 else leader.log_end_offset)
+        return last_offset < (leader.high_watermark if acks == -1 else leader.durable_end_offset)
 
     def acknowledgement(self, last_offset: int, acks: int) -> asyncio.Future[None]:
         """Done once an append up to this offset may be answered, or failed with a KafkaError."""
-        waiting = Acknowledgement(last_offset, acks, asyncio.get_running_loop().create_future())
+        waiting = DelayedProduce(last_offset, acks, asyncio.get_running_loop().create_future())
         if self._is_lost:
             waiting.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         # It may have come to pass before anybody asked.
         elif not self._settle(waiting):
-            self._acknowledgements[waiting] = None
+            self._delayed_produces[waiting] = None
         waiting.future.add_done_callback(lambda _: self._forget(waiting))
         return waiting.future
 
-    def _forget(self, waiting: Acknowledgement) -> None:
+    def _forget(self, waiting: DelayedProduce) -> None:
         if not waiting.future.cancelled():
             waiting.future.exception()  # Its producer may be gone: then nobody looks at it.
-        self._acknowledgements.pop(waiting, None)
+        self._delayed_produces.pop(waiting, None)
 
-    def _settle(self, waiting: Acknowledgement) -> bool:
+    def _settle(self, waiting: DelayedProduce) -> bool:
         """Tell a producer what came of its append, if that is known."""
         if not self.is_acknowledged(waiting.last_offset, waiting.acks):
             return False
@@ -269,9 +269,9 @@ class LeaderPartition:
         return True
 
     def _settle_all(self) -> None:
-        for waiting in tuple(self._acknowledgements):
+        for waiting in tuple(self._delayed_produces):
             if self._settle(waiting):
-                del self._acknowledgements[waiting]
+                del self._delayed_produces[waiting]
 
     # -- what happens to it -------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class LeaderPartition:
                     self.log.update_high_watermark(offset)
                     if self.watchers:
                         self._wake(self.watchers)
-                    if self._acknowledgements:
+                    if self._delayed_produces:
                         self._settle_all()
                 case ProposeIsr():
                     self._propose_isr(effect)
@@ -487,9 +487,9 @@ class LeaderPartition:
         return len({*self.watchers, *chain.from_iterable(each.parked for each in self._idle)})
 
     @property
-    def acknowledgement_count(self) -> int:
+    def delayed_produce_count(self) -> int:
         """How many appends wait to count."""
-        return len(self._acknowledgements)
+        return len(self._delayed_produces)
 
     @property
     def is_lost(self) -> bool:
@@ -497,7 +497,7 @@ class LeaderPartition:
         return self._is_lost
 
     def _fail(self, code: ErrorCode, message: str | None) -> None:
-        failed, self._acknowledgements = self._acknowledgements, {}
+        failed, self._delayed_produces = self._delayed_produces, {}
         for waiting in failed:
             waiting.fail(KafkaError(code, message))
         for done in tuple(self._deletions):
@@ -505,8 +505,8 @@ class LeaderPartition:
                 done.set_exception(KafkaError(code, message))
 
 
-class Acknowledgement:
-    """A producer that waits for an offset to count."""
+class DelayedProduce:
+    """A produce that waits for its last offset: to be committed, or with acks=1 to be durable."""
 
     __slots__ = ("acks", "future", "last_offset")
 

@@ -55,11 +55,11 @@ class LeaderState:
         "_idle",
         "_state",
         "_was_unclean",
+        "durable_end_offset",
         "epoch_start_offset",
         "high_watermark",
         "lag_ms_max",
         "leader_epoch",
-        "log_end_offset",
         "min_insync_replicas",
         "node_id",
         "partition_epoch",
@@ -78,11 +78,14 @@ class LeaderState:
         lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
         has_lost: bool = False,
     ) -> None:
-        """`brokers` is read whenever somebody may join the ISR; `lag_ms_max` is replica.lag.time.max.ms."""
+        """`brokers` is read whenever somebody may join the ISR; `lag_ms_max` is replica.lag.time.max.ms.
+
+        `durable_end_offset` is where the log's durable part ends: what follows it counts for nobody yet.
+        """
         assert registration.leader == node_id, "only the leader has this view"
         assert 0 <= high_watermark <= log_end_offset
         self.node_id = node_id
-        self.log_end_offset = log_end_offset
+        self.durable_end_offset = log_end_offset
         self.epoch_start_offset = log_end_offset
         self.high_watermark = high_watermark
         self.min_insync_replicas = min_insync_replicas
@@ -116,7 +119,7 @@ class LeaderState:
 
     def elected(self, log_end_offset: int, now_ms: int) -> Effects:
         """This leader begins its epoch at the end of its log. Without other replicas all of it is committed at once."""
-        assert log_end_offset >= self.log_end_offset
+        assert log_end_offset >= self.durable_end_offset
         self.epoch_start_offset = log_end_offset
         self._followers = {
             replica: ReplicaState.at_election(in_isr=replica in self.isr, now_ms=now_ms)
@@ -126,7 +129,7 @@ class LeaderState:
 
     def lake_reaches(self, next_offset: int) -> Effects:
         """The lake has all records below it: they were committed once, whatever the followers have told so far."""
-        committed = min(next_offset, self.log_end_offset)
+        committed = min(next_offset, self.durable_end_offset)
         if committed <= self.high_watermark or self._recovering:
             return NOTHING
         self.high_watermark = committed
@@ -135,7 +138,7 @@ class LeaderState:
     def restarted(self, log_end_offset: int) -> None:
         """Recovery has shown that the lake extends beyond the log or diverges: the log now begins at its end."""
         assert self._recovering, "only a recovering leader moves its end"
-        self.log_end_offset = self.high_watermark = log_end_offset
+        self.durable_end_offset = self.high_watermark = log_end_offset
 
     def found_what_was_lost(self) -> bool:
         """A log that had lost something knows the lake's end now; whether this ends the recovery."""
@@ -174,10 +177,10 @@ class LeaderState:
 
     # -- its log and its followers ------------------------------------------------------------
 
-    def appended(self, log_end_offset: int, now_ms: int) -> Effects:
+    def appended(self, durable_end_offset: int, now_ms: int) -> Effects:
         """The log is durable here up to this end."""
-        assert log_end_offset >= self.log_end_offset, "a leader's log only grows"
-        self.log_end_offset = log_end_offset
+        assert durable_end_offset >= self.durable_end_offset, "a leader's log only grows"
+        self.durable_end_offset = durable_end_offset
         return self._advance(now_ms)
 
     def fetched(
@@ -289,7 +292,7 @@ class LeaderState:
             replica
             for replica, follower in self._followers.items()
             if replica in self.isr
-            and not follower.is_caught_up(self.log_end_offset, now_ms, self.lag_ms_max)
+            and not follower.is_caught_up(self.durable_end_offset, now_ms, self.lag_ms_max)
         )
         if not late:
             return NOTHING
@@ -355,7 +358,7 @@ class LeaderState:
     # -- what is committed --------------------------------------------------------------------
 
     def _advance(self, now_ms: int) -> Effects:
-        committed = self.log_end_offset
+        committed = self.durable_end_offset
         if committed <= self.high_watermark or self._recovering or self.is_under_min_isr:
             return NOTHING
         if self._followers:
@@ -365,14 +368,14 @@ class LeaderState:
         self.high_watermark = committed
         return (AdvanceHighWatermark(committed),)
 
-    def _least_end(self, log_end_offset: int, now_ms: int) -> int:
+    def _least_end(self, durable_end_offset: int, now_ms: int) -> int:
         """The least end of those that must have a record before it counts."""
-        maximal, least = self._state.maximal_isr, log_end_offset
+        maximal, least = self._state.maximal_isr, durable_end_offset
         for replica, follower in self._followers.items():
             if follower.log_end_offset >= least:
                 continue
             if replica in maximal or (
-                follower.is_caught_up(log_end_offset, now_ms, self.lag_ms_max)
+                follower.is_caught_up(durable_end_offset, now_ms, self.lag_ms_max)
                 and may_join(self._brokers, replica, follower.broker_epoch)
             ):
                 least = follower.log_end_offset

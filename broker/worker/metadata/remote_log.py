@@ -23,9 +23,9 @@ from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_from_text, uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import (
+    RemoteLogMetadataCache,
     RemoteLogSegment,
     RemoteLogSegmentState,
-    RemoteSegments,
     is_valid_transition,
 )
 
@@ -62,7 +62,7 @@ class RemoteLogMetadataManager:
         """The same of other brokers, as of the version `_seen`."""
         self._seen = -1
         self._looked_ms = 0
-        self._segments: dict[tuple[bytes, int], RemoteSegments] = {}
+        self._segments: dict[tuple[bytes, int], RemoteLogMetadataCache] = {}
         self._lock = threading.Lock()
 
     # -- writing ----------------------------------------------------------------------------
@@ -259,14 +259,14 @@ class RemoteLogMetadataManager:
         """The highest offset of that epoch that was ever copied."""
         return self._followed(topic_id, partition).highest_offset_for_epoch(epoch)
 
-    def _followed(self, topic_id: bytes, partition: int) -> RemoteSegments:
+    def _followed(self, topic_id: bytes, partition: int) -> RemoteLogMetadataCache:
         self._known()
         with self._lock:
             for event in self._events.follow():
                 key = (event.topic_id, event.partition)
-                self._segments.setdefault(key, RemoteSegments()).replay(event)
+                self._segments.setdefault(key, RemoteLogMetadataCache()).replay(event)
             # Who only asks leaves nothing behind.
-            return self._segments.get((topic_id, partition)) or RemoteSegments()
+            return self._segments.get((topic_id, partition)) or RemoteLogMetadataCache()
 
 
 def _described(segment: RemoteLogSegment) -> dict[str, Any]:

@@ -247,28 +247,28 @@ def _fetch(
 
     gap: int | None = None
     committed = config.client.read_committed
-    chunks = fetch_range(
+    fetches = fetch_range(
         cluster, span, poll_timeout_ms=config.poll_timeout_ms, read_committed=committed
     )
     at_once = BATCHES_AT_ONCE
-    for chunk in chunks:
+    for fetched in fetches:
         touched.fetches += 1
-        touched.fetched_bytes += chunk.records.nbytes
-        gap = chunk.gap if gap is None else gap
+        touched.fetched_bytes += fetched.records.nbytes
+        gap = fetched.gap if gap is None else gap
         done = 0
-        while done < len(chunk.starts):
-            ends = (*chunk.starts[done + at_once : done + at_once + 1], len(chunk.records))
+        while done < len(fetched.starts):
+            ends = (*fetched.starts[done + at_once : done + at_once + 1], len(fetched.records))
             residue: list[UndecodedBatch] = []
             found = decode_hot(
-                [chunk.records[chunk.starts[done] : ends[0]]],
+                [fetched.records[fetched.starts[done] : ends[0]]],
                 columns=wanted or frozenset(("offset",)),
-                start_offset=chunk.start,
+                start_offset=fetched.start,
                 end_offset=span.end - 1,
                 isolation="read_committed" if committed else "read_uncommitted",
-                aborted=chunk.aborted,
+                aborted=fetched.aborted,
                 residue=residue,
             )
-            count = min(at_once, len(chunk.starts) - done)
+            count = min(at_once, len(fetched.starts) - done)
             at_once = _next_at_once(at_once, count, sum(rows.nbytes for rows in found))
             done += count
             yield from found

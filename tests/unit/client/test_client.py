@@ -13,7 +13,7 @@ from kafka_ds.client import cluster as cluster_module
 from kafka_ds.client import connection
 from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.connection import Connection
-from kafka_ds.client.fetch import Chunk, Range, aborted_ranges, fetch_range
+from kafka_ds.client.fetch import CompletedFetch, Range, aborted_ranges, fetch_range
 from kafka_ds.client.settings import ClientSettings
 from kafka_ds.errors import (
     BrokerTimeout,
@@ -350,7 +350,7 @@ def test_what_is_no_broker_is_told(answer: bytes) -> None:
 # -- fetching -----------------------------------------------------------------------------------
 
 
-def fetch(cluster: Cluster, wanted: Range, patience_ms: int = 500) -> list[Chunk]:
+def fetch(cluster: Cluster, wanted: Range, patience_ms: int = 500) -> list[CompletedFetch]:
     return list(fetch_range(cluster, wanted, poll_timeout_ms=patience_ms, read_committed=True))
 
 

@@ -162,7 +162,7 @@ def test_one_that_is_always_a_little_behind_stays() -> None:
     """Each fetch reaches the log end as it was at the previous fetch."""
     partition = elected(replace(THREE, replicas=(1, 2), isr=(1, 2)))
     for round_ in range(20):
-        end = partition.log_end_offset
+        end = partition.durable_end_offset
         partition.appended(end + 5, T0)
         fetch(partition, 2, end, now_ms=T0 + round_ * 400)
         assert partition.tick(T0 + round_ * 400) == ()
@@ -172,7 +172,7 @@ def test_one_that_falls_back_ever_more_goes() -> None:
     partition = elected(replace(THREE, replicas=(1, 2), isr=(1, 2)))
     gone = 0
     for round_ in range(1, 8):
-        partition.appended(partition.log_end_offset + 50, T0)
+        partition.appended(partition.durable_end_offset + 50, T0)
         fetch(partition, 2, END + round_, now_ms=T0 + round_ * 400)
         gone += len(partition.tick(T0 + round_ * 400))
     assert gone == 1

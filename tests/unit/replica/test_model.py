@@ -224,7 +224,7 @@ class ReplicationModel(RuleBasedStateMachine):
 
     @invariant()
     def the_high_watermark_is_that_of_the_effects(self) -> None:
-        assert self.leader.high_watermark == self.high_watermark <= self.leader.log_end_offset
+        assert self.leader.high_watermark == self.high_watermark <= self.leader.durable_end_offset
 
     @invariant()
     def one_proposal_at_a_time(self) -> None:

@@ -282,7 +282,7 @@ def test_a_recovered_leader_goes_on_behind_the_lake() -> None:
     partition.restarted(30)
     effects = partition.changed(changed(recovering, leader_recovery_state=RECOVERED), T0)
     assert effects == ()
-    assert (partition.high_watermark, partition.log_end_offset) == (30, 30)
+    assert (partition.high_watermark, partition.durable_end_offset) == (30, 30)
     partition.check_append(-1)
     assert partition.appended(31, T0) == (AdvanceHighWatermark(31),)
 

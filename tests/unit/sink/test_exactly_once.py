@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.fetch import Chunk
+from kafka_ds.client.fetch import CompletedFetch
 from kafka_ds.errors import BatchCommitUnfinished, OptionError
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages import (
@@ -128,9 +128,9 @@ def was_aborted(monkeypatch: pytest.MonkeyPatch, left: Sequence[int], *, aborted
         for offset in left
     )
 
-    def fetch(*_: Any, **__: Any) -> Iterator[Chunk]:
+    def fetch(*_: Any, **__: Any) -> Iterator[CompletedFetch]:
         hidden = ((ATTEMPT.producer_id, SPAN.first_offset, SPAN.last_offset),) if aborted else ()
-        yield Chunk(records=memoryview(batches), start=0, aborted=hidden)
+        yield CompletedFetch(records=memoryview(batches), start=0, aborted=hidden)
 
     monkeypatch.setattr(ExactlyOnceCommitter, "fetch", fetch)
     given = options(1)

@@ -7,9 +7,9 @@ import pytest
 
 from kafka_ds.topic import remote_log_segment as states
 from kafka_ds.topic.remote_log_segment import (
+    RemoteLogMetadataCache,
     RemoteLogSegment,
     RemoteLogSegmentState,
-    RemoteSegments,
     epoch_ranges,
     is_valid_transition,
 )
@@ -73,7 +73,7 @@ def test_every_pair_of_states():
 )
 def test_what_each_method_sees(state, found, highest, listed):
     known = segment(1, 10, 19)
-    segments = RemoteSegments(lived(known, state))
+    segments = RemoteLogMetadataCache(lived(known, state))
     assert (segments.segment(0, 15) is not None) == found
     assert (segments.highest_offset_for_epoch(0) == 19) == highest
     assert bool(segments.list()) == listed
@@ -82,7 +82,7 @@ def test_what_each_method_sees(state, found, highest, listed):
 
 def test_repeated_events_change_nothing():
     known = segment(1, 0, 9)
-    segments = RemoteSegments()
+    segments = RemoteLogMetadataCache()
     for event in lived(known, DELETING):
         assert segments.replay(event)
         assert segments.replay(event)
@@ -96,12 +96,12 @@ def test_repeated_events_change_nothing():
 def test_of_what_was_deleted_the_last_are_remembered(monkeypatch):
     monkeypatch.setattr(states, "DELETED_MAX", 3)
     many = [segment(number, 0, 9) for number in range(1, 6)]
-    segments = RemoteSegments(event for known in many for event in lived(known, DELETED))
+    segments = RemoteLogMetadataCache(event for known in many for event in lived(known, DELETED))
     assert [segments.replay(each) for each in reversed(many)] == [False] * 3 + [True] * 2
 
 
 def test_events_that_no_transition_allows_are_dropped():
-    segments = RemoteSegments()
+    segments = RemoteLogMetadataCache()
     assert not segments.replay(segment(1, 0, 9, state=FINISHED))
     assert not segments.replay(segment(1, 0, 9, state=DELETED))
     for event in lived(segment(2, 0, 9), FINISHED):
@@ -113,7 +113,7 @@ def test_events_that_no_transition_allows_are_dropped():
 def test_a_segment_is_found_by_epoch_and_offset():
     first = segment(1, 0, 99, epochs=((0, 0), (2, 50)))
     second = segment(2, 100, 199, epochs=((2, 100), (3, 150)))
-    segments = RemoteSegments([*lived(second, FINISHED), *lived(first, FINISHED)])
+    segments = RemoteLogMetadataCache([*lived(second, FINISHED), *lived(first, FINISHED)])
     assert segments.segment(0, 49).segment_id == first.segment_id
     assert segments.segment(0, 50) is None
     assert segments.segment(2, 50).segment_id == first.segment_id
@@ -133,7 +133,7 @@ def test_a_segment_is_found_by_epoch_and_offset():
 
 def test_a_longer_copy_from_the_same_offset_takes_over():
     short, long = segment(1, 0, 9), segment(2, 0, 19)
-    segments = RemoteSegments([*lived(short, FINISHED), *lived(long, FINISHED)])
+    segments = RemoteLogMetadataCache([*lived(short, FINISHED), *lived(long, FINISHED)])
     assert segments.segment(0, 5).segment_id == long.segment_id
     assert len(segments.list()) == 2
     for state in (DELETING, DELETED):

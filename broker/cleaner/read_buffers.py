@@ -23,7 +23,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordChunk:
+class ReadBuffer:
     """Whole batches that follow each other.
 
     `data` holds them as they lie in the file (`size_bytes`), and behind them the payloads that were compressed; START
@@ -41,9 +41,9 @@ class RecordChunk:
         return offsets
 
 
-def chunks(
+def read_buffers(
     file: DiskFile, size_bytes: int, read_bytes: int, start: int = 0
-) -> Iterator[RecordChunk]:
+) -> Iterator[ReadBuffer]:
     """The batches of a file from a batch's position on; raises CorruptRecord."""
     position, wanted = start, read_bytes
     while position < size_bytes:
@@ -75,7 +75,7 @@ def _check(rows: Rows, where: str) -> None:
         raise CorruptRecord(f"before {where}: a batch of format {magic}, which is not cleaned")
 
 
-def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str) -> RecordChunk:
+def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str) -> ReadBuffer:
     counts = rows[:, decoder.RECORD_COUNT]
     rows[:, decoder.END] = np.where(
         counts == 0, rows[:, decoder.START], rows[:, decoder.END]
@@ -108,4 +108,4 @@ def _unpacked(array: NDArray[np.uint8], rows: Rows, size_bytes: int, where: str)
     if wrong.any():
         offset = rows[np.flatnonzero(wrong)[0], decoder.BASE_OFFSET]
         raise CorruptRecord(f"before {where}: the batch at {offset} cannot hold what it claims")
-    return RecordChunk(data=data, rows=rows, size_bytes=size_bytes)
+    return ReadBuffer(data=data, rows=rows, size_bytes=size_bytes)
