@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def scan(spark: SparkSession, topic: str | None = None, **options: object) -> DataFrame:
+def scan(
+    spark: SparkSession, topic: str | None = None, *, typed: bool = False, **options: object
+) -> DataFrame:
     """Topics as ``format("kafka_ds")`` reads them, row for row, the lake's part by Spark's own Delta scan.
 
     That part is pruned by columns and filters, read by Spark's vectorised reader and compiled with the rest of the
@@ -51,13 +53,17 @@ def scan(spark: SparkSession, topic: str | None = None, **options: object) -> Da
         A session with Delta's jars, in which ``kafka_ds.register`` was called.
     topic
         The topic, or several separated by commas: short for the option ``subscribe``.
+    typed
+        The columns of one topic's typed table (``kafka-ds pipelines run``), and of the records that it does not have
+        yet. Options are then ``kafka.…``, ``lake`` and ``schemaRegistry``.
     options : object
         The source's options for batches (see `KafkaDataSource`).
 
     Returns
     -------
     DataFrame
-        The source's columns. It is of the moment of this call, unlike the source's, which looks anew for each query.
+        The source's columns, or the typed table's. It is of the moment of this call, unlike the source's, which looks
+        anew for each query.
 
     Raises
     ------
@@ -72,6 +78,10 @@ def scan(spark: SparkSession, topic: str | None = None, **options: object) -> Da
     5
     """
     given = {name: as_option(name, value) for name, value in options.items() if value is not None}
+    if typed:
+        from spark_conf.pipelines.typed_scan import typed_scan
+
+        return typed_scan(spark, topic, given)
     if topic is not None:
         given["subscribe"] = topic
     parsed = parse_options(given, stream=False)

@@ -26,11 +26,18 @@ from kafka_ds.errors import KafkaDsError, OptionError
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from spark_conf.pipelines import avro, decoder
-from spark_conf.pipelines.decoder import DecodedRows
+from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
 from spark_conf.pipelines.progress import TableStep, begins_anew, lost_offsets, next_step
 from spark_conf.pipelines.registry import SchemaRegistry
-from spark_conf.pipelines.typed_table import APPEND, CURRENT, ERRORS, TypedTable
+from spark_conf.pipelines.typed_table import (
+    APPEND,
+    CURRENT,
+    ERRORS,
+    TypedTable,
+    newest_by_key,
+    with_newer,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,9 +174,7 @@ class Pipelines:
 
     def replay(self, topic: str) -> int:
         """Take the records again of which something was rescued, by the settings of now; how many fit."""
-        pipeline = next((each for each in self.wanted() if each.topic == topic), None)
-        if pipeline is None:
-            raise OptionError(f"topic {topic} has no {VALUE_FORMAT}: it has no typed table")
+        pipeline = self._of(topic)
         table = TypedTable(self._spark, self._store, self._lake, topic)
         done = table.last_step()
         rescued = table.rescued()
@@ -240,23 +245,59 @@ class Pipelines:
         self, pipeline: Pipeline, table: TypedTable, records: DataFrame
     ) -> Iterator[DecodedRows]:
         """Rows of records, kept meanwhile: looked at for kinds and errors, then written, but read once."""
-        rows = decoder.with_metadata(records, pipeline.key_format)
-        if pipeline.value_format == "json" and pipeline.key_format != "avro":
-            rows = decoder.parse_json(rows)
+        rows = self._parsed(pipeline, records)
         kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            if pipeline.key_format == "avro":
-                rows = avro.with_avro_keys(rows, self._registry)
-                rows = decoder.parse_json(rows) if pipeline.value_format == "json" else rows
-            match pipeline.value_format:
-                case "json":
-                    yield decoder.decode_json(rows, table.columns())
-                case "avro":
-                    yield avro.decode_avro(rows, table.schema(), self._registry)
-                case _:
-                    yield decoder.decode_string(rows)
+            yield self._decode(pipeline, table, rows)
         finally:
             kept.unpersist()
+
+    @staticmethod
+    def _parsed(pipeline: Pipeline, records: DataFrame) -> DataFrame:
+        rows = decoder.with_metadata(records, pipeline.key_format)
+        is_json = pipeline.value_format == "json" and pipeline.key_format != "avro"
+        return decoder.parse_json(rows) if is_json else rows
+
+    def _decode(self, pipeline: Pipeline, table: TypedTable, rows: DataFrame) -> DecodedRows:
+        if pipeline.key_format == "avro":
+            rows = avro.with_avro_keys(rows, self._registry)
+            rows = decoder.parse_json(rows) if pipeline.value_format == "json" else rows
+        match pipeline.value_format:
+            case "json":
+                return decoder.decode_json(rows, table.columns())
+            case "avro":
+                return avro.decode_avro(rows, table.schema(), self._registry)
+            case _:
+                return decoder.decode_string(rows)
+
+    def view(self, topic: str) -> DataFrame:
+        """The typed table as it is now, taken on to the last committed record. Raises OptionError."""
+        pipeline = self._of(topic)
+        table = TypedTable(self._spark, self._store, self._lake, topic)
+        version = table.version()
+        done = table.last_step(version) if version >= 0 else None
+        if done is None or done.topic_id not in ("", pipeline.topic_id):
+            raise OptionError(
+                f"topic {topic} has no typed table yet: `kafka-ds pipelines run` makes it"
+            )
+        ends = self._offsets(pipeline, LATEST)
+        start = {p: done.end.get(p, 0) for p in ends}
+        end = {p: max(at, start[p]) for p, at in ends.items()}
+        tail = replace(done, start=start, end=end)
+        if not tail.offsets:
+            return table.rows_at(version)
+        rows = self._decode(
+            pipeline, table, self._parsed(pipeline, self._records(pipeline, tail))
+        ).rows.drop(REASON)
+        if done.mode == CURRENT:
+            return with_newer(table.rows_at(version), newest_by_key(rows))
+        return table.rows_at(version).unionByName(rows.drop(TOMBSTONE), allowMissingColumns=True)
+
+    def _of(self, topic: str) -> Pipeline:
+        found = next((each for each in self.wanted() if each.topic == topic), None)
+        if found is None:
+            raise OptionError(f"topic {topic} has no {VALUE_FORMAT}: it has no typed table")
+        return found
 
     def _records(self, pipeline: Pipeline, step: TableStep) -> DataFrame:
         moved = [p for p, end in step.end.items() if end > step.start[p]]

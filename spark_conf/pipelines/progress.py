@@ -61,9 +61,10 @@ class TableStep:
             return None
 
 
-def last_step(log: DeltaLog) -> TableStep | None:
-    """The newest step of a table; None where its log has none (any more)."""
-    version = log.listing(start=log.last_checkpoint() or 0).latest
+def last_step(log: DeltaLog, version: int | None = None) -> TableStep | None:
+    """The newest step of a table, or of those up to a version; None where its log has none (any more)."""
+    if version is None:
+        version = log.listing(start=log.last_checkpoint() or 0).latest
     while version >= 0 and (actions := log.read_version(version)) is not None:
         for action in actions:
             step = TableStep.parse(action.get("commitInfo", {}).get("userMetadata"))

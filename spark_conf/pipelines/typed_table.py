@@ -59,11 +59,11 @@ class TypedTable:
 
     # -- how far it is --------------------------------------------------------------------------
 
-    def last_step(self) -> TableStep | None:
-        """The step that the rows are at; None before the first."""
+    def last_step(self, version: int | None = None) -> TableStep | None:
+        """The step that the rows are at, as of a version or now; None before the first."""
         if not self._log.exists():
             return None
-        return last_step(self._log) or self._step_of_rows()
+        return last_step(self._log, version) or self._step_of_rows()
 
     def begun_step(self) -> TableStep | None:
         """The step that the errors are at: if it is after that of the rows, it is to be taken again as it was."""
@@ -87,6 +87,14 @@ class TypedTable:
     def schema(self) -> t.StructType:
         """The columns of the table, which has none before its first step."""
         return self._rows().schema if self._log.exists() else t.StructType()
+
+    def version(self) -> int:
+        """The newest version; -1 where there is no table."""
+        return self._log.latest_version() if self._log.exists() else -1
+
+    def rows_at(self, version: int) -> DataFrame:
+        """The rows of a version."""
+        return self._spark.read.format("delta").option("versionAsOf", version).load(self.path)
 
     def _rows(self) -> DataFrame:
         return self._spark.read.format("delta").load(self.path)
@@ -262,6 +270,22 @@ def newest_by_key(rows: DataFrame) -> DataFrame:
     """Of each key the record that counts."""
     of_partition = _newest(rows.where(f.col(KEY).isNotNull()), [KEY, "_partition"], ["_offset"])
     return _newest(of_partition, [KEY], ["_timestamp", "_partition"])
+
+
+def with_newer(rows: DataFrame, newer: DataFrame) -> DataFrame:
+    """The rows of a table of current state, overtaken by others (at most one of a key) as a MERGE would."""
+    joined = newer.alias("s").join(rows.alias("t"), f.expr(f"s.{KEY} = t.{KEY}"), "full_outer")
+    is_newer = f.expr(f"coalesce(t.{KEY} IS NULL OR (s.{KEY} IS NOT NULL AND ({_NEWER})), false)")
+    names = [*rows.columns, *(n for n in newer.columns if n not in {*rows.columns, TOMBSTONE})]
+
+    def of(side: str, frame: DataFrame, name: str) -> Column:
+        return f.col(f"{side}.`{name}`") if name in frame.columns else f.lit(None)
+
+    columns = [
+        f.when(is_newer, of("s", newer, name)).otherwise(of("t", rows, name)).alias(name)
+        for name in names
+    ]
+    return joined.where(~is_newer | ~f.col(f"s.{TOMBSTONE}")).select(*columns)
 
 
 def _newest(rows: DataFrame, by: list[str], order: list[str]) -> DataFrame:

@@ -18,6 +18,7 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import kafka_ds
 from kafka_ds.errors import OptionError
 from spark_conf.pipelines.decoder import METADATA, RESCUED
 from spark_conf.pipelines.pipelines import Pipelines
@@ -196,6 +197,37 @@ def parsed(text: bytes | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def scanned(spark: SparkSession, topic: Topic) -> dict[Any, dict[str, Any]]:
+    """The rows of `scan(typed=True)` by offset, without what is null."""
+    options = {"kafka.bootstrap.servers": topic.broker.bootstrap}
+    found = kafka_ds.scan(spark, topic.name, typed=True, **options).collect()
+    own = {*METADATA, RESCUED}
+    return {
+        row["_offset"]: {
+            n: v for n, v in row.asDict(recursive=True).items() if n not in own and v is not None
+        }
+        for row in found
+    }
+
+
+@pytest.mark.timeout(300)
+def test_a_scan_takes_a_typed_table_on_to_the_last_committed_record(
+    spark: SparkSession, pipelines: Pipelines, topic: Topic
+) -> None:
+    topic.create(partitions=1, **JSON_TOPIC)
+    send(topic, b'{"n":1}', b'{"n":2}')
+    with pytest.raises(OptionError, match="has no typed table yet"):
+        scanned(spark, topic)
+    keep(pipelines, topic)
+    assert scanned(spark, topic) == {0: {"n": 1}, 1: {"n": 2}}
+    send(topic, b'{"n":"x","m":true}', **{"transactional.id": f"{topic.name}-commit"})
+    send(topic, b'{"n":7}', **{"transactional.id": f"{topic.name}-abort"})
+    assert scanned(spark, topic)[2] == {"n__string": "x", "m": True}
+    assert len(scanned(spark, topic)) == 3
+    with pytest.raises(OptionError, match="startingOffsets"):
+        kafka_ds.scan(spark, topic.name, typed=True, startingOffsets="latest")
+
+
 @pytest.mark.timeout(300)
 def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_changes(
     spark: SparkSession, pipelines: Pipelines, topic: Topic
@@ -212,8 +244,10 @@ def test_current_state_has_the_newest_value_of_each_key_and_a_feed_of_its_change
     assert errors_of(topic) == [(4, "the value is not JSON"), (5, NO_KEY)]
     send(topic, None, b'{"m":"x"}', b'{"n":"y"}', b'{"n":5}', keys=[b"a", b"b", b"c", b"d"])
     send(topic, b'{"n":6}', keys=[b"d"], partition=1)
+    newest = scanned(spark, topic)
     keep(pipelines, topic)
     assert state_of(spark, topic) == {"b": {"m": "x"}, "c": {"n__string": "y"}, "d": {"n": 6}}
+    assert sorted(map(str, newest.values())) == sorted(map(str, state_of(spark, topic).values()))
 
     path = str(topic.broker.lake / "tables" / topic.name)
     feed = spark.read.option("readChangeFeed", "true").option("startingVersion", "1")

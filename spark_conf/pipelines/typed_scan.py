@@ -1,0 +1,51 @@
+"""Shell: `kafka_ds.scan(typed=True)`: a topic's typed table, taken on to the last committed record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
+from kafka_ds.errors import OptionError
+from kafka_ds.source.plan.offset_reader import LAKE_SETTING
+from spark_conf.pipelines.main import USER_INFO, absolute
+from spark_conf.pipelines.pipelines import Pipelines
+from spark_conf.pipelines.registry import SchemaRegistry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LAKE: Final = "lake"
+REGISTRY: Final = "schemaRegistry"
+
+
+def typed_scan(spark: SparkSession, topic: str | None, options: Mapping[str, str]) -> DataFrame:
+    """The rows of the typed table as of this call, and those of the records that it does not have yet.
+
+    `options` are `kafka.…` of the client, `lake` (the brokers' `lake.uri` without it) and `schemaRegistry` (a URL, for
+    Avro). Raises OptionError.
+    """
+    client = {name: text for name, text in options.items() if name.startswith("kafka.")}
+    if unknown := sorted(options.keys() - client.keys() - {LAKE, REGISTRY}):
+        raise OptionError(
+            f"option '{unknown[0]}': scan(typed=True) takes kafka.…, '{LAKE}' and '{REGISTRY}'"
+        )
+    if not topic:
+        raise OptionError("scan(typed=True) wants the name of one topic")
+    registry = SchemaRegistry(options.get(REGISTRY, ""), os.environ.get(USER_INFO, ""))
+    lake = options.get(LAKE) or _lake_of_brokers(client)
+    pipelines = Pipelines(spark, client, absolute(lake), registry)
+    try:
+        return pipelines.view(topic)
+    finally:
+        pipelines.close()
+
+
+def _lake_of_brokers(client: Mapping[str, str]) -> str:
+    with Cluster(parse_settings(dict(client))) as cluster:
+        lake = cluster.broker_setting(LAKE_SETTING)
+    if not lake:
+        raise OptionError(f"the brokers have no {LAKE_SETTING}: there are no typed tables")
+    return lake
