@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -116,6 +117,10 @@ def test_the_page_of_typed_tables_does_what_it_says(
     until(orders, 5)
     types(endless)
     assert set(spark.sql(totals).collect()) == {(None, None), ("ada", 7), ("ben", 4)}
+    (newest,) = (b.code for b in blocks_of(ROOT / page) if b.language == "python")
+    seen: dict[str, Any] = {"spark": spark}
+    exec(newest.replace("127.0.0.1:9092", own.bootstrap), seen)
+    assert seen["orders"].count() == 5
 
     for line in of_the_command():
         if " --once " not in line and "run" in line:
