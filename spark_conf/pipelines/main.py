@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 1.0
 MASTER = "local[*]"
-# user:password at the schema registry: not among a command's words, which all users of a machine see.
-USER_INFO = "KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
 
 
 def run(
@@ -68,21 +66,16 @@ def _pipelines(
     options: Mapping[str, str], lake: str, master: str, registry_url: str
 ) -> Iterator[Pipelines]:
     from spark_conf.pipelines.pipelines import Pipelines
-    from spark_conf.pipelines.registry import SchemaRegistry
+    from spark_conf.pipelines.registry import registry_at
 
-    registry = SchemaRegistry(registry_url, os.environ.get(USER_INFO, ""))
+    registry = registry_at(registry_url)
     spark = _session(master, lake)
-    pipelines = Pipelines(spark, options, absolute(lake), registry)
+    pipelines = Pipelines(spark, options, lake, registry)
     try:
         yield pipelines
     finally:
         pipelines.close()
         spark.stop()
-
-
-def absolute(lake: str) -> str:
-    """The lake's address as Spark's writers take it."""
-    return lake.rstrip("/") if "://" in lake else os.path.abspath(lake)
 
 
 def avro_jars() -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ class Pipelines:
         self._spark = spark
         self._registry = registry or SchemaRegistry()
         self._options = dict(options)
-        self._lake = lake
+        self._lake = absolute(lake)
         self._store: Store = open_store(lake)
         self._deletions: dict[str, Deletions] = {}
         self._cluster = Cluster(parse_settings(self._options))
@@ -318,6 +319,11 @@ class Pipelines:
         asked = {TopicPartition(pipeline.topic, p): question for p in pipeline.partitions}
         answers = self._cluster.offsets(asked, read_committed=True)
         return {tp.partition: answer.offset for tp, answer in answers.items()}
+
+
+def absolute(lake: str) -> str:
+    """The lake's address as Spark's writers take it."""
+    return lake.rstrip("/") if "://" in lake else os.path.abspath(lake)
 
 
 def _of_topic(topic: str, offsets: Mapping[int, int], partitions: list[int]) -> str:

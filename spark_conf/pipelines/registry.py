@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Final
@@ -18,6 +19,10 @@ from kafka_ds.errors import OptionError
 
 TIMEOUT_S: Final = 10.0
 NOT_FOUND: Final = 404
+
+
+# user:password at the registry: not among a command's words, which all users of a machine see.
+USER_INFO: Final = "KAFKA_DS_SCHEMA_REGISTRY_USER_INFO"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,3 +74,8 @@ class SchemaRegistry:
             raise OptionError(f"schema registry {self._url}: it answered {problem}") from None
         except (URLError, OSError, HTTPException, ValueError, LookupError, TypeError) as problem:
             raise OptionError(f"schema registry {self._url}: {problem!r}") from None
+
+
+def registry_at(url: str) -> SchemaRegistry:
+    """The registry at a URL, with the user and password of the environment."""
+    return SchemaRegistry(url, os.environ.get(USER_INFO, ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -10,9 +9,8 @@ from kafka_ds.client.cluster import Cluster
 from kafka_ds.client.settings import parse_settings
 from kafka_ds.errors import OptionError
 from kafka_ds.source.plan.offset_reader import LAKE_SETTING
-from spark_conf.pipelines.main import USER_INFO, absolute
 from spark_conf.pipelines.pipelines import Pipelines
-from spark_conf.pipelines.registry import SchemaRegistry
+from spark_conf.pipelines.registry import registry_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,9 +32,8 @@ def typed_scan(spark: SparkSession, topic: str | None, options: Mapping[str, str
         )
     if not topic:
         raise OptionError("scan(typed=True) wants the name of one topic")
-    registry = SchemaRegistry(options.get(REGISTRY, ""), os.environ.get(USER_INFO, ""))
     lake = options.get(LAKE) or _lake_of_brokers(client)
-    pipelines = Pipelines(spark, client, absolute(lake), registry)
+    pipelines = Pipelines(spark, client, lake, registry_at(options.get(REGISTRY, "")))
     try:
         return pipelines.view(topic)
     finally:
