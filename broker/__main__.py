@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(properties: str | None, overrides: Sequence[str]) -> int:
     """Run a broker until it is told to stop; the exit status."""
-    return _told(lambda: _run_loop(_serve(_loaded(_known_file(properties), overrides))))
+    return _exit_status_of(lambda: _run_loop(_serve(_loaded(_known_file(properties), overrides))))
 
 
 def restore_disks(
@@ -72,7 +72,7 @@ def restore_disks(
     `report` is told now and then how many partitions of how many are back.
     """
     more = [*overrides, *RESTORE_OVERRIDES]
-    return _told(lambda: _run_loop(_restore(_loaded(properties, more), say, report)))
+    return _exit_status_of(lambda: _run_loop(_restore(_loaded(properties, more), say, report)))
 
 
 def adopt_directories(
@@ -101,10 +101,10 @@ def adopt_directories(
             dry_run=dry_run,
         )
 
-    return _told(work)
+    return _exit_status_of(work)
 
 
-def _told(work: Callable[[], object]) -> int:
+def _exit_status_of(work: Callable[[], object]) -> int:
     """Do it; a mistake of the user is told, one line each. The exit status."""
     log_lines.set_up(log_lines.TEXT)
     try:

@@ -41,7 +41,7 @@ from broker.log.directories.manager import (
     LogsInCluster,
 )
 from broker.log.directories.metrics import log_samples
-from broker.membership.lifecycle import BrokerIdentity, endpoints_told
+from broker.membership.lifecycle import BrokerIdentity, advertised_endpoints
 from broker.membership.member import ClusterMember
 from broker.membership.producer_ids import ProducerIds
 from broker.metadata.event_lines import Told, lines_of
@@ -474,7 +474,7 @@ class Node(KafkaBroker):
             node_id=self.config.node_id,
             cluster_id=self.log_manager.cluster_id,
             incarnation_id=new_uuid(),
-            endpoints=endpoints_told(self.config, self.server.addresses, own_host()),
+            endpoints=advertised_endpoints(self.config, self.server.addresses, own_host()),
             rack=self.config.broker_rack,
             log_dirs=tuple(self.log_manager.directory_ids.values()),
             features=supported_features(),

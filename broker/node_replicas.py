@@ -47,7 +47,7 @@ def moves_of(node: KafkaBroker) -> LogMoves:
         ),
         at_once=config.num_replica_alter_log_dirs_threads or len(config.log_dirs),
         backoff_ms=config.replica_fetch_backoff_ms,
-        is_told=lambda topic, partition, directory: (
+        is_assigned=lambda topic, partition, directory: (
             known_home(image, config.node_id, topic, partition) == directory
         ),
         tell=node.member.directories.look_at,

@@ -117,7 +117,7 @@ class Views:
     async def _cluster(self, query: Query, asking: RequestContext) -> Row:
         image = self._node.metadata
         topics = [each for each in image.topics.values() if sees(asking, each.name)]
-        is_operator = may(asking, AclOperation.DESCRIBE, is_told=False)
+        is_operator = may(asking, AclOperation.DESCRIBE, log_if_denied=False)
         return {
             "user": str(asking.principal) if asking.principal != ANONYMOUS else None,
             "cluster_id": image.cluster_id,
@@ -298,7 +298,7 @@ class Views:
         except (OSError, CorruptLog) as error:
             raise NotShown(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
         # A predicate may hold what records hold.
-        told = may(asking, AclOperation.READ, ResourceType.TOPIC, topic.name, is_told=False)
+        told = may(asking, AclOperation.READ, ResourceType.TOPIC, topic.name, log_if_denied=False)
         hidden = {
             **({} if told else {"parameters": None}),
             **({} if _may_see_sizes(asking) else {"bytes_added": None}),
@@ -511,7 +511,7 @@ class Views:
 
 def _may_see_sizes(asking: RequestContext) -> bool:
     """As by DescribeLogDirs."""
-    return may(asking, AclOperation.DESCRIBE, is_told=False)
+    return may(asking, AclOperation.DESCRIBE, log_if_denied=False)
 
 
 def _number(query: Query, name: str, default: int) -> int:

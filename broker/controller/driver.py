@@ -157,7 +157,7 @@ class ClusterDriver:
                 return False
             except Deposed as error:
                 raise OSError(str(error)) from error
-            await self._take(version, claiming.events, encoded)
+            await self._replay(version, claiming.events, encoded)
             self._reset()
             if self._is_stopped:
                 return False
@@ -183,7 +183,7 @@ class ClusterDriver:
                 return self._is_active
             version = found[-1][0]
             self._take_back([], Conflict(f"version {version} holds another's decisions"))
-            await self._take_all(found)
+            await self._replay_all(found)
         return False
 
     async def step_down(self) -> None:
@@ -222,7 +222,7 @@ class ClusterDriver:
     async def _follow(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         async with self._turn:
             if not self._is_active:
-                await self._take_all(entries)
+                await self._replay_all(entries)
 
     async def follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         """As `follow`; if this broker is the controller, it is none any more once the commits have another one."""
@@ -230,15 +230,15 @@ class ClusterDriver:
         changes = [e for _, events in entries for e in events if isinstance(e, ControllerChange)]
         if self._is_active and all(each.controller_epoch <= known for each in changes):
             return
-        self._deposed.tell()
+        self._deposed.set()
         await self._to_the_end(self._follow_instead(entries))
 
     async def _follow_instead(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         async with self._turn:
-            self._deposed.heard()
+            self._deposed.clear()
             if self._is_active and any(version > self.image.version for version, _ in entries):
                 self._take_back([], Conflict("another broker has become the controller"))
-            await self._take_all(entries)
+            await self._replay_all(entries)
 
     async def catch_up(self) -> None:
         """Take what the table holds; raises OSError where the store does not answer."""
@@ -269,7 +269,7 @@ class ClusterDriver:
         return self._recent.after(version, max_bytes)
 
     async def _read_log(self) -> None:
-        await self._take_all(await self._newer())
+        await self._replay_all(await self._newer())
 
     async def _newer(self) -> list[tuple[int, list[Event]]]:
         if self.is_at_store:
@@ -289,12 +289,12 @@ class ClusterDriver:
                 self._on_failed(why)
             raise why from error
 
-    async def _take_all(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
+    async def _replay_all(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
         for version, events in entries:
             if version > self.image.version:
-                await self._take(version, events)
+                await self._replay(version, events)
 
-    async def _take(
+    async def _replay(
         self, version: int, events: Sequence[Event], encoded: bytes | None = None
     ) -> None:
         """Apply durable events at this broker."""
@@ -399,7 +399,7 @@ class ClusterDriver:
                     raise Conflict("this broker decides no more")
                 version, encoded = await self._commit(events)
                 self.controller.committed(version, events)
-                await self._take(version, events, encoded)
+                await self._replay(version, events, encoded)
         for each in group:
             if not each.done.done():
                 each.done.set_result(None)
@@ -519,28 +519,28 @@ class DeposedSignal:
     """
 
     def __init__(self) -> None:
-        self._told: asyncio.Future[None] | None = None
-        self._is_told = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_set = False
 
-    def tell(self) -> None:
-        """There is another controller: until `heard`, nothing more is waited for."""
-        self._is_told = True
-        if self._told is not None and not self._told.done():
-            self._told.set_result(None)
+    def set(self) -> None:
+        """There is another controller: until `clear`, nothing more is waited for."""
+        self._is_set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    def heard(self) -> None:
+    def clear(self) -> None:
         """This broker goes on with what that controller has decided."""
-        self._is_told = False
+        self._is_set = False
 
     async def unless(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What comes of it; raises Deposed if `tell` comes first."""
-        if self._is_told:
+        """What comes of it; raises Deposed if `set` comes first."""
+        if self._is_set:
             work.close()
             raise Deposed("another broker has become the controller")
         working = asyncio.ensure_future(work)
-        self._told = asyncio.get_running_loop().create_future()
+        self._waiter = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait((working, self._told), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((working, self._waiter), return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
                 raise Deposed("another broker has become the controller")
             return working.result()

@@ -57,7 +57,7 @@ class BrokerIdentity:
     previous_broker_epoch: int
 
 
-def endpoints_told(
+def advertised_endpoints(
     config: BrokerConfig, bound: Mapping[str, tuple[str, int]], own_host: str
 ) -> tuple[Endpoint, ...]:
     """The endpoints that clients are told: the advertised ones, completed with the ports of the bound sockets."""

@@ -134,7 +134,7 @@ class ReplicaManager:
         self._replicas.checkpointed = self._log_manager.high_watermark_checkpoints()
         set_strays_aside(self._log_manager, self._image, self._node_id)
         self.applier.is_starting = True
-        await self.applier.take_all(
+        await self.applier.apply_all(
             PartitionChanged(
                 topic=topic.name,
                 topic_id=topic.topic_id,
@@ -156,7 +156,7 @@ class ReplicaManager:
                 changed[event.topic_id, event.partition] = event
             elif self._is_leaving(event):
                 self.fetchers.stop()
-        await self.applier.take_all(changed.values())
+        await self.applier.apply_all(changed.values())
         for event in events:
             if isinstance(event, ConfigChanged) and event.resource_type == TOPIC_RESOURCE:
                 self._configure(event.resource_name)
@@ -200,7 +200,7 @@ class ReplicaManager:
             partition.log.update_config(config)
             partition.configured(config.min_insync_replicas)
             if before.lake_settings != config.lake_settings and not partition.leader.is_recovering:
-                self.applier.tell_tier(partition)
+                self.applier.update_tier(partition)
         for followed in self._replicas.followed.values():
             if followed.topic == topic and followed.log.config != config:
                 followed.log.update_config(config)

@@ -49,7 +49,7 @@ Key = tuple[str, int]
 class MovesAround:
     """What moves need from the broker.
 
-    `is_told(topic, partition, directory_id)`: whether the metadata say that the replica is there; `tell` has the
+    `is_assigned(topic, partition, directory_id)`: whether the metadata say that the replica is there; `tell` has the
     controller told where it is; `changed` waits for the next change of the metadata, so many seconds at most.
     """
 
@@ -57,7 +57,7 @@ class MovesAround:
     throttle: ByteRate
     at_once: int
     backoff_ms: int
-    is_told: Callable[[str, int, bytes], bool]
+    is_assigned: Callable[[str, int, bytes], bool]
     tell: Callable[[str, int], None]
     changed: Callable[[float], Awaitable[None]]
 
@@ -223,7 +223,7 @@ class LogMoves:
             return
         future.is_announced = True
         self._around.tell(topic, partition)
-        while not self._around.is_told(topic, partition, future.home.directory_id):
+        while not self._around.is_assigned(topic, partition, future.home.directory_id):
             await self._around.changed(ASK_AGAIN_SECONDS)
             if not self._goes_on(future):
                 return

@@ -102,7 +102,7 @@ class ReplicaStateApplier:
         # What could not be opened, and whether it may be new.
         self._unopened: dict[tuple[str, int], bool] = {}
 
-    async def take_all(self, changed: Iterable[PartitionChanged]) -> None:
+    async def apply_all(self, changed: Iterable[PartitionChanged]) -> None:
         """Lead, follow or leave partitions as their registrations say; fetchers get all changes at once.
 
         What is led here, or was until now, comes first, as in Kafka: producers wait for it.
@@ -113,12 +113,12 @@ class ReplicaStateApplier:
             for event in sorted(changed, key=self._is_followed):
                 is_open = self._logs.get(event.topic, event.partition) is not None
                 done += 1 if is_open else CHANGES_OF_AN_OPENING
-                self._take(event, changes)
+                self._apply(event, changes)
                 if done >= CHANGES_AT_ONCE:
                     done = 0
                     await asyncio.sleep(0)
         finally:
-            self._tell_fetchers(changes)
+            self._update_fetchers(changes)
 
     def _is_followed(self, event: PartitionChanged) -> bool:
         """Whether it is not led here and was not before."""
@@ -126,13 +126,13 @@ class ReplicaStateApplier:
             return False
         return self._replicas.find(event.topic, event.partition) is None
 
-    def _tell_fetchers(self, changes: FetcherChanges) -> None:
+    def _update_fetchers(self, changes: FetcherChanges) -> None:
         if changes.remove:
             self._keep_metrics()
         if not self.is_stopped and (changes.remove or changes.add):
             self._fetchers.update(remove=changes.remove, add=changes.add.values())
 
-    def _take(self, event: PartitionChanged, changes: FetcherChanges) -> None:
+    def _apply(self, event: PartitionChanged, changes: FetcherChanges) -> None:
         if event.topic_id not in self._image.topics_by_id or self.is_stopped:
             return  # Deleted by a later event of the same commit.
         registration, key = event.registration, (event.topic, event.partition)
@@ -175,8 +175,8 @@ class ReplicaStateApplier:
                 partition=key[1],
                 registration=registration,
             )
-            self._take(event, changes)
-        self._tell_fetchers(changes)
+            self._apply(event, changes)
+        self._update_fetchers(changes)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -288,9 +288,9 @@ class ReplicaStateApplier:
         log = partition.log
         log.assign_leader_epoch(partition.leader.leader_epoch, log.log_end_offset)
         partition.elected()
-        self.tell_tier(partition)
+        self.update_tier(partition)
 
-    def tell_tier(self, partition: LeaderPartition) -> None:
+    def update_tier(self, partition: LeaderPartition) -> None:
         """Look after its rows in the lake from now on, if there are any or may be."""
         tier, log = self._tier, partition.log
         if tier is None or not log.config.has_table:
@@ -314,7 +314,7 @@ class ReplicaStateApplier:
                 self.end(partition, ErrorCode.KAFKA_STORAGE_ERROR)
             elif followed is not None:
                 self._unfollow(followed, changes)
-        self._tell_fetchers(changes)
+        self._update_fetchers(changes)
 
     def end(
         self, partition: LeaderPartition, code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -410,7 +410,7 @@ class ReplicaStateApplier:
                 self._delete_log(TopicPartition(topic, followed.partition))
         for number in self._logs.damaged.partitions_of(topic, topic_id):
             self._delete_log(TopicPartition(topic, number))
-        self._tell_fetchers(changes)
+        self._update_fetchers(changes)
         if self._tier is not None and has_table:
             self._tier.topic_deleted(topic, topic_id)
 

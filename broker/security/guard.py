@@ -156,7 +156,7 @@ class _Guarding:
                     rule.operation,
                     (rule.kind, getattr(item, rule.name) or ""),
                     rule.or_else,
-                    is_told=False,
+                    log_if_denied=False,
                 )
             ]
             setattr(response, rule.answers, shown)
@@ -170,14 +170,14 @@ class _Guarding:
         resource: Resource,
         or_else: AclOperation | None,
         *,
-        is_told: bool = True,
+        log_if_denied: bool = True,
     ) -> bool:
         assert self._authorizer is not None, "nobody decides"
         allows, context = self._authorizer.allows, self._context
         who, host = context.principal, context.client_host
-        if or_else is not None and allows(who, host, or_else, *CLUSTER, is_told=False):
+        if or_else is not None and allows(who, host, or_else, *CLUSTER, log_if_denied=False):
             return True
-        return allows(who, host, operation, *resource, is_told=is_told)
+        return allows(who, host, operation, *resource, log_if_denied=log_if_denied)
 
     def _check(self, rule: Whole, request: Any) -> None:
         resource = rule.resource(request)

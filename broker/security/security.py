@@ -65,8 +65,8 @@ class Security:
 
     async def start(self) -> None:
         """Take what the metadata say now."""
-        self._take_acls()
-        self._take_quotas()
+        self._apply_acls()
+        self._apply_quotas()
         await self.credentials.start()
 
     def stop(self) -> None:
@@ -76,17 +76,17 @@ class Security:
     def apply(self, events: Sequence[Event]) -> None:
         """These events have come true."""
         if any(isinstance(event, AclCreated | AclDeleted) for event in events):
-            self._take_acls()
+            self._apply_acls()
         if any(isinstance(event, ClientQuotaChanged) for event in events):
-            self._take_quotas()
+            self._apply_quotas()
         self.credentials.applied(events)
 
-    def _take_quotas(self) -> None:
+    def _apply_quotas(self) -> None:
         quotas = self._image.security.quotas
         self.quotas.quotas.replace(quotas)
         self._address_rates.replace(quotas)
 
-    def _take_acls(self) -> None:
+    def _apply_acls(self) -> None:
         if self.authorizer is not None:
             self.authorizer.replace(self._image.security.acls.values())
 

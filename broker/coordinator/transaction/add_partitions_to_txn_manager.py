@@ -235,7 +235,7 @@ class AddPartitionsToTxnManager:
         try:
             answer = self.verify(partition, writer)
         except KafkaError as error:
-            raise KafkaError(_told(error.code, support), error.message) from None
+            raise KafkaError(_code_for_client(error.code, support), error.message) from None
         if answer is None:
             return None
         pending = self.pending[partition, producer] = PendingVerification()
@@ -341,7 +341,7 @@ class AddPartitionsToTxnManager:
             else:
                 _LOGGER.error("internal error while verifying transactions", exc_info=raised)
         if error.code is not ErrorCode.NONE:
-            return KafkaError(_told(error.code, writer.support), error.message)
+            return KafkaError(_code_for_client(error.code, writer.support), error.message)
         if partition.is_lost:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if pending.is_over and writer.support is TransactionSupportedOperation.JOINS:
@@ -349,7 +349,9 @@ class AddPartitionsToTxnManager:
             return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, message)
         if pending.is_over:
             message = "the transaction has ended meanwhile"
-            return KafkaError(_told(ErrorCode.TRANSACTION_ABORTABLE, writer.support), message)
+            return KafkaError(
+                _code_for_client(ErrorCode.TRANSACTION_ABORTABLE, writer.support), message
+            )
         return None
 
 
@@ -370,7 +372,7 @@ async def _at_once(code: ErrorCode) -> ErrorCode:
     return code
 
 
-def _told(code: ErrorCode, support: TransactionSupportedOperation) -> ErrorCode:
+def _code_for_client(code: ErrorCode, support: TransactionSupportedOperation) -> ErrorCode:
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and support is TransactionSupportedOperation.NOTHING:

@@ -104,7 +104,9 @@ def _may_describe(context: RequestContext, name: str) -> bool:
 
 def _may_create(context: RequestContext, name: str) -> bool:
     create = AclOperation.CREATE
-    return may(context, create, is_told=False) or may(context, create, ResourceType.TOPIC, name)
+    return may(context, create, log_if_denied=False) or may(
+        context, create, ResourceType.TOPIC, name
+    )
 
 
 def _to_create(

@@ -52,7 +52,7 @@ def txn_offset_commit(
         return response
 
     def fail(code: ErrorCode) -> TxnOffsetCommitResponse:
-        return finish(refusal_of(request, version, _told(code, version)))
+        return finish(refusal_of(request, version, _code_for_client(code, version)))
 
     def submit() -> object:
         return context.node.groups.submit(request.group_id, request, client_of(context))
@@ -80,7 +80,7 @@ def _join(request: TxnOffsetCommitRequest, context: RequestContext) -> PendingVe
     )
 
 
-def _told(code: ErrorCode, version: int) -> ErrorCode:
+def _code_for_client(code: ErrorCode, version: int) -> ErrorCode:
     code = _COORDINATOR_ERRORS.get(code, code)
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < FIRST_VERSION_WITH_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -66,7 +66,9 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
 
 def _answer(result: TopicResult, context: RequestContext) -> CreatableTopicResult:
     name, topic = result.name or "", ResourceType.TOPIC
-    if result.error or may(context, AclOperation.DESCRIBE_CONFIGS, topic, name, is_told=False):
+    if result.error or may(
+        context, AclOperation.DESCRIBE_CONFIGS, topic, name, log_if_denied=False
+    ):
         return _result(result, context.node.config)
     return CreatableTopicResult(
         name=name,

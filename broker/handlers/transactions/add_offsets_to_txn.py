@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.responses import answered
-from broker.handlers.transactions.common import told
+from broker.handlers.transactions.common import code_for_client
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -58,5 +58,5 @@ def _add(
             [TopicPartition(TOPIC, index)],
         ),
         lambda _: AddOffsetsToTxnResponse(),
-        lambda code: AddOffsetsToTxnResponse(error_code=told(code, knows_fencing=knows)),
+        lambda code: AddOffsetsToTxnResponse(error_code=code_for_client(code, knows_fencing=knows)),
     )

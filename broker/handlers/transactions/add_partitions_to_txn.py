@@ -20,7 +20,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
 )
 from broker.handlers.responses import answered
-from broker.handlers.transactions.common import partitions_of, told
+from broker.handlers.transactions.common import code_for_client, partitions_of
 from broker.metadata.image import MetadataImage
 from broker.metadata.topic_names import INTERNAL_TOPICS
 from broker.registry import RequestContext, serves
@@ -67,7 +67,7 @@ def add_partitions_to_txn(
             transaction, context, TRANSACTION_VERSION_0, knows_fencing=knows, is_clients=True
         ),
         finish,
-        lambda code: refusal_of(request, version, told(code, knows_fencing=knows)),
+        lambda code: refusal_of(request, version, code_for_client(code, knows_fencing=knows)),
     )
 
 
@@ -131,7 +131,7 @@ def _add(
             client_version=client_version,
         ),
         lambda _: _results(topics, lambda _: ErrorCode.NONE),
-        lambda code: _results(topics, lambda _: told(code, knows_fencing=knows_fencing)),
+        lambda code: _results(topics, lambda _: code_for_client(code, knows_fencing=knows_fencing)),
     )
 
 

@@ -14,7 +14,7 @@ from kafka_ds.protocol.messages.transactions import AddPartitionsToTxnTopic
 from kafka_ds.protocol.topic_partition import TopicPartition
 
 
-def told(code: ErrorCode, *, knows_fencing: bool) -> ErrorCode:
+def code_for_client(code: ErrorCode, *, knows_fencing: bool) -> ErrorCode:
     """The error in a form that the client's version knows."""
     if code is ErrorCode.PRODUCER_FENCED and not knows_fencing:
         return ErrorCode.INVALID_PRODUCER_EPOCH

@@ -20,7 +20,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
 )
 from broker.handlers.responses import answered
-from broker.handlers.transactions.common import told
+from broker.handlers.transactions.common import code_for_client
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import EndTxnRequest, EndTxnResponse
 
@@ -52,5 +52,5 @@ def end_txn(
             client_version=TRANSACTION_VERSION_2 if bumps_epoch else TRANSACTION_VERSION_0,
         ),
         finish,
-        lambda code: EndTxnResponse(error_code=told(code, knows_fencing=knows)),
+        lambda code: EndTxnResponse(error_code=code_for_client(code, knows_fencing=knows)),
     )

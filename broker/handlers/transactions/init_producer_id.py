@@ -19,7 +19,7 @@ from collections.abc import Awaitable
 
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.responses import answered
-from broker.handlers.transactions.common import told
+from broker.handlers.transactions.common import code_for_client
 from broker.membership.producer_ids import ProducerIds
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -60,7 +60,7 @@ def _transactional(
             producer_id=producer.producer_id, producer_epoch=producer.producer_epoch
         ),
         lambda code: InitProducerIdResponse(
-            error_code=told(code, knows_fencing=knows), producer_epoch=NONE
+            error_code=code_for_client(code, knows_fencing=knows), producer_epoch=NONE
         ),
     )
 

@@ -253,7 +253,7 @@ class LogManager:
             )
             found = self._loader.load(directories.online)
             for contents in found:
-                self._take(contents)
+                self._add_loaded(contents)
             self._offline.update(key for key in self.damaged if key not in self._logs)
             some_failed = directories.some_failed or len(self.damaged) > 0
             self._take_futures(some_failed=some_failed)
@@ -266,7 +266,7 @@ class LogManager:
         if self.was_clean and directories.all:
             self.previous_broker_epoch = directories.all[0].previous_broker_epoch
 
-    def _take(self, contents: Contents) -> None:
+    def _add_loaded(self, contents: Contents) -> None:
         directory = contents.directory
         if contents.failure is not None:
             give_up(directory, contents.failure, len(contents.logs))

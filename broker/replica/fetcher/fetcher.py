@@ -252,7 +252,7 @@ class Fetcher:
             self._is_waiting = False
         by_id = connection.version_of(FetchRequest) >= FIRST_VERSION_WITH_TOPIC_IDS
         ids = {} if by_id else {name: topic_id for topic_id, name in names.items()}
-        await self._take(response, asked, ids)
+        await self._process_response(response, asked, ids)
 
     async def _hurry(self) -> None:
         """Have the answer that is under way come now."""
@@ -263,7 +263,7 @@ class Fetcher:
         finally:
             self._hurrying = None
 
-    async def _take(
+    async def _process_response(
         self,
         response: FetchResponse,
         asked: Asked,
@@ -291,7 +291,7 @@ class Fetcher:
             partition, question = found
             taken.append(partition)
             with self._partitions.guard(partition):
-                appended += await self._take_one(partition, question, data)
+                appended += await self._process_partition_data(partition, question, data)
             if appended >= APPENDED_AT_ONCE_BYTES:
                 appended = 0
                 await asyncio.sleep(0)
@@ -310,7 +310,7 @@ class Fetcher:
                 if partition.is_cut_unwritten:
                     self._partitions.failed(partition, error)
 
-    async def _take_one(
+    async def _process_partition_data(
         self,
         partition: FollowerPartition,
         asked: EpochQuestion,

@@ -102,9 +102,11 @@ class TieredEnds:
                     self._away.add(leader)
                 return
             self._away.discard(leader)
-            self._take(dict(zip(asked, epochs, strict=True)), answer)
+            self._process_response(dict(zip(asked, epochs, strict=True)), answer)
 
-    def _take(self, asked: dict[FollowerPartition, int], answer: ListOffsetsResponse) -> None:
+    def _process_response(
+        self, asked: dict[FollowerPartition, int], answer: ListOffsetsResponse
+    ) -> None:
         by_key = {each.key: (each, epoch) for each, epoch in asked.items()}
         now_ms = self._around.clock.monotonic_ms()
         for topic in answer.topics:

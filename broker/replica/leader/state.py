@@ -95,9 +95,9 @@ class LeaderState:
         self._idle: dict[int, LastFetch] = {}
         self._state: PartitionState = CommittedIsr(frozenset())
         self._has_lost = has_lost
-        self._take(registration)
+        self._apply(registration)
 
-    def _take(self, registration: PartitionRegistration) -> None:
+    def _apply(self, registration: PartitionRegistration) -> None:
         self.leader_epoch = registration.leader_epoch
         self.partition_epoch = registration.partition_epoch
         self._assign(registration)
@@ -167,7 +167,7 @@ class LeaderState:
             members = self._state.proposal.members
             # What was proposed came with the metadata before it came with the answer.
             notes = self._note(members) if members == frozenset(registration.isr) else NOTHING
-        self._take(registration)
+        self._apply(registration)
         return notes + self._advance(now_ms)
 
     def configured(self, min_insync_replicas: int, now_ms: int) -> Effects:

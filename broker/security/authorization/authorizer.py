@@ -58,7 +58,7 @@ class Authorizer:
         self._index = AclIndex(())
         self.decisions: dict[_Key, bool] = {}
         # Refusals that `denied` was not told of.
-        self._untold: set[_Key] = set()
+        self._unlogged_denials: set[_Key] = set()
 
     def replace(self, acls: Iterable[Acl]) -> None:
         """From now on these are the ACLs."""
@@ -67,7 +67,7 @@ class Authorizer:
 
     def _forget(self) -> None:
         self.decisions.clear()
-        self._untold.clear()
+        self._unlogged_denials.clear()
 
     def allows(
         self,
@@ -77,11 +77,11 @@ class Authorizer:
         resource_type: int,
         name: str,
         *,
-        is_told: bool = True,
+        log_if_denied: bool = True,
     ) -> bool:
         """Whether this principal may, from this host, which is given as `one_text` writes it.
 
-        `is_told`: whether a refusal is one, and not just left out of an answer or made good by another right.
+        `log_if_denied`: whether a refusal is one, and not just left out of an answer or made good by another right.
         """
         key = (principal, host, operation, resource_type, name)
         decided = self.decisions.get(key)
@@ -92,10 +92,10 @@ class Authorizer:
             is_kept = len(name) <= NAME_LENGTH_MAX
             if is_kept:
                 self.decisions[key] = decided
-            if not decided and (is_kept or is_told):
-                self._untold.add(key)
-        if not decided and is_told and key in self._untold:
-            self._untold.remove(key)
+            if not decided and (is_kept or log_if_denied):
+                self._unlogged_denials.add(key)
+        if not decided and log_if_denied and key in self._unlogged_denials:
+            self._unlogged_denials.remove(key)
             if self._denied is not None:
                 self._denied(*key)
         return decided
@@ -149,7 +149,7 @@ class Authorizer:
         return tuple(
             operation
             for operation in OPERATIONS[ResourceType(resource_type)]
-            if self.allows(principal, host, operation, resource_type, name, is_told=False)
+            if self.allows(principal, host, operation, resource_type, name, log_if_denied=False)
         )
 
 

@@ -27,18 +27,23 @@ def may(
     resource_type: ResourceType = ResourceType.CLUSTER,
     name: str = CLUSTER_NAME,
     *,
-    is_told: bool = True,
+    log_if_denied: bool = True,
 ) -> bool:
-    """Whether the asking client may do this; `is_told` False: a refusal is none that the log has to tell of."""
+    """Whether the asking client may do this; `log_if_denied` False: a refusal is none that the log has to tell of."""
     decides = authorizer_of(context)
     return decides is None or decides.allows(
-        context.principal, context.client_host, operation, resource_type, name, is_told=is_told
+        context.principal,
+        context.client_host,
+        operation,
+        resource_type,
+        name,
+        log_if_denied=log_if_denied,
     )
 
 
 def sees(context: RequestContext, topic: str) -> bool:
     """Whether an answer shows the client this topic, which it has not named: what is left out is no refusal."""
-    return may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic, is_told=False)
+    return may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, topic, log_if_denied=False)
 
 
 def operations_for(context: RequestContext, resource_type: ResourceType, name: str) -> int:

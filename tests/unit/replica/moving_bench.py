@@ -62,7 +62,7 @@ class MovingBench:
             throttle=throttle,
             at_once=1,
             backoff_ms=1,
-            is_told=lambda _topic, _partition, directory: self.told == directory,
+            is_assigned=lambda _topic, _partition, directory: self.told == directory,
             tell=lambda _topic, _partition: None,
             changed=self._changed,
         )

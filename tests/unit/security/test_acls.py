@@ -155,7 +155,7 @@ def test_what_is_only_left_out_of_an_answer_is_no_refusal() -> None:
     refused: list[tuple[object, ...]] = []
     by = Authorizer([], allows_unlisted=False, denied=lambda *what: refused.append(what))
     assert not by.operations(ALICE, HERE, TOPIC, "a")
-    assert not by.allows(ALICE, HERE, READ, TOPIC, "a", is_told=False)
+    assert not by.allows(ALICE, HERE, READ, TOPIC, "a", log_if_denied=False)
     assert refused == []
     assert not may(by)
     assert not may(by)
