@@ -36,8 +36,6 @@ STALE = 0.3
 IN_FLIGHT_SECONDS_MAX = 3.0
 GLANCE_SECONDS = 0.002
 UNNAMED = "delete_unnamed_files"
-# What takes files out of the table: not while the store lacks one, whose rows could not be accounted for.
-TAKING = ("optimize", "z_order", "delete", "delete_by_vector", "restore", "restore_back")
 RESTORED_VERSIONS_MAX = 8
 PARTITION = "partition"
 # Retention in hours: none, an hour, a week; and whether files go that no version refers to.
@@ -82,6 +80,15 @@ class Engine:
 
     OBSTACLES = OBSTACLES
     """The properties that this engine sets, with which a topic is not copied."""
+    TAKING: tuple[str, ...] = (
+        "optimize",
+        "z_order",
+        "delete",
+        "delete_by_vector",
+        "restore",
+        "restore_back",
+    )
+    """What takes files out of the table: not while the store lacks one, whose rows could not be accounted for."""
 
     def __init__(
         self,
@@ -135,7 +142,7 @@ class Engine:
                 await asyncio.sleep(self._random.random() * STALE_SECONDS_MAX)
             if name == UNNAMED:
                 await self._a_file_in_flight()
-            if name in TAKING and self._tables.tables[self._topic].absent:
+            if name in self.TAKING and self._tables.tables[self._topic].absent:
                 continue
             self.act(name, table)
         if self._topic in self._tables.tables:
