@@ -73,8 +73,6 @@ from kafka_ds.protocol.types import NO_UUID, uuid_text
 BY_BROKER: Final = -1  # num.partitions and default.replication.factor decide
 GROUPS_VERSION: Final = 8  # OffsetFetch (KIP-709)
 TOPIC_IDS_VERSION: Final = 6  # DeleteTopics
-DYNAMIC_TOPIC_CONFIG: Final = 1
-STATIC_BROKER_CONFIG: Final = 4
 _SET, _DELETE = 0, 1
 _NOT_SEEN: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}

@@ -480,7 +480,7 @@ async def test_a_directory_that_failed_is_told_to_the_controller(tmp_path: Path)
                 failed in {d for i in lost for d in image.topics["t"].partitions[i].directories}
             ),
         )
-        (directory,) = [d for d in manager._directories.online if d.directory_id == failed]
+        (directory,) = [d for d in manager.directories.online if d.directory_id == failed]
         manager.fail(directory, OSError("broken"))
         await cluster.until(
             "leaders that go", lambda: all(leaders(cluster.controller, "t")[i] == -1 for i in lost)

@@ -100,7 +100,7 @@ def test_what_was_acknowledged_survives_sigkill(tmp_path: Path) -> None:
         if round_number == 1:
             manager.close()
         else:
-            manager._directories.release()  # Left as it is: the next process finds no clean stop.
+            manager.directories.release()  # Left as it is: the next process finds no clean stop.
 
 
 def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
     assert [bytes(each) for each in found.chunks] == before
     held = [found]
     while all(at is not None for at, _ in held[-1].shared):
-        lake.start(memory_bytes=0, shared=lake.storage.reader._builder._memory)
+        lake.start(memory_bytes=0, shared=lake.storage.reader.builder._memory)
         held.append(read(0, max_bytes=1))
     assert b"".join(held[-1].chunks) == b"".join(before)[: held[-1].shared[0][1]]
 
@@ -166,7 +166,7 @@ def test_an_answer_goes_on_in_the_next_chunk_if_it_is_there(lake: Lake) -> None:
     first = BatchChunk(0, (b"aa", b"bb"), (5, 10), 0)
     assert cold._take(key, first, 0, 100) == ([first.take(0, 2)], 10, 10)
     second = BatchChunk(10, (b"cc", b"dd"), (15, 20), 64)
-    cold._cache.put(key, second)
+    cold.cache.put(key, second)
     assert cold._take(key, first, 1, 4) == ([((b"bb",), 2), ((b"cc",), 64)], 20, 15)
     assert cold._take(key, first, 0, 100)[1:] == (20, 20)
     # The first batch at least, and no part of any.
@@ -179,7 +179,7 @@ def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(lake: La
     cold, place = lake.storage.reader, delta_reader._Place(TOPIC, TOPIC_ID, 0, True)
 
     def there(offset: int) -> bool:
-        return cold._cache.find(place.key(cold._files(place, offset).layout), offset) is not None
+        return cold.cache.find(place.key(cold._files(place, offset).layout), offset) is not None
 
     key = place.key(cold._files(place, 0).layout)
     _, work, is_mine = cold._claim(key, 0)

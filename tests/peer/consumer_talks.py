@@ -15,9 +15,9 @@ from kafka_ds.protocol.messages import (
 from kafka_ds.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequestTopicPartitions
 from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolSubscription,
-    encode_subscription,
 )
 from kafka_ds.protocol.messages.group_offsets import OffsetFetchRequestGroup
+from kafka_ds.protocol.versioned import encode_numbered
 from tests.peer.group_talks import Talk, commit, delete_offsets, heartbeat, join, leave, sync
 from tests.requests import build
 
@@ -163,7 +163,7 @@ def old_members(talk: Talk) -> None:
             owned_partitions=[{"topic": "t", "partitions": list(owned)}],
             generation_id=generation,
         )
-        return {"protocols": (("range", encode_subscription(subscription, 3)),)}
+        return {"protocols": (("range", encode_numbered(subscription, 3)),)}
 
     # Any id will do: it is the group's from here on.
     old = "old"

@@ -14,7 +14,6 @@ from kafka_ds.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_subscription,
-    encode_subscription,
 )
 from kafka_ds.protocol.messages.persisted import (
     RECORD_TYPES,
@@ -35,6 +34,7 @@ from kafka_ds.protocol.messages.persisted_consumer_groups import (
 )
 from kafka_ds.protocol.plan import plan
 from kafka_ds.protocol.types import fields_of, is_struct, message_info, uuid_text
+from kafka_ds.protocol.versioned import encode_numbered
 from kafka_ds.records.batch import Record, build_batch
 from tests.peer.apache_kafka import dump
 from tests.wire.definitions import Comparison, definition, kafka_range
@@ -78,7 +78,7 @@ def test_what_consumers_tell_each_other_is_declared_as_kafka_defines_it(
 
 def test_what_a_later_consumer_adds_is_passed_over() -> None:
     said = ConsumerProtocolSubscription(topics=["t"], rack_id="r", generation_id=4)
-    data = encode_subscription(said, 3)
+    data = encode_numbered(said, 3)
     assert decode_subscription(b"\x00\x09" + data[2:] + b"more") == said
     for broken in (b"", b"\x00", b"\xff\xff", b"\x00\x03\x00"):
         with pytest.raises(MalformedFrame):

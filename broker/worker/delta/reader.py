@@ -147,8 +147,8 @@ class ColdReader:
         self._reader = reader
         self.times = TimesReader(tables, reader)
         self._residue = ResidueFiles(store)
-        self._cache = ChunkCache(cache_bytes)
-        self._builder = ChunkBuilder(memory, self._let_go)
+        self.cache = ChunkCache(cache_bytes)
+        self.builder = ChunkBuilder(memory, self._let_go)
         # What is prepared ahead must not drive out what was, for others as well, before it is read.
         self._readers = Readers(cache_bytes)
         self._lock = threading.Lock()
@@ -201,7 +201,7 @@ class ColdReader:
             if end < len(chunk.batches):
                 break
             with self._lock:
-                known = self._cache.find(key, next_offset)
+                known = self.cache.find(key, next_offset)
             end = index = 0
             if known is not None:
                 index, end = known[1], known[0].end_of(known[1], max_bytes)
@@ -213,16 +213,16 @@ class ColdReader:
     def forget(self, topic: str, topic_id: bytes) -> None:
         """The topic is gone: drop all of its chunks."""
         with self._lock:
-            for key in self._cache.owners():
+            for key in self.cache.owners():
                 if isinstance(key, ChunkKey) and key.topic_id == topic_id:
-                    self._cache.forget(key)
+                    self.cache.forget(key)
         if self._disk is not None:
             self._disk.forget(topic_id)
         self._residue.forget(topic)
 
     def _let_go(self) -> bool:
         with self._lock:
-            return self._cache.drop_oldest(self._builder.makes_room)
+            return self.cache.drop_oldest(self.builder.makes_room)
 
     # -- chunks -----------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class ColdReader:
     ) -> tuple[tuple[BatchChunk, int] | None, _Work, bool]:
         """The chunk if it is there; otherwise the work that prepares it, and whether the caller must do that."""
         with self._lock:
-            known, work = self._cache.find(key, offset), self._preparing.get((key, offset))
+            known, work = self.cache.find(key, offset), self._preparing.get((key, offset))
             is_mine = known is None and work is None
             if work is None:
                 work = _Work()
@@ -268,7 +268,7 @@ class ColdReader:
             key = asked[0]
             known = self._disk.find(key, offset) if self._disk is not None else None
             if known is not None:
-                known = (self._builder.placed(known[0]), known[1])
+                known = (self.builder.placed(known[0]), known[1])
             else:
                 work.following = self._following(place, offset, size_bytes)
                 chunk, layout = self._build(place, offset, size_bytes, max_bytes)
@@ -276,7 +276,7 @@ class ColdReader:
                 if self._disk is not None:
                     self._disk.offer(key, chunk)
             with self._lock:
-                self._cache.put(key, known[0])
+                self.cache.put(key, known[0])
                 self._ends[place, known[0].next_offset] = None
                 if len(self._ends) > ENDS_MAX:
                     self._ends.popitem(last=False)
@@ -365,7 +365,7 @@ class ColdReader:
             # A leader whose log was given up may have left residue for offsets that another one's rows have now.
             residue = [each for each in residue if not _has_rows(rows, each)]
         batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
-        chunk = self._builder.make(rows, offset, last, residue, batch_bytes)
+        chunk = self.builder.make(rows, offset, last, residue, batch_bytes)
         return chunk, found.layout
 
     def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:

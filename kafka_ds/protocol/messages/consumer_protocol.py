@@ -72,11 +72,6 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> b
     return encode_numbered(assignment, known)
 
 
-def encode_subscription(subscription: ConsumerProtocolSubscription, version: int) -> bytes:
-    """The subscription in this version."""
-    return encode_numbered(subscription, version)
-
-
 def _decode(cls: type, data: Buffer) -> Any:
     version = min(version_of(data), message_info(cls).versions.last)
     # What later versions have added stands behind what we know.

@@ -29,16 +29,16 @@ class Reader:
     def add(self, first_offset: int, size_bytes: int = CHUNK_BYTES) -> bool:
         """Place a chunk and keep it; whether it lies in the shared memory."""
         made = BatchChunk(first_offset, (bytes(size_bytes),), (first_offset + 10,))
-        chunk = self.cold._builder.placed(made)
-        self.cold._cache.put(OWNER, chunk)
+        chunk = self.cold.builder.placed(made)
+        self.cold.cache.put(OWNER, chunk)
         return chunk.shared_at is not None
 
     def there(self) -> list[int]:
-        chunks = self.cold._cache._chunks
+        chunks = self.cold.cache._chunks
         return sorted(first_offset for _, first_offset in chunks)
 
     def lease(self, first_offset: int) -> int:
-        found = self.cold._cache.find(OWNER, first_offset)
+        found = self.cold.cache.find(OWNER, first_offset)
         assert found is not None
         return self.memory.lease(found[0].take(0, 1).batches)
 
@@ -75,7 +75,7 @@ def test_what_is_larger_than_the_memory_drives_nothing_out(reader: Reader) -> No
 def test_where_letting_go_frees_nothing_it_is_given_up(reader: Reader) -> None:
     assert [reader.add(first) for first in (0, 10, 20, 30)] == [True] * 4
     # As those do that are on their way to the disk: their views are no lease.
-    held = [*reader.cold._cache._chunks.values()]
+    held = [*reader.cold.cache._chunks.values()]
     assert not reader.add(40)
     assert reader.there() == [20, 30, 40]
     del held

@@ -23,8 +23,8 @@ from kafka_ds.protocol.messages.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
-    encode_subscription,
 )
+from kafka_ds.protocol.versioned import encode_numbered
 from tests.model_runs import examples
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics
@@ -117,7 +117,7 @@ class Old:
         said = ConsumerProtocolSubscription(
             topics=list(TOPICS), owned_partitions=owned, generation_id=self.epoch
         )
-        return [("both", encode_subscription(said, 3))]
+        return [("both", encode_numbered(said, 3))]
 
     def step(self, *, full: bool = True, answered: bool = True) -> None:
         """Whatever comes next; an answer may be lost."""

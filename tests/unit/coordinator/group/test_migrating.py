@@ -16,8 +16,8 @@ from kafka_ds.protocol.messages.consumer_protocol import (
     OwnedTopicPartitions,
     decode_assignment,
     encode_assignment,
-    encode_subscription,
 )
+from kafka_ds.protocol.versioned import encode_numbered
 from tests.requests import build
 from tests.unit.coordinator.group.consumer_desk import NewConsumer, Topics, group_of, settle
 from tests.unit.coordinator.group.group_desk import GROUP, REBALANCE_MS, SESSION_MS, WAITING, Desk
@@ -50,7 +50,7 @@ class OldConsumer:
         said = ConsumerProtocolSubscription(
             topics=["t"], owned_partitions=owned, generation_id=self.generation
         )
-        return [(self.name, encode_subscription(said, COOPERATIVE))]
+        return [(self.name, encode_numbered(said, COOPERATIVE))]
 
     def ask_join(self) -> int:
         return self.desk.ask_join(
