@@ -115,7 +115,9 @@ def spark_part(broker: BrokerProcess, acknowledged: clients.Acknowledged) -> Non
         checkpoints = broker.folder / "checkpoints"
         sparkling.stream_available_now(spark, broker.bootstrap, checkpoints, sum(counts))
         sparkling.stream_running(spark, broker.bootstrap, checkpoints, sum(counts))
-        show.heading(6, "SQL over __remote_log_metadata")
+        show.heading(6, "a typed table, lake/tables/flights: the fields of the JSON as columns")
+        sparkling.typed_table(spark, broker.bootstrap, broker.lake, sum(counts))
+        show.heading(7, "SQL over __remote_log_metadata")
         sparkling.segments(spark, broker.lake)
     finally:
         spark.stop()
@@ -126,7 +128,7 @@ def second_engine(
 ) -> None:
     import polars as pl
 
-    show.heading(7, "the broker is stopped; Polars opens the same table")
+    show.heading(8, "the broker is stopped; Polars opens the same table")
     if broker.stop() != 0:
         raise RuntimeError("the broker did not stop cleanly")
     frame = (
@@ -150,7 +152,7 @@ def second_engine(
 
 def old_offsets(broker: BrokerProcess, acknowledged: clients.Acknowledged) -> None:
     show.heading(
-        8, "consumers read from the beginning; the tiered segments are gone from the broker's disk"
+        9, "consumers read from the beginning; the tiered segments are gone from the broker's disk"
     )
     began = time.monotonic()
     broker.start()

@@ -152,3 +152,37 @@ def segments(spark: SparkSession, lake: Path) -> None:
             for r in rows
         ],
     )
+
+
+def typed_table(spark: SparkSession, bootstrap: str, lake: Path, total: int) -> None:
+    """`kafka-ds pipelines run --once` in this session: the fields of the JSON become columns."""
+    from kafka_ds.client.admin import Admin
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.client.settings import parse_settings
+    from spark_conf.pipelines.pipelines import Pipelines
+
+    options = {"kafka.bootstrap.servers": bootstrap}
+    with Cluster(parse_settings(options)) as cluster:
+        wanted = {"lake.table.value.format": "json", "lake.table.key.format": "string"}
+        Admin(cluster).alter_topic_configs(TOPIC, wanted)
+    began = time.monotonic()
+    pipelines = Pipelines(spark, options, str(lake))
+    try:
+        failed = pipelines.run_once()
+    finally:
+        pipelines.close()
+    rows = spark.read.format("delta").load(str(lake / "tables" / TOPIC))
+    distinct = rows.select("_partition", "_offset").distinct().count()
+    if failed or (rows.count(), distinct) != (total, total):
+        raise RuntimeError(f"the typed table has {distinct} records, expected {total}: {failed}")
+    show.fact(f"{total:,} rows of {len(rows.columns)} columns in {time.monotonic() - began:.1f} s")
+    query = f"""SELECT origin, count(*) AS flights, round(avg(distance)) AS miles, max(dep_delay) AS longest
+         FROM delta.`{lake}/tables/{TOPIC}` GROUP BY origin ORDER BY flights DESC"""
+    show.fact(" ".join(query.replace(f"{lake}/", "lake/").split()))
+    show.table(
+        ("origin", "flights", "miles on average", "longest delay in minutes"),
+        [
+            (r["origin"], f"{r['flights']:,}", f"{r['miles']:.0f}", r["longest"])
+            for r in spark.sql(query).collect()
+        ],
+    )

@@ -28,6 +28,7 @@ def test_the_demo_ends_by_itself(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=560, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "40,000 rows = what was acknowledged" in done.stdout
+    assert "40,000 rows of 26 columns" in done.stdout
     assert "How to go on" in done.stdout
     assert "Traceback" not in (tmp_path / "demo" / "broker.log").read_text()
 
