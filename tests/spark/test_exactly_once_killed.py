@@ -44,7 +44,7 @@ ROWS_A_BATCH = 21  # As many of each of the origin's partitions.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class SparkCluster:
     """Spark's master, and what the driver has to know."""
 
     master: str
@@ -52,14 +52,16 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, free_port: int) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, free_port: int) -> Iterator[SparkCluster]:
     # What processes of the driver and of executors find: the sink that dies, and what is compiled already.
     shared = {"PYTHONPATH": str(ROOT), "SPARK_HOME": str(quick_home()), "HOME": os.environ["HOME"]}
     with contextlib.ExitStack() as after:
         machines = Machines(tmp_path, after, spark=quick_home(), environment=shared)
         master = machines.start_master(free_port)
         workers = [machines.start_worker(name, master) for name in NAMES]
-        yield Cluster(master=master, environment={**shared, WORKERS: ",".join(map(str, workers))})
+        yield SparkCluster(
+            master=master, environment={**shared, WORKERS: ",".join(map(str, workers))}
+        )
 
 
 @contextlib.contextmanager
@@ -85,7 +87,7 @@ def driver(
 @pytest.mark.slow
 @pytest.mark.timeout(14_400)
 def test_each_row_is_there_once_whoever_is_killed(
-    broker: BrokerProcess, topic: Topic, tmp_path: Path, cluster: Cluster
+    broker: BrokerProcess, topic: Topic, tmp_path: Path, cluster: SparkCluster
 ) -> None:
     batches, begin = examples(8), int(os.environ.get(BEGIN, "0"))
     origin = Topic(broker, f"{topic.name}-origin").create(partitions=3)

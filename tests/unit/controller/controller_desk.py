@@ -50,6 +50,8 @@ RULES = ConfigRules(
 class Desk:
     """A cluster of brokers that are all decided for here."""
 
+    check_configs = staticmethod(accept_configs)
+
     def __init__(self, *brokers: int, **defaults: Any) -> None:
         self.uuids = count(1)
         self.racks: Mapping[int, str] = {}
@@ -69,7 +71,7 @@ class Desk:
             self.image,
             defaults=self.defaults,
             new_uuid=self.new_uuid,
-            check_configs=accept_configs,
+            check_configs=self.check_configs,
             session_timeout_ms=SESSION_TIMEOUT_MS,
         )
 

@@ -1,16 +1,12 @@
 """The controller's decisions, and the error messages of its refusals."""
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 import pytest
 
 from broker.controller.controller import (
     PARTITIONS_PER_REQUEST_MAX,
-    Controller,
-    ControllerDecision,
-    Defaults,
     NewTopic,
     TopicResult,
 )
@@ -18,15 +14,13 @@ from broker.controller.isr import AlterPartition
 from broker.metadata.events import (
     RECOVERED,
     RECOVERING,
-    Endpoint,
     PartitionChanged,
     TopicCreated,
     TopicDeleted,
 )
-from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.types import NO_UUID
-from kafka_ds.topic.metadata_table import MetadataPosition
+from tests.unit.controller.controller_desk import Desk
 
 
 def check_configs(configs: Mapping[str, str]) -> None:
@@ -34,63 +28,40 @@ def check_configs(configs: Mapping[str, str]) -> None:
         raise KafkaError(ErrorCode.INVALID_CONFIG, "bad is no setting of a topic")
 
 
-class Cluster:
-    """A controller whose decisions are durable at once."""
+class Topics(Desk):
+    """Brokers that are unfenced as soon as they register, and topics of two partitions."""
+
+    check_configs = staticmethod(check_configs)
 
     def __init__(self, *brokers: int) -> None:
-        ids = count(1)
-        self.incarnations = count(1)
-        self.image = MetadataImage()
-        self.controller = Controller(
-            self.image,
-            defaults=Defaults(num_partitions=2, replication_factor=1),
-            new_uuid=lambda: next(ids).to_bytes(16, "big"),
-            check_configs=check_configs,
-        )
+        super().__init__(num_partitions=2, replication_factor=1)
         for broker in brokers:
             self.register(broker)
 
-    def take(self, decision: ControllerDecision[Any]) -> Any:
-        version = self.image.version + 1
-        for sequence, event in enumerate(decision.events):
-            self.image.replay(event, MetadataPosition(version, sequence))
-        return decision.result
+    def register(self, broker: int, previous: int = -1, **options: Any) -> bool:
+        return super().register(broker, previous, fenced=False, **options)
 
-    def register(self, broker: int, previous: int = -1) -> bool:
-        endpoint = Endpoint(listener="PLAINTEXT", host="h", port=broker)
-        clean: bool = self.take(
-            self.controller.register_broker(
-                broker,
-                incarnation_id=next(self.incarnations).to_bytes(16, "big"),
-                fenced=False,
-                endpoints=[endpoint],
-                rack=None,
-                previous_broker_epoch=previous,
-            )
-        )
-        return clean
-
-    def create(self, *topics: NewTopic, **options: bool) -> list[TopicResult]:
+    def create_topics(self, *topics: NewTopic, **options: bool) -> list[TopicResult]:
         results: list[TopicResult] = self.take(self.controller.create_topics(topics, **options))
         return results
 
     def refusal(self, topic: NewTopic) -> tuple[ErrorCode, str]:
-        (result,) = self.create(topic)
+        (result,) = self.create_topics(topic)
         return result.error, result.message or ""
 
 
 def test_a_claim_is_one_above_every_claim_before() -> None:
-    cluster = Cluster()
-    assert cluster.take(cluster.controller.claim(1)) == 1
-    assert cluster.take(cluster.controller.claim(2)) == 2
-    assert (cluster.image.controller_id, cluster.image.controller_epoch) == (2, 2)
+    topics = Topics()
+    assert topics.take(topics.controller.claim(1)) == 1
+    assert topics.take(topics.controller.claim(2)) == 2
+    assert (topics.image.controller_id, topics.image.controller_epoch) == (2, 2)
 
 
 def test_a_topic_with_defaults() -> None:
-    cluster = Cluster(1)
-    (result,) = cluster.create(NewTopic(name="t", configs=(("retention.ms", "5"),)))
+    topics = Topics(1)
+    (result,) = topics.create_topics(NewTopic(name="t", configs=(("retention.ms", "5"),)))
     assert (result.error, result.num_partitions, result.replication_factor) == (0, 2, 1)
-    topic = cluster.image.topics["t"]
+    topic = topics.image.topics["t"]
     assert topic.topic_id == result.topic_id != NO_UUID
     assert list(topic.partitions) == [0, 1]
     assert topic.configs == {"retention.ms": "5"}
@@ -99,25 +70,25 @@ def test_a_topic_with_defaults() -> None:
 
 
 def test_leaders_are_spread() -> None:
-    cluster = Cluster(1, 2, 3)
-    cluster.create(NewTopic(name="t", num_partitions=6, replication_factor=2))
-    partitions = cluster.image.topics["t"].partitions.values()
+    topics = Topics(1, 2, 3)
+    topics.create_topics(NewTopic(name="t", num_partitions=6, replication_factor=2))
+    partitions = topics.image.topics["t"].partitions.values()
     assert sorted(p.leader for p in partitions) == [1, 1, 2, 2, 3, 3]
     assert all(len(set(p.replicas)) == 2 for p in partitions)
 
 
 def test_an_assignment_is_taken_as_it_is() -> None:
-    cluster = Cluster(1, 2)
-    cluster.create(NewTopic(name="t", assignments=((1, (2, 1)), (0, (1, 2)))))
-    partitions = cluster.image.topics["t"].partitions
+    topics = Topics(1, 2)
+    topics.create_topics(NewTopic(name="t", assignments=((1, (2, 1)), (0, (1, 2)))))
+    partitions = topics.image.topics["t"].partitions
     assert [p.replicas for p in partitions.values()] == [(1, 2), (2, 1)]
 
 
 def test_validate_only_creates_nothing() -> None:
-    cluster = Cluster(1)
-    (result,) = cluster.create(NewTopic(name="t"), validate_only=True)
+    topics = Topics(1)
+    (result,) = topics.create_topics(NewTopic(name="t"), validate_only=True)
     assert (result.error, result.num_partitions, result.topic_id) == (0, 2, NO_UUID)
-    assert not cluster.image.topics
+    assert not topics.image.topics
 
 
 @pytest.mark.parametrize(
@@ -156,18 +127,18 @@ def test_validate_only_creates_nothing() -> None:
     ],
 )  # fmt: skip
 def test_refusals_say_why(topic: NewTopic, code: ErrorCode, says: str) -> None:
-    cluster = Cluster(1, 2)
-    cluster.create(NewTopic(name="there"))
-    before = cluster.image.version
-    refused, message = cluster.refusal(topic)
+    topics = Topics(1, 2)
+    topics.create_topics(NewTopic(name="there"))
+    before = topics.image.version
+    refused, message = topics.refusal(topic)
     assert refused == code
     assert says in message
-    assert cluster.image.version == before
+    assert topics.image.version == before
 
 
 def test_one_refusal_does_not_stop_the_others() -> None:
-    cluster = Cluster(1)
-    results = cluster.create(
+    topics = Topics(1)
+    results = topics.create_topics(
         NewTopic(name="a.b"),
         NewTopic(name="a_b"),
         NewTopic(name="twice"),
@@ -180,40 +151,40 @@ def test_one_refusal_does_not_stop_the_others() -> None:
         "twice": ErrorCode.INVALID_REQUEST,
         "c": ErrorCode.NONE,
     }
-    assert sorted(cluster.image.topics) == ["a.b", "c"]
+    assert sorted(topics.image.topics) == ["a.b", "c"]
 
 
 def test_too_many_partitions_in_one_request() -> None:
-    cluster = Cluster(1)
+    topics = Topics(1)
     half = PARTITIONS_PER_REQUEST_MAX // 2 + 1
-    results = cluster.create(
+    results = topics.create_topics(
         NewTopic(name="a", num_partitions=half), NewTopic(name="b", num_partitions=half)
     )
     assert [r.error for r in results] == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
 
 
 def test_topics_are_deleted_by_name_and_by_id() -> None:
-    cluster = Cluster(1)
-    a, b = cluster.create(NewTopic(name="a"), NewTopic(name="b"))
-    decision = cluster.controller.delete_topics([("a", NO_UUID), (None, b.topic_id)])
+    topics = Topics(1)
+    a, b = topics.create_topics(NewTopic(name="a"), NewTopic(name="b"))
+    decision = topics.controller.delete_topics([("a", NO_UUID), (None, b.topic_id)])
     assert [type(event) for event in decision.events] == [TopicDeleted, TopicDeleted]
-    results = cluster.take(decision)
+    results = topics.take(decision)
     assert [(r.name, r.topic_id, r.error) for r in results] == [
         ("a", a.topic_id, 0),
         ("b", b.topic_id, 0),
     ]
-    assert not cluster.image.topics
+    assert not topics.image.topics
 
 
 def test_deletions_that_make_no_sense() -> None:
-    cluster = Cluster(1)
-    (a,) = cluster.create(NewTopic(name="a"))
+    topics = Topics(1)
+    (a,) = topics.create_topics(NewTopic(name="a"))
     unknown = bytes(15) + b"\xff"
     wanted = [
         (None, NO_UUID), ("a", a.topic_id), ("z", NO_UUID), (None, unknown), ("d", NO_UUID),
         ("d", NO_UUID),
     ]  # fmt: skip
-    decision = cluster.controller.delete_topics(wanted)
+    decision = topics.controller.delete_topics(wanted)
     assert not decision.events
     assert [r.error for r in decision.result] == [
         ErrorCode.INVALID_REQUEST,
@@ -225,38 +196,38 @@ def test_deletions_that_make_no_sense() -> None:
 
 
 def test_a_topic_named_and_identified_in_one_request_is_deleted_once() -> None:
-    cluster = Cluster(1)
-    (a,) = cluster.create(NewTopic(name="a"))
-    decision = cluster.controller.delete_topics([("a", NO_UUID), (None, a.topic_id)])
+    topics = Topics(1)
+    (a,) = topics.create_topics(NewTopic(name="a"))
+    decision = topics.controller.delete_topics([("a", NO_UUID), (None, a.topic_id)])
     assert len(decision.events) == 1
     assert [r.error for r in decision.result] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 
 
 def test_producer_ids_are_never_given_twice() -> None:
-    cluster = Cluster(1)
-    first = cluster.take(cluster.controller.allocate_producer_ids(1))
-    second = cluster.take(cluster.controller.allocate_producer_ids(1))
+    topics = Topics(1)
+    first = topics.take(topics.controller.allocate_producer_ids(1))
+    second = topics.take(topics.controller.allocate_producer_ids(1))
     assert (len(first), len(second)) == (1000, 1000)
     assert not set(first) & set(second)
 
 
 def test_a_broker_that_comes_back_leads_in_a_new_epoch() -> None:
-    cluster = Cluster(1)
-    cluster.create(NewTopic(name="t"))
-    epoch = cluster.image.brokers[1].broker_epoch
-    assert cluster.register(1, previous=epoch)
-    partition = cluster.image.topics["t"].partitions[1]
+    topics = Topics(1)
+    topics.create_topics(NewTopic(name="t"))
+    epoch = topics.image.brokers[1].broker_epoch
+    assert topics.register(1, previous=epoch)
+    partition = topics.image.topics["t"].partitions[1]
     assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
     assert partition.leader_recovery_state == RECOVERED
-    assert cluster.image.brokers[1].broker_epoch > epoch
+    assert topics.image.brokers[1].broker_epoch > epoch
 
 
 @pytest.mark.parametrize("previous", [-1, 3])
 def test_after_an_unclean_stop_partitions_have_to_recover(previous: int) -> None:
-    cluster = Cluster(1)
-    cluster.create(NewTopic(name="t"))
-    assert not cluster.register(1, previous=previous)
-    topic = cluster.image.topics["t"]
+    topics = Topics(1)
+    topics.create_topics(NewTopic(name="t"))
+    assert not topics.register(1, previous=previous)
+    topic = topics.image.topics["t"]
     assert all(p.leader_recovery_state == RECOVERING for p in topic.partitions.values())
     told = topic.partitions[0]
     recovered = AlterPartition(
@@ -267,30 +238,30 @@ def test_after_an_unclean_stop_partitions_have_to_recover(previous: int) -> None
         partition_epoch=told.partition_epoch,
         leader_recovery_state=RECOVERED,
     )
-    epoch = cluster.image.brokers[1].broker_epoch
-    decision = cluster.controller.alter_partitions(1, epoch, [recovered])
+    epoch = topics.image.brokers[1].broker_epoch
+    decision = topics.controller.alter_partitions(1, epoch, [recovered])
     assert [type(event) for event in decision.events] == [PartitionChanged]
-    cluster.take(decision)
+    topics.take(decision)
     assert [p.leader_recovery_state for p in topic.partitions.values()] == [RECOVERED, RECOVERING]
 
 
 def test_a_recovery_that_was_not_finished_goes_on_after_a_clean_stop() -> None:
-    cluster = Cluster(1)
-    cluster.create(NewTopic(name="t"))
-    cluster.register(1, previous=-1)
-    assert cluster.register(1, previous=cluster.image.brokers[1].broker_epoch)
-    partition = cluster.image.topics["t"].partitions[0]
+    topics = Topics(1)
+    topics.create_topics(NewTopic(name="t"))
+    topics.register(1, previous=-1)
+    assert topics.register(1, previous=topics.image.brokers[1].broker_epoch)
+    partition = topics.image.topics["t"].partitions[0]
     assert partition.leader_recovery_state == RECOVERING
 
 
 def test_the_first_registration_of_all_is_clean() -> None:
-    cluster = Cluster()
-    assert cluster.register(1)
+    topics = Topics()
+    assert topics.register(1)
 
 
 def test_a_decision_changes_nothing() -> None:
-    cluster = Cluster(1)
-    before = cluster.image.version
-    decision = cluster.controller.create_topics([NewTopic(name="t")])
+    topics = Topics(1)
+    before = topics.image.version
+    decision = topics.controller.create_topics([NewTopic(name="t")])
     assert isinstance(decision.events[0], TopicCreated)
-    assert (cluster.image.version, cluster.image.topics) == (before, {})
+    assert (topics.image.version, topics.image.topics) == (before, {})

@@ -106,7 +106,7 @@ names = st.sampled_from(TOPICS)
 indexes = st.integers(0, PARTITIONS_MAX - 1)
 
 
-class Cluster(RuleBasedStateMachine):
+class ControllerModel(RuleBasedStateMachine):
     """Any order of what happens to a cluster."""
 
     def __init__(self) -> None:
@@ -529,10 +529,10 @@ class Cluster(RuleBasedStateMachine):
         self.check_log()
 
 
-Cluster.TestCase.settings = settings(
+ControllerModel.TestCase.settings = settings(
     max_examples=examples(30),
     stateful_step_count=50,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
 )
-TestCluster = Cluster.TestCase
+TestCluster = ControllerModel.TestCase

@@ -328,7 +328,7 @@ class Candidate:
     decided: list[int] = field(default_factory=list)
 
 
-class Cluster:
+class ElectionModel:
     """Brokers over a log that one of them wins a version of at a time; some sleep, some hear nothing."""
 
     def __init__(self, count: int) -> None:
@@ -435,7 +435,7 @@ turns = st.lists(
 def test_an_epoch_has_one_controller_and_its_decisions_are_one_run(
     schedule: list[tuple[int, str, int, float]],
 ) -> None:
-    cluster = Cluster(4)
+    cluster = ElectionModel(4)
     for node_id, what, passed_ms, chance in schedule:
         cluster.now_ms += passed_ms
         broker = cluster.brokers[node_id]
@@ -467,7 +467,7 @@ def test_whatever_happened_somebody_decides_soon_and_then_stays(
     schedule: list[tuple[int, str, int, float]], survivor: int
 ) -> None:
     """After any past, with one broker or more that run and hear, there is a controller within two sessions."""
-    cluster = Cluster(4)
+    cluster = ElectionModel(4)
     for node_id, what, passed_ms, chance in schedule:
         cluster.now_ms += passed_ms
         broker = cluster.brokers[node_id]

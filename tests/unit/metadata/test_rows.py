@@ -39,7 +39,7 @@ class Crash(BaseException):
     """Stands for SIGKILL."""
 
 
-class Cluster:
+class MetadataRows:
     """A controller, and the worker that turns its events into rows."""
 
     def __init__(self, store: MemoryStore | FolderStore, **settings: int) -> None:
@@ -119,7 +119,7 @@ def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
     store: MemoryStore,
 ) -> None:
     """One folder that cannot be written, and neither later rows nor the clean-up of the log would go on."""
-    cluster, failing, deleted = Cluster(store), {bytes([1]) * 16}, []
+    cluster, failing, deleted = MetadataRows(store), {bytes([1]) * 16}, []
 
     def delete(topic: str, topic_id: bytes) -> None:
         if topic_id in failing:
@@ -153,7 +153,7 @@ def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
 
 def test_rows_say_that_a_topic_is_deleted_before_its_rows_are(store: MemoryStore) -> None:
     """A broker that has not heard of it makes the table before it asks; a worker that dies between leaves a mark."""
-    cluster, said = Cluster(store), list[bool]()
+    cluster, said = MetadataRows(store), list[bool]()
 
     def delete(topic: str, topic_id: bytes) -> None:
         said.append(materialiser.was_deleted(topic_id))
@@ -182,7 +182,7 @@ def test_a_table_of_before_is_told_once_that_only_the_worker_cleans_up_its_log(
         before.delitem(table.PROPERTIES, name)
         if said is not None:
             before.setitem(table.PROPERTIES, name, said)
-        cluster = Cluster(store)
+        cluster = MetadataRows(store)
     log = log_of(store)
 
     def metadata() -> list[dict[str, Any]]:
@@ -221,7 +221,7 @@ def test_a_table_of_before_is_told_once_that_only_the_worker_cleans_up_its_log(
 
 def test_where_many_deletions_fail_each_is_tried_in_its_turn(store: MemoryStore) -> None:
     """While the store is away each takes its time: some are tried at a time, and never the same ones alone."""
-    cluster, tried = Cluster(store), list[bytes]()
+    cluster, tried = MetadataRows(store), list[bytes]()
 
     def delete(topic: str, topic_id: bytes) -> None:
         tried.append(topic_id)
@@ -243,7 +243,7 @@ def test_each_row_is_there_once_at_every_version(
 ) -> None:
     """Also for commits that begin with a snapshot, whose rows are numbered from 0 like the commit's own."""
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 5)
-    cluster = Cluster(store)
+    cluster = MetadataRows(store)
     cluster.decide(0, 8)
     latest = log_of(store).latest_version()
     before = [rows_at(store, version) for version in range(latest + 1)]
@@ -263,7 +263,7 @@ def test_each_row_is_there_once_at_every_version(
         if "commitInfo" not in action
     ]
     assert len(changes) == 9 and not any(each["dataChange"] for each in changes if each)
-    assert state(Cluster(store).image) == state(cluster.image)
+    assert state(MetadataRows(store).image) == state(cluster.image)
     assert cluster.log.read_after(cluster.image.version) == []
     cluster.decide(8, 10)
     assert cluster.deleted == [bytes([number]) * 16 for number in range(10)]
@@ -272,7 +272,7 @@ def test_each_row_is_there_once_at_every_version(
 
 
 def test_who_decides_and_makes_rows_meanwhile_is_not_disturbed(store: MemoryStore) -> None:
-    cluster = Cluster(store)
+    cluster = MetadataRows(store)
     cluster.decide(0, 5)
 
     def others() -> None:
@@ -289,7 +289,7 @@ def test_who_decides_and_makes_rows_meanwhile_is_not_disturbed(store: MemoryStor
 
 
 def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemoryStore) -> None:
-    Cluster(store).decide(0, 5)
+    MetadataRows(store).decide(0, 5)
     before = rows_at(store)
 
     def other() -> None:
@@ -302,7 +302,7 @@ def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemorySt
 
 
 def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
-    Cluster(store).decide(0, 5)
+    MetadataRows(store).decide(0, 5)
     before, newest = rows_at(store), log_of(store).latest_version() + 1
     store.lose(calls="put_if_absent read", path=f"*{newest:020d}.json", times=ALWAYS)
     with pytest.raises(FateUnknown):
@@ -314,7 +314,7 @@ def test_a_merge_whose_answer_is_lost_counts_once(store: MemoryStore) -> None:
 
 @pytest.mark.parametrize("point", EVENTS_POINTS)
 def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point: str) -> None:
-    cluster = Cluster(store)
+    cluster = MetadataRows(store)
     cluster.decide(0, 5)
     before = rows_at(store)
 
@@ -325,14 +325,16 @@ def test_a_crash_at_any_step_neither_loses_nor_doubles(store: MemoryStore, point
     with pytest.raises(Crash):
         merge(store, at)
     assert rows_at(store) == before
-    assert state(Cluster(store).image) == state(cluster.image)
+    assert state(MetadataRows(store).image) == state(cluster.image)
     merge(store)
     assert rows_at(store) == before and len(files_at(store)) == 1
 
 
 def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
     store = FolderStore(str(tmp_path))
-    cluster = Cluster(store, lake_maintenance_interval_ms=0, lake_maintenance_min_files=FILES_MIN)
+    cluster = MetadataRows(
+        store, lake_maintenance_interval_ms=0, lake_maintenance_min_files=FILES_MIN
+    )
     cluster.decide(0, 5)
     before = rows_at(store)
     cluster.worker.maintain(cluster.maintenance)
@@ -347,7 +349,7 @@ def test_the_worker_merges_where_it_makes_rows(tmp_path: Path) -> None:
         os.utime(store.uri(entry.path), ((now_ms - 8 * DAY_MS) // 1000,) * 2)
     assert len(vacuum(log_of(store), now_ms=now_ms)) == 5
     assert len(rows_at(store)) == 1 + 2 * 6
-    assert state(Cluster(store).image) == state(cluster.image)
+    assert state(MetadataRows(store).image) == state(cluster.image)
 
 
 def test_a_worker_that_lives_for_one_commit_cleans_the_log_up(
@@ -356,18 +358,18 @@ def test_a_worker_that_lives_for_one_commit_cleans_the_log_up(
     """The snapshot from which a starting broker reads was made in the life of another."""
     store = FolderStore(str(tmp_path))
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 5)
-    Cluster(store).decide(0, 4)
+    MetadataRows(store).decide(0, 4)
     checkpoint = write_checkpoint(log_of(store))
-    Cluster(store).decide(4, 10)
+    MetadataRows(store).decide(4, 10)
     for path in tmp_path.rglob("*"):
         os.utime(path, (0, 0))
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 1000)
-    cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
+    cluster = MetadataRows(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
     cluster.decide(10, 11)
     cluster.worker.maintain(cluster.maintenance)
     commits = log_of(store).listing().commits
     assert commits == list(range(checkpoint, log_of(store).latest_version() + 1))
-    assert state(Cluster(store).image) == state(cluster.image)
+    assert state(MetadataRows(store).image) == state(cluster.image)
     assert len(rows_at(store)) > 2 * 11
 
 
@@ -378,18 +380,18 @@ def test_what_a_starting_broker_reads_stays_however_old_it_is(
     """An old checkpoint has the rows; the state is in the commits from the last snapshot on, or from the first."""
     store = FolderStore(str(tmp_path))
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", interval)
-    Cluster(store).decide(0, 4)
+    MetadataRows(store).decide(0, 4)
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 1000)
-    Cluster(store).decide(4, 5)
+    MetadataRows(store).decide(4, 5)
     checkpoint = write_checkpoint(log_of(store))
-    assert -1 <= Cluster(store).log.last_snapshot_version < checkpoint
+    assert -1 <= MetadataRows(store).log.last_snapshot_version < checkpoint
     for path in tmp_path.rglob("*"):
         os.utime(path, (0, 0))
-    cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
+    cluster = MetadataRows(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
     cluster.decide(5, 6)
     cluster.worker.maintain(cluster.maintenance)
     assert log_of(store).listing().commits == list(range(log_of(store).latest_version() + 1))
-    assert state(Cluster(store).image) == state(cluster.image)
+    assert state(MetadataRows(store).image) == state(cluster.image)
 
 
 @pytest.mark.parametrize("failure", [StorageError, RuntimeError])
@@ -398,12 +400,12 @@ def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
 ) -> None:
     """What has no rows yet stays in the log, also where starting brokers begin behind it."""
     store = FolderStore(str(tmp_path))
-    Cluster(store).decide(0, 2)
+    MetadataRows(store).decide(0, 2)
 
     def fail(topic: str, topic_id: bytes) -> None:
         raise failure("not now")
 
-    cluster = Cluster(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
+    cluster = MetadataRows(store, lake_checkpoint_interval=1, lake_maintenance_interval_ms=-1)
     monkeypatch.setattr(metadata_log, "SNAPSHOT_INTERVAL", 2)
     cluster.worker.delete_topic = fail
     for number in range(2, 8):
@@ -417,7 +419,7 @@ def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
     with pytest.raises(failure):
         cluster.worker.materialise(cluster.image.version)
     cluster.worker.maintain(cluster.maintenance)
-    later = Cluster(store)
+    later = MetadataRows(store)
     later.worker.materialise(later.image.version)
     assert sorted(later.deleted) == [bytes([number]) * 16 for number in range(2, 9)]
 
@@ -429,7 +431,7 @@ def test_rows_come_once_though_another_engine_forgot_how_far_they_are(
     """`delta.setTransactionRetentionDuration` takes numbers out of checkpoints; those of before carry a time."""
     monkeypatch.setattr(actions, "NEVER_EXPIRES_MS", stamp_ms)
     store = FolderStore(str(tmp_path))
-    cluster = Cluster(store)
+    cluster = MetadataRows(store)
     cluster.decide(0, 3)
     before = rows_at(store)
     table = DeltaTable(store.uri(CLUSTER_METADATA))
@@ -442,7 +444,7 @@ def test_rows_come_once_though_another_engine_forgot_how_far_they_are(
     assert materialise.APP_ID in forgot.txns, (
         "a checkpoint that may have forgotten numbers is passed over"
     )
-    again = Cluster(store)
+    again = MetadataRows(store)
     assert rows_at(store) == before
     again.decide(3, 5)
     rows = rows_at(store)

@@ -30,7 +30,7 @@ from tests.unit.replica.followed_logs import (
 REPLICAS = 3
 
 
-class Cluster:
+class PartitionModel:
     """Replicas of one partition. `committed` is a prefix that every replica in sync has had."""
 
     def __init__(self, *, compares_on_fetch: bool) -> None:
@@ -113,7 +113,7 @@ def epochs_that_wrote(log: Log) -> list[tuple[int, int]]:
     return [entry for entry in log.leader_epochs.entries if entry[1] < log.log_end_offset]
 
 
-def run(cluster: Cluster, chosen: list[tuple[object, ...]]) -> None:
+def run(cluster: PartitionModel, chosen: list[tuple[object, ...]]) -> None:
     for number, move in enumerate(chosen):
         match move:
             case ("append", int(count)):
@@ -138,7 +138,7 @@ def run(cluster: Cluster, chosen: list[tuple[object, ...]]) -> None:
 def test_replicas_end_as_one_log_and_lose_nothing_committed(
     chosen: list[tuple[object, ...]], compares_on_fetch: bool
 ) -> None:
-    run(Cluster(compares_on_fetch=compares_on_fetch), chosen)
+    run(PartitionModel(compares_on_fetch=compares_on_fetch), chosen)
 
 
 def batches(log: Log) -> list[BatchHeader]:
