@@ -13,6 +13,7 @@ from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.store.uri import open_store
 from spark_conf import jars
 from tests.s3_server import address_for
+from tests.spark.java import QUICK_JAVA
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -48,7 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .getOrCreate()
