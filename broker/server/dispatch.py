@@ -120,7 +120,7 @@ class Dispatcher:
             )
             result = guarded(served, request, context, len(frame))
             if type(result) is response_class:
-                parts: Answer = _encoded(result, header)
+                parts: Answer = _answered(result, header, counters)
             elif result is None or type(result) is Unanswered:
                 parts = _unanswered(result)
             else:
@@ -162,7 +162,7 @@ class Dispatcher:
             try:
                 if result is None or type(result) is Unanswered:
                     return _unanswered(result)
-                return _encoded(result, header)
+                return _answered(result, header, counters)
             except Exception as failure:  # noqa: BLE001 - an answer that cannot be written is our fault
                 error = failure
         return _failure(served, counters, header, request, error)
@@ -183,6 +183,13 @@ def _decoded(served: Served, frame: memoryview, version: int, position: int) -> 
     # Kafka's parser never looks at what is left behind a request, so clients' mistakes live there for years: librdkafka
     # leaves three bytes in Metadata and one in AlterUserScramCredentials, kafka-go one in DescribeAcls.
     return decode(served.request, frame, version, position, spare_bytes_max=len(frame))
+
+
+def _answered(response: Any, header: RequestHeader, counters: ApiCounters) -> list[Any]:
+    """The encoded response of a handler; its error for the request as a whole is counted."""
+    if code := getattr(response, "error_code", 0):
+        _count_error(counters, ErrorCode(code))
+    return _encoded(response, header)
 
 
 def _encoded(response: Any, header: RequestHeader) -> list[Any]:

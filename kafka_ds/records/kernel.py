@@ -8,8 +8,11 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from glob import escape, glob
 from typing import Any, NamedTuple
 
 import numba
@@ -32,6 +35,7 @@ __all__ = [
     "warm_up",
 ]
 
+LOGGER = logging.getLogger(__name__)
 EVERYTHING = decoder.WANT_KEY | decoder.WANT_VALUE | decoder.WANT_HEADERS
 
 # What one call of the decoding loop takes as a rule. Its buffers are kept for the next call: fresh
@@ -71,6 +75,8 @@ def _loops() -> _Loops:
     longs, ints = read_only(None, np.int64), read_only(None, np.int32)
     columns = encoder.Columns(longs, longs, ints, ints, NO_BINARY, NO_BINARY, NO_HEADERS)
     with cache_folder() as folder:
+        if folder is not None and not glob(os.path.join(escape(folder), "*", "decoder.*")):
+            LOGGER.info("compiling loops into %s, once: up to half a minute", folder)
         return _Loops(
             scan=compiled(folder, decoder.scan, (data, 0, no_rows)),
             decode=compiled(

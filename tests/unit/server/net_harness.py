@@ -44,6 +44,7 @@ class Handlers:
         self.begun: list[str] = []
         self.cancelled = 0
         self.metadata_bytes = 0
+        self.error = 0  # of ApiVersions and Fetch
         self.kept: list[memoryview] | None = None  # a list: Produce keeps its records there
         serves(ApiVersionsRequest, versions="0-4", registry=self.registry)(self.api_versions)
         serves(MetadataRequest, versions="0-13", registry=self.registry)(self.metadata)
@@ -60,7 +61,7 @@ class Handlers:
 
     def api_versions(self, request: Any, context: RequestContext) -> ApiVersionsResponse:
         self.begun.append("ApiVersions")
-        return ApiVersionsResponse(api_keys=[])
+        return ApiVersionsResponse(api_keys=[], error_code=self.error)
 
     def metadata(self, request: Any, context: RequestContext) -> MetadataResponse:
         self.begun.append("Metadata")
@@ -78,7 +79,7 @@ class Handlers:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return FetchResponse(responses=[], throttle_time_ms=throttle)
+        return FetchResponse(responses=[], throttle_time_ms=throttle, error_code=self.error)
 
     def produce(self, request: Any, context: RequestContext) -> Any:
         """Answers with a checksum; acks=0 has no answer, acks=-1 waits for the test."""

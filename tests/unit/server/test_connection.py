@@ -376,6 +376,27 @@ def test_a_handler_that_fails_while_waiting() -> None:
     run(test())
 
 
+def test_an_error_that_a_handler_answers_is_counted() -> None:
+    """At once or after it has waited."""
+    from kafka_ds.protocol.frame import encode_request
+    from kafka_ds.protocol.messages import FetchRequest
+
+    async def test() -> None:
+        harness = Harness()
+        connection, _ = harness.connect()
+        for error in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR):
+            harness.handlers.error = error
+            fetching = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[])
+            feed(connection, api_versions(1) + encode_request(fetching, 7, 2, None))
+            await settle()
+            harness.handlers.waiting.pop().set_result(0)
+            await settle()
+        counted = {api: harness.metrics.apis[api].errors for api in (1, 18)}
+        assert counted == {1: {"KAFKA_STORAGE_ERROR": 1}, 18: {"KAFKA_STORAGE_ERROR": 1}}
+
+    run(test())
+
+
 def test_who_goes_away_leaves_nothing_behind() -> None:
     async def test() -> None:
         harness = Harness()
