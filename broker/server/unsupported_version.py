@@ -18,10 +18,9 @@ from kafka_ds.protocol.messages import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     ProduceRequest,
-    ProduceResponse,
 )
 from kafka_ds.protocol.messages.cluster import ApiVersion
-from kafka_ds.protocol.messages.data import PartitionProduceResponse, TopicProduceResponse
+from kafka_ds.protocol.refusal import refusal_of
 
 _NO_TRANSACTIONAL_ID = b"\xff\xff"  # a null string
 _PRODUCE_LIKE = 3  # the version that has the fields of 0-2, and the transactional id
@@ -53,7 +52,8 @@ def refuse_unsupported(
 def _refuse_produce(request: ProduceRequest, header: RequestHeader) -> list[Any]:
     """UNSUPPORTED_VERSION for each partition; versions 0 and 1 lack the last fields of 2 (KIP-32)."""
     if header.api_version == _PRODUCE_LIKE - 1:
-        return encode_response(_produce_response(request), _PRODUCE_LIKE, header.correlation_id)
+        response = refusal_of(request, _PRODUCE_LIKE, ErrorCode.UNSUPPORTED_VERSION)
+        return encode_response(response, _PRODUCE_LIKE, header.correlation_id)
     out = bytearray(header.correlation_id.to_bytes(4, "big", signed=True))
     out += len(request.topic_data).to_bytes(4, "big")
     for topic in request.topic_data:
@@ -67,22 +67,3 @@ def _refuse_produce(request: ProduceRequest, header: RequestHeader) -> list[Any]
     if header.api_version == 1:
         out += bytes(_THROTTLE_TIME_BYTES)
     return [len(out).to_bytes(4, "big"), out]
-
-
-def _produce_response(request: ProduceRequest) -> ProduceResponse:
-    return ProduceResponse(
-        responses=[
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=[
-                    PartitionProduceResponse(
-                        index=data.index,
-                        error_code=ErrorCode.UNSUPPORTED_VERSION,
-                        base_offset=-1,
-                    )
-                    for data in topic.partition_data
-                ],
-            )
-            for topic in request.topic_data
-        ]
-    )

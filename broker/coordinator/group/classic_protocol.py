@@ -239,7 +239,7 @@ class Rebalancing:
 
 
 def refused_join(code: ErrorCode, member_id: str = NO_MEMBER_ID) -> JoinGroupResponse:
-    """The answer to a client that may not join."""
+    """The answer to a client that may not join. Not derived: it names a member that was just made, and no protocol."""
     return JoinGroupResponse(
         error_code=code, protocol_name=None, leader="", member_id=member_id, members=[]
     )
