@@ -94,7 +94,8 @@ class KafkaDataSource(DataSource):
 
         What may fail: ``failOnDataLoss`` (true), ``kafkaConsumer.pollTimeoutMs`` (120000 ms),
         ``fetchOffset.numRetries`` (3 times), ``fetchOffset.retryIntervalMs`` (1000 ms). ``groupIdPrefix`` has no
-        effect. Other ``kafka.*`` settings go to the client, with Kafka's names and units.
+        effect; ``groupCommit`` (none; in streams) names a group for lag tools. Other ``kafka.*`` settings go to the
+        client, with Kafka's names and units.
 
     Raises
     ------

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Topic
-from kafka_ds.errors import DataLoss, OptionError
+from kafka_ds.errors import DataLoss, KafkaDsError, OptionError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
 from kafka_ds.source.batch import read_config, slots_for
@@ -98,6 +99,8 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         self._named: dict[str, Any] | None = None
         # The last plan, and between which offsets it is.
         self._planned: tuple[dict[str, Any], dict[str, Any], list[InputPartition]] | None = None
+        # The end that option groupCommit told of last.
+        self._committed: dict[str, Any] | None = None
         # None before the first micro-batch, which waits for nothing.
         self._last_trigger: float | None = None
 
@@ -147,6 +150,8 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         no limit.
         """
         begin = start or self._named or self._initial
+        if start is not None and not StreamOffset.parse(start).is_initial:
+            self._commit_for_group(start)
         end = (
             # A query that goes on from its checkpoint: Spark alone knows where that is.
             self._look().document()
@@ -399,7 +404,24 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         return read_config(self._options, self._schema, self._options.where)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: positions live in Spark's checkpoint alone."""
+        """A micro-batch that ended there is done; of the last one Spark says so when there is a next."""
+        self._commit_for_group(end)
+
+    def _commit_for_group(self, end: dict[str, Any]) -> None:
+        """Tell the group of option groupCommit, for lag tools; where the stream is, Spark's checkpoint alone says.
+
+        No refusal stops the stream; it is told once for each end.
+        """
+        group = self._options.group_commit
+        if group is None or end == self._committed:
+            return
+        self._committed = end
+        positions = StreamOffset.parse(end).positions
+        offsets = {partition: each.offset for partition, each in positions.items()}
+        try:
+            Admin(self._reader.brokers.cluster).commit_offsets(group, offsets)
+        except KafkaDsError as problem:
+            LOGGER.warning("option 'groupCommit': offsets are not committed: %s", problem)
 
     def stop(self) -> None:
         """End the connections."""

@@ -13,7 +13,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import kafka_ds
+from kafka_ds.client.admin import Admin
 from kafka_ds.client.cluster import Cluster
+from kafka_ds.client.settings import parse_settings
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.source.options.options import parse_options
 from tests.processes import BrokerProcess, wait_until
@@ -148,8 +150,9 @@ def test_a_checkpoint_of_another_source_is_gone_on_from(
 
 def test_a_running_stream_keeps_up_and_reports_its_lag(spark: SparkSession, topic: Topic) -> None:
     topic.create().produce(10)
+    group = f"{topic.name}-stream"
     query = (
-        topic.stream(spark, startingOffsets="earliest")
+        topic.stream(spark, startingOffsets="earliest", groupCommit=group)
         .writeStream.format("memory")
         .queryName("running_stream")
         .start()
@@ -164,6 +167,15 @@ def test_a_running_stream_keeps_up_and_reports_its_lag(spark: SparkSession, topi
         assert source["latestOffset"] == source["endOffset"]
         partition = source["endOffset"]["topics"][topic.name]["partitions"]["0"]
         assert partition == {"offset": 65, "epoch": 0}
+        settings = parse_settings({"kafka.bootstrap.servers": topic.broker.bootstrap})
+        with Cluster(settings) as cluster:
+            admin = Admin(cluster)
+            wait_until(
+                "the stream's offsets to be the group's",
+                lambda: (
+                    admin.committed_offsets(group) == {(topic.name, 0): 65, (topic.name, 1): 65}
+                ),
+            )
     finally:
         query.stop()
 

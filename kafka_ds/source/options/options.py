@@ -62,6 +62,7 @@ OPTIONS: Final = {
     "minOffsetsPerTrigger": "a micro-batch waits for so many new offsets, but no longer than maxTriggerDelay",
     "maxTriggerDelay": "how long minOffsetsPerTrigger may hold a micro-batch back",
     "includeHeaders": "true: add the column headers",
+    "groupCommit": "a consumer group that gets each finished micro-batch's offsets, for tools that show lag",
     "groupIdPrefix": "accepted; the source joins no consumer group",
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for a leader without a byte of progress, in ms",
     "fetchOffset.numRetries": "how often a request for offsets is retried",
@@ -79,6 +80,7 @@ OPTIONS: Final = {
 }  # fmt: skip
 _SPELLINGS: Final = {name.lower(): name for name in OPTIONS}
 _STREAM_ONLY: Final = (
+    "groupCommit",
     "maxOffsetsPerTrigger",
     "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
@@ -130,6 +132,7 @@ class Options:
     max_bytes_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
+    group_commit: str | None = None
     include_headers: bool = False
     poll_timeout_ms: int = 120_000
     fetch_offset_retries: int = 3
@@ -175,6 +178,7 @@ def parse_options(given: Mapping[str, str], *, stream: bool | None = None) -> Op
         max_bytes_per_trigger=_size_bytes(options, "maxBytesPerTrigger"),
         min_offsets_per_trigger=_whole(options, "minOffsetsPerTrigger", 1),
         max_trigger_delay_ms=_duration_ms(options, "maxTriggerDelay", 900_000),
+        group_commit=options.get("groupcommit", "").strip() or None,
         include_headers=_boolean(options, "includeHeaders", default=False),
         poll_timeout_ms=_whole(options, "kafkaConsumer.pollTimeoutMs", 1) or 120_000,
         lake=options.get("lake", "").strip() or None,

@@ -56,6 +56,7 @@ EXAMPLES: Final = {
     "minOffsetsPerTrigger": "10000",
     "maxTriggerDelay": "5m",
     "includeHeaders": "true",
+    "groupCommit": "orders-report",
     "groupIdPrefix": "reports",
     "kafkaConsumer.pollTimeoutMs": "60000",
     "fetchOffset.numRetries": "5",

@@ -64,6 +64,7 @@ EACH = {
     "minPartitions": "8",
     "maxRecordsPerPartition": "100",
     "includeHeaders": "True",
+    "groupCommit": "g",
     "groupIdPrefix": "p",
     "kafkaConsumer.pollTimeoutMs": "512",
     "fetchOffset.numRetries": "0",
@@ -94,6 +95,7 @@ def test_every_option_is_read() -> None:
     assert (options.fetch_offset_retries, options.poll_timeout_ms) == (0, 512)
     assert (options.max_offsets_per_trigger, options.max_bytes_per_trigger) == (3, 3 << 20)
     assert options.ignored == (
+        "groupCommit",
         "maxOffsetsPerTrigger",
         "maxBytesPerTrigger",
         "minOffsetsPerTrigger",
