@@ -233,14 +233,14 @@ async def test_a_controller_that_is_only_cut_off_from_one_broker_stays(tmp_path:
         epoch = controller.node.metadata.controller_epoch
         lonely = cluster.others[0].node
         asked: list[int] = []
-        ask_peers = lonely.member.candidacy.ask_peers
+        query_peers = lonely.member.candidacy.query_peers
 
         async def noted() -> list[int]:
-            answers = await ask_peers()
+            answers = await query_peers()
             asked.extend(answers)
             return answers
 
-        lonely.member.candidacy.ask_peers = noted  # type: ignore[method-assign]
+        lonely.member.candidacy.query_peers = noted  # type: ignore[method-assign]
         # Neither the wire nor the lease tells this broker of its controller; everybody else is well.
         lonely.member.following.heard = lambda _: None
         lonely.member.candidacy.look = nothing  # type: ignore[method-assign]
