@@ -139,7 +139,7 @@ class Console:
         except ValueError as error:
             raise NotShown(f"the query is not understood: {error}", "400 Bad Request") from None
         principal = self._logins.principal_of(request, self._security)
-        asking = RequestContext(
+        context = RequestContext(
             RequestHeader(0, 0, 0, CLIENT_ID),
             request.client_host,
             self._listener,
@@ -147,7 +147,7 @@ class Console:
             principal,
             dispatcher=self._dispatcher,
         )
-        return await view(dict(pairs), asking)
+        return await view(dict(pairs), context)
 
     async def _posted(self, request: HttpRequest) -> HttpResponse:
         """A login or a logout."""

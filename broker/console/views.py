@@ -109,17 +109,17 @@ class Views:
         self._reader.stop()
         self._historian.stop()
 
-    async def _handle(self, asking: RequestContext, request: Any) -> Any:
-        return await handle_locally(self._node, self._dispatcher, request, asking)
+    async def _handle(self, context: RequestContext, request: Any) -> Any:
+        return await handle_locally(self._node, self._dispatcher, request, context)
 
     # -- cluster ------------------------------------------------------------------------------
 
-    async def _cluster(self, query: Query, asking: RequestContext) -> Row:
+    async def _cluster(self, query: Query, context: RequestContext) -> Row:
         image = self._node.metadata
-        topics = [each for each in image.topics.values() if sees(asking, each.name)]
-        is_operator = may(asking, AclOperation.DESCRIBE, log_if_denied=False)
+        topics = [each for each in image.topics.values() if sees(context, each.name)]
+        is_operator = may(context, AclOperation.DESCRIBE, log_if_denied=False)
         return {
-            "user": str(asking.principal) if asking.principal != ANONYMOUS else None,
+            "user": str(context.principal) if context.principal != ANONYMOUS else None,
             "cluster_id": image.cluster_id,
             "version": VERSION,
             "node_id": self._node.config.node_id,
@@ -135,7 +135,7 @@ class Views:
                         f"{e.listener}://{e.host}:{e.port}"
                         for e in each.endpoints
                         # Metadata and DescribeCluster tell no other.
-                        if e.listener == asking.listener or is_operator
+                        if e.listener == context.listener or is_operator
                     ],
                     "is_controller": each.broker_id == image.controller_id,
                     "is_fenced": each.fenced,
@@ -145,9 +145,9 @@ class Views:
             ],
         }
 
-    async def _metrics(self, query: Query, asking: RequestContext) -> Row:
+    async def _metrics(self, query: Query, context: RequestContext) -> Row:
         """Totals, of which the page makes rates."""
-        if not may(asking, AclOperation.DESCRIBE):
+        if not may(context, AclOperation.DESCRIBE):
             raise _refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         net = self._net
         counters = {
@@ -173,15 +173,15 @@ class Views:
             },
         }
 
-    async def _settings(self, query: Query, asking: RequestContext) -> list[Row]:
-        return await self._configs(asking, BROKER_RESOURCE, str(self._node.config.node_id))
+    async def _settings(self, query: Query, context: RequestContext) -> list[Row]:
+        return await self._configs(context, BROKER_RESOURCE, str(self._node.config.node_id))
 
-    async def _configs(self, asking: RequestContext, kind: int, name: str) -> list[Row]:
+    async def _configs(self, context: RequestContext, kind: int, name: str) -> list[Row]:
         resource = DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=None
         )
         request = DescribeConfigsRequest(resources=[resource], include_documentation=True)
-        (result,) = (await self._handle(asking, request)).results
+        (result,) = (await self._handle(context, request)).results
         _check(result.error_code)
         return [
             {
@@ -197,10 +197,10 @@ class Views:
 
     # -- topics -------------------------------------------------------------------------------
 
-    async def _topics(self, query: Query, asking: RequestContext) -> list[Row]:
+    async def _topics(self, query: Query, context: RequestContext) -> list[Row]:
         rows, walked = [], 0
         for topic in sorted(self._node.metadata.topics.values(), key=lambda each: each.name):
-            if not sees(asking, topic.name):
+            if not sees(context, topic.name):
                 continue
             if walked >= PARTITIONS_AT_ONCE:
                 walked = 0
@@ -208,7 +208,7 @@ class Views:
             walked += len(topic.partitions)
             partitions = list(topic.partitions.items())
             registered = [each for _, each in partitions]
-            here = [self._replica_row(asking, topic.name, number) for number, _ in partitions]
+            here = [self._replica_row(context, topic.name, number) for number, _ in partitions]
             rows.append(
                 {
                     "name": topic.name,
@@ -225,12 +225,12 @@ class Views:
             )
         return rows
 
-    async def _topic(self, query: Query, asking: RequestContext) -> Row:
-        topic = self._topic_of(query, asking)
+    async def _topic(self, query: Query, context: RequestContext) -> Row:
+        topic = self._topic_of(query, context)
         rows = []
         for number, registration in sorted(topic.partitions.items()):
             rows.append(
-                _registered(number, registration) | self._replica_row(asking, topic.name, number)
+                _registered(number, registration) | self._replica_row(context, topic.name, number)
             )
             if len(rows) % PARTITIONS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -239,31 +239,31 @@ class Views:
             "id": uuid_text(topic.topic_id),
             "is_internal": topic.is_internal,
             "partitions": rows,
-            "settings": await self._settings_if_allowed(asking, topic.name),
+            "settings": await self._settings_if_allowed(context, topic.name),
         }
 
-    async def _settings_if_allowed(self, asking: RequestContext, topic: str) -> list[Row] | None:
+    async def _settings_if_allowed(self, context: RequestContext, topic: str) -> list[Row] | None:
         try:
-            return await self._configs(asking, TOPIC_RESOURCE, topic)
+            return await self._configs(context, TOPIC_RESOURCE, topic)
         except NotShown:
             return None
 
-    def _topic_of(self, query: Query, asking: RequestContext) -> TopicImage:
+    def _topic_of(self, query: Query, context: RequestContext) -> TopicImage:
         name = query.get("topic", "")
-        if not may(asking, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+        if not may(context, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
             raise _refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         topic = self._node.metadata.topics.get(name)
         if topic is None:
             raise NotShown(f"there is no topic {name}")
         return topic
 
-    def _replica_row(self, asking: RequestContext, topic: str, number: int) -> Row:
+    def _replica_row(self, context: RequestContext, topic: str, number: int) -> Row:
         """What a replica on this broker knows; nothing where there is none."""
         replica = self._node.replica_manager.replica(topic, number)
         if replica is None:
             return {}
         log, tier = replica.log, self._node.tier
-        shows_sizes = _may_see_sizes(asking)
+        shows_sizes = _may_see_sizes(context)
         holding = tier.metrics.holdings.get((topic, number)) if tier is not None else None
         _, tiered_end = self._tiered(replica)
         return {
@@ -287,9 +287,9 @@ class Views:
         end = tier.tiered_end(log.topic_id, log.partition) if tier is not None else None
         return log.log_start_offset, log.highest_offset_in_remote_storage if end is None else end
 
-    async def _history(self, query: Query, asking: RequestContext) -> list[Row]:
+    async def _history(self, query: Query, context: RequestContext) -> list[Row]:
         """The newest commits of a topic's table, the newest first."""
-        topic = self._topic_of(query, asking)
+        topic = self._topic_of(query, context)
         limit = min(max(_number(query, "limit", HISTORY_SHOWN), 1), HISTORY_MAX)
         try:
             rows = await self._historian.run(
@@ -298,19 +298,19 @@ class Views:
         except (OSError, CorruptLog) as error:
             raise NotShown(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
         # A predicate may hold what records hold.
-        told = may(asking, AclOperation.READ, ResourceType.TOPIC, topic.name, log_if_denied=False)
+        told = may(context, AclOperation.READ, ResourceType.TOPIC, topic.name, log_if_denied=False)
         hidden = {
             **({} if told else {"parameters": None}),
-            **({} if _may_see_sizes(asking) else {"bytes_added": None}),
+            **({} if _may_see_sizes(context) else {"bytes_added": None}),
         }
         return [row | hidden for row in rows]
 
     # -- one partition ------------------------------------------------------------------------
 
     def _replica(
-        self, query: Query, asking: RequestContext
+        self, query: Query, context: RequestContext
     ) -> tuple[TopicImage, int, LeaderPartition | FollowerPartition]:
-        topic, number = self._topic_of(query, asking), _number(query, "partition", 0)
+        topic, number = self._topic_of(query, context), _number(query, "partition", 0)
         registration = topic.partitions.get(number)
         if registration is None:
             raise NotShown(f"{topic.name} has no partition {number}")
@@ -322,11 +322,11 @@ class Views:
             )
         return topic, number, replica
 
-    async def _partition(self, query: Query, asking: RequestContext) -> Row:
-        topic, number, replica = self._replica(query, asking)
+    async def _partition(self, query: Query, context: RequestContext) -> Row:
+        topic, number, replica = self._replica(query, context)
         segments = list(replica.log.segments.all)
-        row = self._replica_row(asking, topic.name, number)
-        shows_sizes = _may_see_sizes(asking)
+        row = self._replica_row(context, topic.name, number)
+        shows_sizes = _may_see_sizes(context)
         tier, end = self._node.tier, row["tiered_end"]
         gaps = tier.missing_of(topic.topic_id, number) if tier is not None else []
         start = row["log_start_offset"]
@@ -348,9 +348,9 @@ class Views:
             "gaps": [list(gap) for gap in gaps],
         }
 
-    async def _records(self, query: Query, asking: RequestContext) -> Row:
+    async def _records(self, query: Query, context: RequestContext) -> Row:
         """Committed records from an offset or a time on; without either the newest."""
-        topic, number, replica = self._replica(query, asking)
+        topic, number, replica = self._replica(query, context)
         limit = count = min(max(_number(query, "limit", 50), 1), RECORDS_MAX)
         start, end = replica.log.log_start_offset, replica.last_stable_offset()
         is_newest = not ("timestamp" in query or "offset" in query)
@@ -358,18 +358,18 @@ class Views:
             offset = end - count
         elif "timestamp" in query:
             found = await self._offset_at(
-                asking, topic.name, number, _number(query, "timestamp", 0)
+                context, topic.name, number, _number(query, "timestamp", 0)
             )
             offset = end if found < 0 else found
         else:
             offset = _number(query, "offset", 0)
         offset = min(max(offset, start), end)
-        page = await self._page(asking, topic, number, offset)
+        page = await self._page(context, topic, number, offset)
         while is_newest and page.next_offset < end and count > 1:
             # They are too large for one fetch: rather fewer than not the last ones.
             count //= 2
             offset = max(end - count, start)
-            page = await self._page(asking, topic, number, offset)
+            page = await self._page(context, topic, number, offset)
         if is_newest:
             rows, next_offset = await self._reader.run(page.last_rows, count), page.next_offset
         else:
@@ -383,7 +383,7 @@ class Views:
         }
 
     async def _offset_at(
-        self, asking: RequestContext, topic: str, number: int, timestamp_ms: int
+        self, context: RequestContext, topic: str, number: int, timestamp_ms: int
     ) -> int:
 
         wanted = ListOffsetsPartition(partition_index=number, timestamp=timestamp_ms)
@@ -392,19 +392,19 @@ class Views:
             isolation_level=READ_COMMITTED,
             topics=[ListOffsetsTopic(name=topic, partitions=[wanted])],
         )
-        (answer,) = (await self._handle(asking, request)).topics[0].partitions
+        (answer,) = (await self._handle(context, request)).topics[0].partitions
         _check(answer.error_code)
         offset: int = answer.offset
         return offset
 
     async def _page(
-        self, asking: RequestContext, topic: TopicImage, number: int, offset: int
+        self, context: RequestContext, topic: TopicImage, number: int, offset: int
     ) -> RecordsPage:
-        data = await self._fetch(asking, topic, number, offset)
+        data = await self._fetch(context, topic, number, offset)
         for _ in range(COLD_TRIES_MAX):
             if data.records or offset >= data.last_stable_offset:
                 break
-            data = await self._fetch(asking, topic, number, offset)
+            data = await self._fetch(context, topic, number, offset)
         else:
             raise NotShown("the lake takes long: try again", "503 Service Unavailable")
         try:
@@ -413,7 +413,7 @@ class Views:
             raise NotShown(f"the records cannot be read: {error}", "502 Bad Gateway") from error
 
     async def _fetch(
-        self, asking: RequestContext, topic: TopicImage, number: int, offset: int
+        self, context: RequestContext, topic: TopicImage, number: int, offset: int
     ) -> Any:
         wanted = FetchPartition(
             partition=number, fetch_offset=offset, partition_max_bytes=FETCH_BYTES_MAX
@@ -425,7 +425,7 @@ class Views:
             isolation_level=READ_COMMITTED,
             topics=[FetchTopic(topic=topic.name, topic_id=topic.topic_id, partitions=[wanted])],
         )
-        answer = await self._handle(asking, request)
+        answer = await self._handle(context, request)
         _check(answer.error_code)
         (data,) = answer.responses[0].partitions
         _check(data.error_code)
@@ -433,11 +433,11 @@ class Views:
 
     # -- groups -------------------------------------------------------------------------------
 
-    async def _groups(self, query: Query, asking: RequestContext) -> list[Row]:
-        answer = await self._handle(asking, ListGroupsRequest())
+    async def _groups(self, query: Query, context: RequestContext) -> list[Row]:
+        answer = await self._handle(context, ListGroupsRequest())
         _check(answer.error_code)
         groups = sorted(answer.groups, key=lambda each: each.group_id)
-        offsets = await self._offsets(asking, [each.group_id for each in groups])
+        offsets = await self._offsets(context, [each.group_id for each in groups])
         return [
             {
                 "id": each.group_id,
@@ -450,18 +450,19 @@ class Views:
             for each in groups
         ]
 
-    async def _group(self, query: Query, asking: RequestContext) -> Row:
+    async def _group(self, query: Query, context: RequestContext) -> Row:
         group_id = query.get("group", "")
         listed = {
-            each.group_id: each for each in (await self._handle(asking, ListGroupsRequest())).groups
+            each.group_id: each
+            for each in (await self._handle(context, ListGroupsRequest())).groups
         }
         if group_id not in listed:
             raise NotShown(f"this broker coordinates no group {group_id}")
         found = listed[group_id]
         if found.group_type.lower() == "consumer":
-            answer = await self._handle(asking, ConsumerGroupDescribeRequest(group_ids=[group_id]))
+            answer = await self._handle(context, ConsumerGroupDescribeRequest(group_ids=[group_id]))
         else:
-            answer = await self._handle(asking, DescribeGroupsRequest(groups=[group_id]))
+            answer = await self._handle(context, DescribeGroupsRequest(groups=[group_id]))
         return {
             "id": group_id,
             "state": found.group_state,
@@ -470,15 +471,15 @@ class Views:
                 {"id": each.member_id, "client_id": each.client_id, "host": each.client_host}
                 for each in answer.groups[0].members
             ],
-            "offsets": (await self._offsets(asking, [group_id]))[group_id],
+            "offsets": (await self._offsets(context, [group_id]))[group_id],
         }
 
-    async def _offsets(self, asking: RequestContext, group_ids: list[str]) -> dict[str, list[Row]]:
+    async def _offsets(self, context: RequestContext, group_ids: list[str]) -> dict[str, list[Row]]:
         """What each group has committed, and how far that is behind the last stable offset here."""
         if not group_ids:
             return {}
         wanted = [OffsetFetchRequestGroup(group_id=each, topics=None) for each in group_ids]
-        answer = await self._handle(asking, OffsetFetchRequest(groups=wanted))
+        answer = await self._handle(context, OffsetFetchRequest(groups=wanted))
         names = {id_: each.name for id_, each in self._node.metadata.topics_by_id.items()}
         found: dict[str, list[Row]] = {}
         for group in answer.groups:
@@ -509,9 +510,9 @@ class Views:
         }
 
 
-def _may_see_sizes(asking: RequestContext) -> bool:
+def _may_see_sizes(context: RequestContext) -> bool:
     """As by DescribeLogDirs."""
-    return may(asking, AclOperation.DESCRIBE, log_if_denied=False)
+    return may(context, AclOperation.DESCRIBE, log_if_denied=False)
 
 
 def _number(query: Query, name: str, default: int) -> int:

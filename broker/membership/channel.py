@@ -103,10 +103,10 @@ class ControllerChannel:
             return None, f"broker {controller_id} is not the controller"
         return answer, ""
 
-    async def _while_it_decides(self, asking: Coroutine[Any, Any, Any]) -> Any:
+    async def _while_it_decides(self, request: Coroutine[Any, Any, Any]) -> Any:
         """The controller's answer; None if another one came, and this one has not answered since."""
         before = self._controller()
-        answering = asyncio.get_running_loop().create_task(asking)
+        answering = asyncio.get_running_loop().create_task(request)
         try:
             while self._controller() == before and not answering.done():
                 changing = asyncio.get_running_loop().create_task(

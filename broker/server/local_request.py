@@ -25,9 +25,12 @@ HERE = "127.0.0.1"
 
 
 async def handle_locally(
-    node: KafkaBroker, dispatcher: Dispatching, request: Any, asking: RequestContext | None = None
+    node: KafkaBroker,
+    dispatcher: Dispatching,
+    request: Any,
+    on_behalf_of: RequestContext | None = None,
 ) -> Any:
-    """The answer of this broker, in the newest version of the API that it serves; `asking`: to whom it is given."""
+    """The answer of this broker, in the newest version of the API that it serves, to whoever `on_behalf_of` names."""
     served = REGISTRY.get(api_key_of(type(request)))
     assert served is not None, f"{type(request).__name__} is not served"
     version, config = served.highest, node.config
@@ -36,10 +39,10 @@ async def handle_locally(
         header, HERE, config.inter_broker_listener, node, dispatcher=dispatcher
     )
     try:
-        if asking is None:
+        if on_behalf_of is None:
             result = served.handler(request, context)
         else:
-            context = replace(asking, header=header, dispatcher=dispatcher)
+            context = replace(on_behalf_of, header=header, dispatcher=dispatcher)
             result = guarded(served, request, context)
         return await result if isinstance(result, Awaitable) else result
     except KafkaError as error:
