@@ -50,10 +50,10 @@ class ControllerDecision(Generic[Result]):
 class Defaults:
     """The values that hold if neither a request, a topic nor the cluster's dynamic settings set one."""
 
-    num_partitions: int = 1
-    replication_factor: int = 1
-    min_insync_replicas: int = 1
-    unclean_leader_election_enable: bool = False
+    num_partitions: int
+    replication_factor: int
+    min_insync_replicas: int
+    unclean_leader_election_enable: bool
 
 
 class PartitionKey(NamedTuple):

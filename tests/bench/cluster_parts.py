@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from broker.controller.controller import Controller, Defaults, NewTopic
+from broker.controller.controller import Controller, NewTopic
 from broker.controller.driver import ClusterDriver
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
@@ -21,6 +21,7 @@ from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.system import new_uuid
 from tests.bench import machine
 from tests.bench.report import Figure, Report
+from tests.fakes.settings import controller_defaults
 
 DECISIONS = 1_000
 PARTITIONS = 1_000
@@ -46,7 +47,9 @@ def _take_any(_: Mapping[str, str]) -> None:
 
 
 def _new_controller(image: MetadataImage) -> Controller:
-    return Controller(image, defaults=Defaults(), new_uuid=new_uuid, check_configs=_take_any)
+    return Controller(
+        image, defaults=controller_defaults(), new_uuid=new_uuid, check_configs=_take_any
+    )
 
 
 async def _begun(folder: Path) -> ClusterDriver:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from broker.cleaner.rpc import CleanerSettings
+from broker.config.broker import BrokerConfig
+from broker.controller.draft import Defaults
 from broker.log.config import LogConfig
 from broker.worker.settings import TierSettings
 
@@ -22,3 +25,15 @@ def cleaner_settings(**changes: Any) -> CleanerSettings:
 def log_settings(**changes: Any) -> LogConfig:
     """Of a log, which is not tiered."""
     return LogConfig(**{"remote_storage_enable": False, **changes})
+
+
+def controller_defaults(**changes: Any) -> Defaults:
+    """Of a controller."""
+    config = BrokerConfig()
+    given = Defaults(
+        num_partitions=config.num_partitions,
+        replication_factor=config.default_replication_factor,
+        min_insync_replicas=config.topic.min_insync_replicas,
+        unclean_leader_election_enable=config.topic.unclean_leader_election_enable,
+    )
+    return replace(given, **changes)

@@ -14,7 +14,7 @@ from broker.controller.configs import (
     ResourceAlteration,
     ResourceResult,
 )
-from broker.controller.controller import Controller, ControllerDecision, Defaults, NewTopic
+from broker.controller.controller import Controller, ControllerDecision, NewTopic
 from broker.controller.isr import AlterPartition, AlterPartitionResult
 from broker.controller.reassignment import Reassignment, ReassignmentResult
 from broker.metadata.events import (
@@ -31,6 +31,7 @@ from broker.metadata.image import MetadataImage
 from kafka_ds.protocol.errors import ErrorCode
 from kafka_ds.protocol.messages.configs import TOPIC_RESOURCE
 from kafka_ds.topic.metadata_table import MetadataPosition
+from tests.fakes.settings import controller_defaults
 
 SESSION_TIMEOUT_MS = 9000
 
@@ -55,7 +56,7 @@ class Desk:
     def __init__(self, *brokers: int, **defaults: Any) -> None:
         self.uuids = count(1)
         self.racks: Mapping[int, str] = {}
-        self.defaults = Defaults(**defaults)
+        self.defaults = controller_defaults(**defaults)
         self.image = MetadataImage()
         # What is durable, as the log has it.
         self.log: list[list[dict[str, Any]]] = []

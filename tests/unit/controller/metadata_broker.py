@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker.controller.controller import Controller, Defaults, NewTopic, TopicResult
+from broker.controller.controller import Controller, NewTopic, TopicResult
 from broker.controller.driver import ClusterDriver
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
@@ -15,6 +15,7 @@ from broker.metadata.log import MetadataLog
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.system import new_uuid
 from kafka_ds.topic.names import CLUSTER_METADATA
+from tests.fakes.settings import controller_defaults
 
 ENDPOINT = Endpoint(listener="PLAINTEXT", host="here", port=9092)
 
@@ -24,7 +25,9 @@ def take_any(_: Mapping[str, str]) -> None:
 
 
 def new_controller(image: MetadataImage) -> Controller:
-    return Controller(image, defaults=Defaults(), new_uuid=new_uuid, check_configs=take_any)
+    return Controller(
+        image, defaults=controller_defaults(), new_uuid=new_uuid, check_configs=take_any
+    )
 
 
 class Broker:

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from broker.controller.draft import Defaults
 from broker.controller.isr import AlterPartition
 from broker.metadata.events import NO_LEADER, RECOVERED, RECOVERING
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.configs import BROKER_RESOURCE
+from tests.fakes.settings import controller_defaults
 from tests.unit.controller.controller_desk import Desk
 
 
@@ -207,7 +207,7 @@ def test_a_controller_with_another_default_judges_anew() -> None:
     desk = Desk(1, 2, min_insync_replicas=2)
     desk.create((1, 2))
     desk.alter_isr(1)
-    desk.defaults = Defaults(min_insync_replicas=1)
+    desk.defaults = controller_defaults(min_insync_replicas=1)
     desk.controller = desk.new_controller()
     desk.take(desk.controller.claim(2))
     assert desk.partition().elr == ()
