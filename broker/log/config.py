@@ -107,6 +107,13 @@ class LogConfig:
         "after it was set.",
         ours=True,
     )
+    lake_table_envelope: str = string(
+        "none",
+        "What values of lake.table.value.format=json are wrapped in. Of Debezium's envelope the row after the change "
+        "is taken, and a deletion is a record without a value.",
+        choices=("none", "debezium"),
+        ours=True,
+    )
     lake_table_key_format: str = string(
         "none",
         "What keys are, in the typed table's column _key: bytes (none), or text (string and json; of avro a record is "

@@ -43,6 +43,11 @@ NOT_UTF8: Final = "the value is not UTF-8: _rescued has it in base64"
 NOT_JSON: Final = "the value is not JSON"
 NO_COLUMN: Final = "no column takes what is in _rescued"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
+NOT_A_CHANGE: Final = "the value is no change of a row in Debezium's envelope"
+NO_ENVELOPE: Final = "none"
+DEBEZIUM: Final = "debezium"
+# Debezium's `op` of changes that leave a row: create, update, read (of a snapshot).
+_WITH_ROWS: Final = ("c", "u", "r")
 _PARSED: Final = "_parsed"
 _SCALARS: Final = {"bigint": BIGINT, "double": DOUBLE, "boolean": BOOLEAN, "string": STRING}
 
@@ -87,8 +92,8 @@ def decode_string(rows: DataFrame) -> DecodedRows:
     )
 
 
-def parse_json(rows: DataFrame) -> DataFrame:
-    """Rows with their values parsed, to be kept while they are looked at and decoded."""
+def parse_json(rows: DataFrame, envelope: str = NO_ENVELOPE) -> DataFrame:
+    """Rows with their values parsed, to be kept while they are looked at and decoded; of an envelope what is in it."""
     text = f.when(f.is_valid_utf8(VALUE), f.col(VALUE).cast("string"))
     parsed = rows.withColumn("_text", text).withColumn(_PARSED, f.try_parse_json("_text"))
     is_object = f.ltrim("_text", f.lit(" \t\r\n")).startswith("{")
@@ -98,14 +103,38 @@ def parse_json(rows: DataFrame) -> DataFrame:
         .when(f.col(_PARSED).isNull(), f.lit(NOT_JSON))
         .when(~is_object, f.lit(NOT_AN_OBJECT))
     )
+    value, is_tombstone = f.col(_PARSED), f.col(TOMBSTONE)
+    if envelope == DEBEZIUM:
+        change = _payload(value)
+        operation = f.try_variant_get(change, "$.op", "string")
+        is_deletion = f.coalesce(operation == "d", f.lit(False))
+        value = f.when(~is_deletion, f.try_variant_get(change, "$.after", "variant"))
+        is_row = operation.isin(*_WITH_ROWS) & ~f.is_variant_null(value)
+        is_change = is_deletion | f.coalesce(is_row, f.lit(False))
+        problem = problem.when(~is_change, f.lit(NOT_A_CHANGE))
+        is_tombstone |= problem.isNull() & is_deletion
     rescued = f.when(problem == NOT_UTF8, f.base64(VALUE)).when(problem.isNotNull(), f.col("_text"))
     return parsed.select(
         *METADATA,
-        f.when(problem.isNull(), f.col(_PARSED)).alias(_PARSED),
+        f.when(problem.isNull(), value).alias(_PARSED),
         rescued.alias(RESCUED),
         joined_reasons(REASON, problem),
-        TOMBSTONE,
+        is_tombstone.alias(TOMBSTONE),
     )
+
+
+def _payload(document: SparkColumn) -> SparkColumn:
+    """What Kafka Connect's JSON converter puts beside a schema (`schemas.enable`), or else the document."""
+    has_schema = f.try_variant_get(document, "$.schema", "variant").isNotNull()
+    payload = f.try_variant_get(document, "$.payload", "variant")
+    return f.when(has_schema & payload.isNotNull(), payload).otherwise(document)
+
+
+def without_schema(rows: DataFrame) -> DataFrame:
+    """Rows whose keys, if Kafka Connect's JSON converter wrote them with a schema, are its payload alone."""
+    document = f.try_parse_json(KEY)
+    payload = f.to_json(_payload(document))
+    return rows.withColumn(KEY, f.when(document.isNotNull(), payload).otherwise(f.col(KEY)))
 
 
 def decode_json(parsed: DataFrame, columns: ObjectOf) -> DecodedRows:

@@ -48,8 +48,9 @@ VALUE_FORMAT: Final = "lake.table.value.format"
 KEY_FORMAT: Final = "lake.table.key.format"
 CLUSTER_COLUMNS: Final = "lake.table.cluster.columns"
 MODE: Final = "lake.table.mode"
+ENVELOPE: Final = "lake.table.envelope"
 RETENTION: Final = "lake.table.retention.enable"
-SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS, RETENTION)
+SETTINGS: Final = (VALUE_FORMAT, KEY_FORMAT, MODE, CLUSTER_COLUMNS, RETENTION, ENVELOPE)
 NONE: Final = "none"
 # How many offsets one step takes: its records are kept in memory, and beyond that on disk, while they are decoded.
 OFFSETS_PER_STEP: Final = 1_000_000
@@ -65,6 +66,7 @@ class Pipeline:
     value_format: str
     key_format: str
     mode: str
+    envelope: str
     cluster_columns: tuple[str, ...]
     expires: bool
     """Whether the topic's retention holds for the table."""
@@ -116,6 +118,7 @@ class Pipelines:
                     value_format=value_format,
                     key_format=settings.get(KEY_FORMAT) or NONE,
                     mode=settings.get(MODE) or APPEND,
+                    envelope=settings.get(ENVELOPE) or NONE,
                     cluster_columns=tuple(
                         filter(None, (settings.get(CLUSTER_COLUMNS) or "").split(","))
                     ),
@@ -256,13 +259,16 @@ class Pipelines:
     @staticmethod
     def _parsed(pipeline: Pipeline, records: DataFrame) -> DataFrame:
         rows = decoder.with_metadata(records, pipeline.key_format)
+        if pipeline.envelope == decoder.DEBEZIUM and pipeline.key_format == "json":
+            rows = decoder.without_schema(rows)
         is_json = pipeline.value_format == "json" and pipeline.key_format != "avro"
-        return decoder.parse_json(rows) if is_json else rows
+        return decoder.parse_json(rows, pipeline.envelope) if is_json else rows
 
     def _decode(self, pipeline: Pipeline, table: TypedTable, rows: DataFrame) -> DecodedRows:
         if pipeline.key_format == "avro":
             rows = avro.with_avro_keys(rows, self._registry)
-            rows = decoder.parse_json(rows) if pipeline.value_format == "json" else rows
+            if pipeline.value_format == "json":
+                rows = decoder.parse_json(rows, pipeline.envelope)
         match pipeline.value_format:
             case "json":
                 return decoder.decode_json(rows, table.columns())

@@ -310,3 +310,64 @@ def test_each_record_is_there_once_when_drivers_are_killed(
     }
     check_rows(topic, sent)
     assert len(errors_of(topic)) == 6
+
+
+def change(op: str, before: object, after: object, *, has_schema: bool) -> bytes:
+    """As Debezium's connector for PostgreSQL sends it, through Kafka Connect's JSON converter."""
+    payload = {
+        "before": before,
+        "after": after,
+        "source": {
+            "version": "3.4.0.Final",
+            "connector": "postgresql",
+            "table": "orders",
+            "lsn": 7,
+        },
+        "op": op,
+        "ts_ms": 1_700_000_000_000,
+        "transaction": None,
+    }
+    schema = {"type": "struct", "optional": False, "name": "shop.public.orders.Envelope"}
+    return json.dumps({"schema": schema, "payload": payload} if has_schema else payload).encode()
+
+
+@pytest.mark.timeout(300)
+def test_a_table_of_current_state_follows_the_changes_that_debezium_sends(
+    spark: SparkSession, pipelines: Pipelines, topic: Topic
+) -> None:
+    settings = {"lake.table.mode": "current", "lake.table.envelope": "debezium"}
+    topic.create(partitions=1, **{**JSON_TOPIC, "lake.table.key.format": "json", **settings})
+    keys = {n: b'{"schema":{"type":"struct"},"payload":{"id":%d}}' % n for n in (1, 2, 3)}
+    bare = {n: b'{"id": %d}' % n for n in (4, 5)}
+    rows_of = {n: {"id": n, "total": n * 1.5, "note": None} for n in range(1, 6)}
+    send(
+        topic,
+        change("r", None, rows_of[1], has_schema=True),
+        change("c", None, rows_of[2], has_schema=True),
+        change("u", rows_of[2], {**rows_of[2], "note": "late"}, has_schema=True),
+        change("c", None, rows_of[3], has_schema=True),
+        change("d", rows_of[1], None, has_schema=True),
+        None,
+        change("c", None, rows_of[4], has_schema=False),
+        change("t", None, None, has_schema=True),
+        b'{"id":5}',
+        keys=[keys[1], keys[2], keys[2], keys[3], keys[1], keys[1], bare[4], None, bare[5]],
+    )
+    keep(pipelines, topic)
+    assert state_of(spark, topic) == {
+        '{"id":2}': {"id": 2, "total": 3.0, "note": "late"},
+        '{"id":3}': {"id": 3, "total": 4.5},
+        '{"id":4}': {"id": 4, "total": 6.0},
+        '{"id":5}': {},
+    }
+    not_a_change = "the value is no change of a row in Debezium's envelope"
+    assert errors_of(topic) == [(7, f"{not_a_change}; {NO_KEY}"), (8, not_a_change)]
+    # A column that was added in the database, and the deletion of a row before its tombstone.
+    send(topic, change("u", None, {**rows_of[3], "paid": True}, has_schema=True), keys=[keys[3]])
+    send(topic, change("d", rows_of[4], None, has_schema=False), keys=[bare[4]])
+    keep(pipelines, topic)
+    assert state_of(spark, topic) == {
+        '{"id":2}': {"id": 2, "total": 3.0, "note": "late"},
+        '{"id":3}': {"id": 3, "total": 4.5, "paid": True},
+        '{"id":5}': {},
+    }

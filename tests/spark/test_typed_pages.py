@@ -102,8 +102,12 @@ def test_the_page_of_typed_tables_does_what_it_says(
     kafka_ds = CommandLine(own.bootstrap, tmp_path)
     orders = Topic(own, "orders").create(partitions=1)
     page = "docs/how-to/typed-tables.md"
-    scripts = [b.code.splitlines() for b in blocks_of(ROOT / page) if b.language == "sh"]
-    (json,), (once, endless), _, (avro, with_registry), (text, replay) = scripts
+    scripts = [
+        b.code.replace("\\\n", " ").splitlines()
+        for b in blocks_of(ROOT / page)
+        if b.language == "sh"
+    ]
+    (json,), (once, endless), _, (avro, with_registry), (changes_of,), (text, replay) = scripts
     totals, changes, reasons = (
         block.code.replace("data/lake", str(own.lake))
         for block in blocks_of(ROOT / page)
@@ -154,3 +158,5 @@ def test_the_page_of_typed_tables_does_what_it_says(
     types(text)
     types(replay)
     assert capsys.readouterr().out.endswith("1 records of orders fit now\n")
+    Topic(own, "shop.public.orders").create(partitions=1)
+    types(changes_of)
