@@ -367,7 +367,11 @@ class CopyLoop:
             led.state.finished(outcome.tiered_end, now_ms, is_seen=is_seen, commit=outcome.commit)
             self._resume(led)
             self._metrics.copied(
-                led.log.topic, outcome.log_bytes, outcome.lake_bytes, outcome.ranges
+                led.log.topic,
+                led.log.partition,
+                outcome.log_bytes,
+                outcome.lake_bytes,
+                outcome.ranges,
             )
             self._advanced(led)
             return

@@ -142,9 +142,20 @@ class ExpirationLoop:
             return None
         retention = self._retention(led)
         outlook = watched.outlook
-        if outlook is not None and not outlook.is_due(retention, led.state.copied_offset):
-            return None
-        return retention
+        is_due = outlook is None or outlook.is_due(retention, led.state.copied_offset)
+        return retention if is_due or not self._is_counted(led) else None
+
+    def _question(self, led: Led, retention: Retention) -> SurveyQuestion:
+        return SurveyQuestion(
+            place=place_of(led),
+            retention=retention,
+            lineage=led.lineage(),
+            copied_offset=led.state.copied_offset,
+            is_to_count=not self._is_counted(led),
+        )
+
+    def _is_counted(self, led: Led) -> bool:
+        return (led.log.topic, led.log.partition) in self._metrics.holdings
 
     def _retention(self, led: Led) -> Retention:
         config = led.log.config
@@ -162,7 +173,7 @@ class ExpirationLoop:
         )
 
     async def _look_at(self, due: Sequence[tuple[_Watched, Retention]]) -> None:
-        questions = [_question(watched.led, retention) for watched, retention in due]
+        questions = [self._question(watched.led, retention) for watched, retention in due]
         asked = [
             (led.state.copied_offset, led.lake_log_start or 0) for led in (w.led for w, _ in due)
         ]
@@ -189,12 +200,11 @@ class ExpirationLoop:
         if led is None or led.lake_log_start is None or not led.state.allows_upkeep:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         async with self._turn:
-            (survey,) = await self._worker.send(
-                SurveyRequest(partitions=[_question(led, self._retention(led))])
-            )
+            question = self._question(led, self._retention(led))
+            (survey,) = await self._worker.send(SurveyRequest(partitions=[question]))
             if isinstance(survey, Unavailable):
                 raise WorkerFailed(UNAVAILABLE, survey.message)
-            swept = await self._carry_out(led, survey)
+            swept = await self._carry_out(led, survey, question.copied_offset)
         if swept is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return swept
@@ -205,7 +215,7 @@ class ExpirationLoop:
         """Do what the survey found to be due."""
         decision = survey.decision
         try:
-            if await self._carry_out(watched.led, survey) is None:
+            if await self._carry_out(watched.led, survey, copied_offset) is None:
                 return
         except (WorkerLost, WorkerFailed) as error:
             self._failed(watched, error)
@@ -218,10 +228,12 @@ class ExpirationLoop:
             else Outlook(decision=decision, retention=retention, copied_offset=copied_offset)
         )
 
-    async def _carry_out(self, led: Led, survey: Survey) -> Swept | None:
+    async def _carry_out(self, led: Led, survey: Survey, copied_offset: int) -> Swept | None:
         """Step by step; None if this broker no longer leads."""
         decision, swept = survey.decision, Swept()
-        self._count(led, survey)
+        if survey.is_counted and copied_offset == led.state.copied_offset:
+            # Else it is not known whether what was copied meanwhile is in the count.
+            self._count(led, survey)
         if decision.expired and not await self._move(led, decision):
             return None
         if not decision.expired and decision.log_start_offset > led.log.log_start_offset:
@@ -258,8 +270,6 @@ class ExpirationLoop:
         return True
 
     def _count(self, led: Led, survey: Survey) -> None:
-        if not survey.is_counted:
-            return
         self._metrics.holdings[led.log.topic, led.log.partition] = Holding(
             segments=survey.segments,
             size_bytes=survey.size_bytes,
@@ -271,7 +281,9 @@ class ExpirationLoop:
     def _swept(self, led: Led, swept: Swept) -> None:
         self._metrics.deleted(led.log.topic, swept.segments)
         key = (led.log.topic, led.log.partition)
-        before = self._metrics.holdings.get(key, Holding())
+        before = self._metrics.holdings.get(key)
+        if before is None:
+            return
         self._metrics.holdings[key] = Holding(
             segments=max(0, before.segments - swept.segments),
             size_bytes=max(0, before.size_bytes - swept.size_bytes),
@@ -288,12 +300,3 @@ class ExpirationLoop:
 
     def _is_led(self, watched: _Watched) -> bool:
         return self._led.get(watched.led.key) is watched.led
-
-
-def _question(led: Led, retention: Retention) -> SurveyQuestion:
-    return SurveyQuestion(
-        place=place_of(led),
-        retention=retention,
-        lineage=led.lineage(),
-        copied_offset=led.state.copied_offset,
-    )

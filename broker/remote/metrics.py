@@ -6,7 +6,7 @@ Rules of this file: totals only grow; monitoring turns them into rates. What con
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from broker.metrics.names import Sample, Summary, gauge, histogram, meter
 from broker.metrics.times import QUANTILES, RecentTimes
@@ -305,8 +305,17 @@ class TierMetrics:
     missing: dict[tuple[str, int], int] = field(default_factory=dict)
     """Offsets by topic and partition, as the layout of the tables has seen them."""
 
-    def copied(self, topic: str, log_bytes: int, lake_bytes: int, ranges: int) -> None:
-        """Ranges of one partition are FINISHED."""
+    def copied(
+        self, topic: str, partition: int, log_bytes: int, lake_bytes: int, ranges: int
+    ) -> None:
+        """Ranges of one partition are FINISHED. What it holds is known once it was counted."""
+        before = self.holdings.get((topic, partition))
+        if before is not None:
+            self.holdings[topic, partition] = replace(
+                before,
+                segments=before.segments + ranges,
+                size_bytes=before.size_bytes + log_bytes,
+            )
         counters = self.topics.of(topic)
         counters.copy_requests += ranges
         counters.copy_bytes += log_bytes

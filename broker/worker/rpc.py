@@ -218,6 +218,8 @@ class SurveyQuestion:
     retention: Retention
     lineage: Sequence[tuple[int, int]]
     copied_offset: int
+    is_to_count: bool = False
+    """Whether the leader does not know what the lake holds of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +228,7 @@ class Survey:
 
     decision: ExpirationDecision
     is_counted: bool = True
-    """Whether the decision's numbers are known: nothing is counted where nothing can be due."""
+    """Whether the decision's numbers are known: unless it is asked for, nothing is counted where nothing can be due."""
     segments: int = 0
     """All that the metadata know of, in whatever state."""
     size_bytes: int = 0

@@ -311,6 +311,7 @@ class Service:
                 question.retention,
                 lineage=question.lineage,
                 copied_offset=question.copied_offset,
+                is_to_count=question.is_to_count,
             )
             answers.append(survey)
         return answers[0]

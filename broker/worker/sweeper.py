@@ -55,6 +55,7 @@ class Sweeper:
         *,
         lineage: Sequence[tuple[int, int]],
         copied_offset: int,
+        is_to_count: bool = False,
     ) -> Survey:
         """Where a partition is to begin. Of the lake what ends at or before `copied_offset` counts: the
         rest is among the local bytes yet. Raises StorageError, FateUnknown."""
@@ -64,7 +65,7 @@ class Sweeper:
             retention, log_start_offset=max(retention.log_start_offset, extent.log_start_offset)
         )
         is_deleting = self._metadata.is_deleting(place.topic_id, place.partition)
-        if not is_deleting and _nothing_can_be_due(extent, retention):
+        if not is_deleting and not is_to_count and _nothing_can_be_due(extent, retention):
             kept = ExpirationDecision(
                 log_start_offset=retention.log_start_offset, oldest_ms=extent.oldest_ms
             )

@@ -33,6 +33,18 @@ def test_topics_records_and_groups_of_apache_kafka(kafka: ApacheKafka, tmp_path:
     assert found["configs"] == {"retention.ms": "600000", "segment.ms": "60000"}
     assert len(found["partitions"]) == 3
     assert [each["name"] for each in kafka_ds.json("topic", "list")] == ["orders"]
+    kafka_ds.ok("topic", "alter", "orders", "--delete-config", "segment.ms")
+    kafka_ds.ok("topic", "create", "planned", "--dry-run")
+    kafka_ds.ok("topic", "create", "orders", "--if-not-exists")
+    assert kafka_ds.run("topic", "create", "orders").complaint == "topic orders exists already"
+    told = kafka_ds.run("topic", "create", "wide", "--replication-factor", "3").complaint
+    assert "REPLICATION_FACTOR" in told
+    told = kafka_ds.run("topic", "alter", "orders", "--config", "retention.ms=soon").complaint
+    assert "retention.ms" in told
+    every = kafka_ds.json("topic", "describe", "orders", "--all-configs")["configs"]
+    assert every["retention.ms"] == "600000"
+    assert every["segment.ms"] == "604800000"
+    assert [each["name"] for each in kafka_ds.json("topic", "list")] == ["orders"]
     kafka_ds.ok("produce", "orders", "--key-separator", ":", typed="a:1\nb:2\nc:3\n")
     words = ("tail", "orders", "--from", "beginning", "--max-messages", "3")
     assert {(each["key"], each["value"]) for each in kafka_ds.records(*words)} == {
@@ -42,15 +54,26 @@ def test_topics_records_and_groups_of_apache_kafka(kafka: ApacheKafka, tmp_path:
     }
     kafka_ds.ok("consume", "orders", "--group", "billing", "--no-follow")
     assert kafka_ds.json("group", "describe", "billing")["lag"] == 0
-    kafka_ds.ok("group", "reset", "billing", "--to", "beginning", "--execute")
-    assert kafka_ds.json("group", "describe", "billing")["lag"] == 3
+    reset = ("group", "reset", "billing", "--to")
+    for position, lag in {"beginning": 3, "2999-01-01": 0, "-1h": 3, "0": 3}.items():
+        before = kafka_ds.json("group", "describe", "billing")["lag"]
+        assert sum(row["new_offset"] for row in kafka_ds.json(*reset, position)) == 3 - lag
+        assert kafka_ds.json("group", "describe", "billing")["lag"] == before, "a dry run"
+        kafka_ds.ok(*reset, position, "--execute")
+        assert kafka_ds.json("group", "describe", "billing")["lag"] == lag
     assert [each["group"] for each in kafka_ds.json("group", "list")] == ["billing"]
     kafka_ds.ok("group", "delete", "billing")
     assert kafka_ds.run("group", "describe", "billing").complaint == "there is no group billing"
     status = kafka_ds.json("cluster", "status")
     assert (status["healthy"], len(status["brokers"])) == (True, 1)
-    told = kafka_ds.run("tier", "optimize").complaint
-    assert told == "these brokers have no lake (lake.uri): this is no kafka-ds cluster"
+    for words in (
+        ("tier", "optimize"),
+        ("tier", "status"),
+        ("table", "show", "orders"),
+        ("sql", "SELECT 1"),
+    ):
+        told = kafka_ds.run(*words).complaint
+        assert told == "these brokers have no lake (lake.uri): this is no kafka-ds cluster"
     kafka_ds.ok("topic", "delete", "orders")
     assert kafka_ds.run("topic", "describe", "orders").complaint == "there is no topic orders"
 

@@ -39,6 +39,8 @@ class Desk:
         self.below = 0
         self.has_files_below = False
         self.held_up = 0
+        self.is_counted = True
+        self.to_count: list[bool] = []
         self.when: dict[str, Callable[[], None]] = {}
         self.metrics = TierMetrics()
         self.clock = ManualClock()
@@ -84,12 +86,15 @@ class Desk:
             Sweep: ("sweep", self.sweep),
         }[type(request)]
         self.happened.append(name)
+        if isinstance(request, SurveyRequest):
+            self.to_count.append(request.partitions[0].is_to_count)
         self.when.get(name, lambda: None)()
         return answer()
 
     def survey(self) -> list[Survey]:
         found = Survey(
             decision=self.decision,
+            is_counted=self.is_counted or self.to_count[-1],
             segments=5,
             size_bytes=500,
             below=self.below,
@@ -146,6 +151,26 @@ def test_without_a_reason_nobody_is_asked() -> None:
     desk.led.log.log_start_offset = desk.led.lake_log_start = 20
     desk.decision, desk.below = ExpirationDecision(log_start_offset=20), 1
     assert desk.rounds(3) == ["survey", "sweep"]
+
+
+def test_what_the_lake_holds_is_counted_once_and_then_known_by_what_is_copied() -> None:
+    """Also where nothing can be due: the lake's size is told from the first copy on."""
+    desk = Desk()
+    desk.decision = ExpirationDecision(log_start_offset=0)
+    # A copy in the midst of the question may be in the count or not: it is asked again.
+    desk.when["survey"] = lambda: desk.led.state.learnt(149, 0)
+    assert desk.rounds() == ["survey"]
+    assert not desk.metrics.holdings
+    desk.when.clear()
+    desk.is_counted = False
+    assert desk.rounds(2) == ["survey"]
+    assert desk.to_count == [True, True]
+    desk.metrics.copied("t", 0, log_bytes=50, lake_bytes=20, ranges=2)
+    desk.led.state.learnt(199, 0)
+    assert desk.rounds(2) == ["survey"]
+    assert desk.to_count.pop() is False
+    holding = desk.metrics.holdings["t", 0]
+    assert (holding.segments, holding.size_bytes) == (7, 550)
 
 
 def test_a_log_start_that_the_lake_hears_of_late_is_looked_at_again() -> None:
