@@ -69,7 +69,6 @@ __all__ = [
 ]
 
 PRODUCER_IDS_PER_BLOCK = 1000
-SESSION_TIMEOUT_MS = 9000
 
 
 class Controller:
@@ -82,7 +81,7 @@ class Controller:
         defaults: Defaults,
         new_uuid: Callable[[], bytes],
         check_configs: Callable[[Mapping[str, str]], None],
-        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        session_timeout_ms: int,
     ) -> None:
         """`session_timeout_ms` is `broker.session.timeout.ms`."""
         self.image = image

@@ -48,7 +48,11 @@ def _take_any(_: Mapping[str, str]) -> None:
 
 def _new_controller(image: MetadataImage) -> Controller:
     return Controller(
-        image, defaults=controller_defaults(), new_uuid=new_uuid, check_configs=_take_any
+        image,
+        defaults=controller_defaults(),
+        new_uuid=new_uuid,
+        check_configs=_take_any,
+        session_timeout_ms=9_000,
     )
 
 

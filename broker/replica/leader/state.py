@@ -40,7 +40,6 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 NO_EPOCH = -1
 # How long a proposal that met a passing trouble waits before it is sent again, as Kafka does.
 RETRY_MS = 50
-REPLICA_LAG_TIME_MAX_MS = 30_000
 
 
 class LeaderState:
@@ -74,8 +73,8 @@ class LeaderState:
         log_end_offset: int,
         high_watermark: int,
         min_insync_replicas: int,
+        lag_ms_max: int,
         brokers: Mapping[int, BrokerRegistration] = NO_BROKERS,
-        lag_ms_max: int = REPLICA_LAG_TIME_MAX_MS,
         has_lost: bool = False,
     ) -> None:
         """`brokers` is read whenever somebody may join the ISR; `lag_ms_max` is replica.lag.time.max.ms.

@@ -26,7 +26,11 @@ def take_any(_: Mapping[str, str]) -> None:
 
 def new_controller(image: MetadataImage) -> Controller:
     return Controller(
-        image, defaults=controller_defaults(), new_uuid=new_uuid, check_configs=take_any
+        image,
+        defaults=controller_defaults(),
+        new_uuid=new_uuid,
+        check_configs=take_any,
+        session_timeout_ms=9_000,
     )
 
 

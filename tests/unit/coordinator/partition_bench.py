@@ -42,6 +42,7 @@ class PartitionBench:
             log_end_offset=self.log.log_end_offset,
             high_watermark=0,
             min_insync_replicas=1,
+            lag_ms_max=30_000,
         )
         self.partition = LeaderPartition(self.log, leader, clock=self.clock)
         self.partition.elected()

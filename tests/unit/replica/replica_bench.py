@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, cast
 
+from broker.config.broker import BrokerConfig
 from broker.metadata.events import (
     Event,
     PartitionChanged,
@@ -17,7 +18,6 @@ from broker.replica.fetcher.context import FetcherContext
 from broker.replica.fetcher.fetchers import Fetchers
 from broker.replica.follower.partition import FollowerPartition
 from broker.replica.leader.partition import LeaderPartition
-from broker.replica.leader.state import REPLICA_LAG_TIME_MAX_MS
 from broker.replica.manager import ReplicaManager
 from broker.replica.state_applier import LeadingContext
 from kafka_ds.protocol.messages.data import FetchPartitionData
@@ -126,7 +126,7 @@ class Bench:
                 alter_partition=cast(Any, None),
                 decide_recovered=_nothing,
                 tier=self.tier,
-                lag_ms_max=REPLICA_LAG_TIME_MAX_MS,
+                lag_ms_max=BrokerConfig().replica_lag_time_max_ms,
             ),
             new_fetchers=lambda _: cast(Fetchers, self.fetchers),
         )
