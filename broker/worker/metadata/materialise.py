@@ -25,7 +25,7 @@ from broker.worker.settings import TierSettings
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.delta.commit import APPEND_MODE, Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
-from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
 from kafka_ds.process.crash_points import CrashPoints
@@ -141,7 +141,8 @@ class Materialiser:
     def was_deleted(self, topic_id: bytes) -> bool:
         """Whether the rows say that a topic was deleted. Reads all of them: for rare cases only."""
         snapshot = TableSnapshot(DeltaLog(self._store, CLUSTER_METADATA))
-        snapshot.read()
+        with suppress(NoSuchTable):  # Then nobody has said anything.
+            snapshot.read()
         wanted = {"type": TOPIC_DELETED_TYPE, "topic_id": uuid_text(topic_id)}
         return wanted in self._columns(snapshot, list(wanted))
 
