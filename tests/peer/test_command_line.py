@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from tests.command_line import CommandLine
 from tests.pages import ROOT, Reader, blocks_of
 from tests.peer.apache_kafka import ApacheKafka
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.jars
 
@@ -76,6 +78,28 @@ def test_topics_records_and_groups_of_apache_kafka(kafka: ApacheKafka, tmp_path:
         assert told == "these brokers have no lake (lake.uri): this is no kafka-ds cluster"
     kafka_ds.ok("topic", "delete", "orders")
     assert kafka_ds.run("topic", "describe", "orders").complaint == "there is no topic orders"
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_of_apache_kafka_is_left_alone(
+    kafka: ApacheKafka, tmp_path: Path, protocol: str
+) -> None:
+    kafka_ds = CommandLine(kafka.bootstrap, tmp_path)
+    topic = f"busy-{protocol}"
+    kafka_ds.ok("topic", "create", topic, "--partitions", "2")
+    names = {"group.id": topic, "client.id": "reader", "group.protocol": protocol}
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, **names})
+    try:
+        consumer.subscribe([topic])
+        wait_until("partitions", lambda: consumer.poll(0.2) or len(consumer.assignment()) == 2)
+        found = kafka_ds.json("group", "describe", topic)
+        assert (found["state"], found["type"], len(found["members"])) == ("Stable", protocol, 1)
+        words = ("group", "reset", topic, "--topic", topic, "--to", "end", "--execute")
+        assert "stop them first" in kafka_ds.run(*words).complaint
+        assert "has members" in kafka_ds.run("group", "delete", topic).complaint
+        assert "has members" in kafka_ds.run("consume", topic, "--group", topic).complaint
+    finally:
+        consumer.close()
 
 
 def test_a_kafka_is_taken_over_as_the_pages_say(kafka: ApacheKafka, tmp_path: Path) -> None:
