@@ -142,7 +142,9 @@ class Copier:
         self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
         if found.finished:
             log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(found.finished))
+            self._crash_points.at("after_verify")
             self._metadata.update(found.finished)
+            self._crash_points.at("after_finished")
         if found.given_up:
             self._metadata.given_up(found.given_up)
         return failed

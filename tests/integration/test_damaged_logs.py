@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -106,8 +107,8 @@ def said(broker: BrokerProcess, *words: str) -> list[str]:
     return [line for line in lines if all(each in line for each in words)]
 
 
-def test_without_another_copy_what_is_dropped_is_said(tmp_path: Path) -> None:
-    broker = broker_process(tmp_path).start()
+def test_without_another_copy_what_is_dropped_is_said(tmp_path: Path, free_port: int) -> None:
+    broker = broker_process(tmp_path, {"metrics.port": free_port}).start()
     create_topic(broker, TOPIC, remote_storage_enable="false")
     sent = produce(broker.bootstrap)
     broker.kill()
@@ -123,6 +124,12 @@ def test_without_another_copy_what_is_dropped_is_said(tmp_path: Path) -> None:
         assert f"offset {len(sent) - 1}: " in error and "there is no other replica" in error
         found, _ = read(broker.bootstrap, end)
         assert found == {offset: sent[offset] for offset in range(end)}
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=120) as answer:
+            lines = [each for each in answer.read().decode().splitlines() if TOPIC in each]
+        dropped = [float(each.split()[-1]) for each in lines if "recoverydropped" in each.lower()]
+        assert len(dropped) == 2
+        assert len(sent) - end in dropped
+        assert min(dropped) > 0
     finally:
         broker.stop()
 

@@ -164,3 +164,56 @@ def test_a_file_that_is_lost_between_its_commit_and_finished_is_written_again(
         )
     finally:
         broker.stop()
+
+
+def overwrite_commit(broker: BrokerProcess, nth: int) -> None:
+    """Another writer renames its commit over one of those that added files."""
+    log = broker.lake / "topics" / TOPIC / "_delta_log"
+    copies = [each for each in sorted(log.glob("0*.json")) if '"add"' in each.read_text()]
+    assert len(copies) >= 2
+    copies[nth].write_text('{"commitInfo":{"operation":"DELETE"}}')
+
+
+@pytest.mark.parametrize(
+    ("nth", "who", "points"),
+    [
+        pytest.param(
+            0, "self", ("broker_after_check", "broker_after_repair"), marks=pytest.mark.slow
+        ),
+        (0, "parent", ("after_repair_file", "after_repair_commit")),
+        pytest.param(
+            -1, "self", ("broker_before_copy", "broker_after_copy"), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_the_broker_dies_while_what_an_overwritten_commit_held_is_written_again(
+    tmp_path: Path, nth: int, who: str, points: tuple[str, ...]
+) -> None:
+    """A commit in the middle leaves a hole; without the last one the table ends earlier, and is copied to."""
+    before = broker_process(tmp_path, LONG).start()
+    create_topic(before, TOPIC, 1, local_retention_bytes=1)
+    feeder = Feeder(before.bootstrap, TOPIC)
+    for part in range(2):
+        feeder.send(rows(RECORDS * (part + 1))[RECORDS * part :])
+        feeder.flush()
+        wait_until(
+            "all to be tiered",
+            lambda: tiered_end(before.lake, TOPIC, 0) == segments(before)[-1] - 1,
+        )
+    before.stop()
+    overwrite_commit(before, nth)
+    broker = begin_again(before, crash_environment(before.folder, points, who)).start()
+    try:
+        for _ in points:
+            wait_until(
+                "a death", lambda: not broker.running() or crashed(before.folder) == set(points)
+            )
+            broker.kill()
+            broker.start()
+        assert crashed(before.folder) == set(points)
+        wait_until("local segments to go", lambda: segments(broker)[0] > 0)
+        found = consume(broker.bootstrap, TOPIC, 0, end=2 * RECORDS)
+        assert found == feeder.acknowledged.partition(0)
+        assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+    finally:
+        broker.stop()

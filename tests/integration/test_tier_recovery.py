@@ -301,3 +301,16 @@ def test_a_leader_whose_topic_was_deleted_before_its_first_copy_leaves_no_rows(
     copier.recover()
     assert metadata.unfinished() == []
     assert data_files(store) == []
+
+
+@pytest.mark.parametrize("point", ["after_verify", "after_finished"])
+def test_a_worker_that_dies_while_it_rolls_forward_leaves_it_to_the_next(
+    store: MemoryStore, source: Callable[..., Any], point: str
+) -> None:
+    die_copying(Worker(store), "after_commit", source(0, 9))
+    die_copying(Worker(store), point, source(10, 19))
+    later = Worker(store)
+    later.copier.recover()
+    assert later.metadata.unfinished() == []
+    assert later.finished() == [(0, 9)]
+    assert later.offsets() == list(range(10))

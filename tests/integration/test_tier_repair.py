@@ -530,3 +530,20 @@ def test_a_worker_that_dies_while_it_repairs_leaves_it_to_the_next(
         assert each.offsets() == list(range(10))
     known = TopicSnapshot.load(store, TOPIC).files
     assert len(known) == 1
+
+
+@pytest.mark.parametrize("point", ["after_repair_file", "after_repair_commit"])
+def test_a_worker_that_dies_while_it_fills_the_hole_of_a_commit_leaves_it_to_the_next(
+    store: MemoryStore, source: Source, point: str
+) -> None:
+    lose_the_second_commit(store, source)
+    dying = Worker(store, node_id=2)
+    dying.storage = RemoteStorageManager(
+        store, tier_settings(node_id=2), DiesAt(point), clock=store.clock
+    )
+    with pytest.raises(Died):
+        repair(dying, source(10, 19))
+    later = Worker(store, node_id=3)
+    assert repair(later, source(10, 19)).missing == []
+    for each in (later, Worker(store)):
+        assert each.offsets() == list(range(30))

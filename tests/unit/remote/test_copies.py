@@ -14,7 +14,7 @@ from broker.remote import manager as tier_manager
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyState
 from broker.remote.manager import RemoteLogManager
-from broker.remote.metrics import COPIES_PAUSED, TierMetrics
+from broker.remote.metrics import COPIES_PAUSED, DATA_MISSING, OFFSETS_MISSING, TierMetrics
 from broker.remote.partitions import Led
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.worker.rpc import (
@@ -507,6 +507,16 @@ def test_what_is_paused_is_counted() -> None:
     assert paused() == {(): 1, ("t",): 1, ("u",): 0}
     led.log.config = log_settings(remote_storage_enable=True, remote_log_copy_disable=True)
     assert paused() == {(): 0, ("u",): 0}
+
+
+def test_what_the_store_lacks_is_counted() -> None:
+    led = led_partition("t", 0, 2, 1_000)
+    manager = RemoteLogManager(tier_settings(), ManualClock())
+    manager.copies.led[led.key] = led
+    led.state.missing = [(5, 9)]
+    found = {(metric, labels): value for metric, labels, value in manager.samples()}
+    assert found[DATA_MISSING, ("t",)] == found[DATA_MISSING, ()] == 1
+    assert found[OFFSETS_MISSING, ("t",)] == found[OFFSETS_MISSING, ()] == 5
 
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["expired", "in an open transaction"])
