@@ -276,7 +276,7 @@ class RemoteLogManager:
         """The topic is deleted: all its rows leave the table, durably, in the background.
 
         The deletion is in the cluster's metadata too, so that it is not lost with this process: whoever makes its event
-        a row notes in the table that it is left to be done.
+        a row has deleted the rows first, or notes in the table that this is left to be done.
         """
         for key in [key for key in self.copies.led if key[0] == topic_id]:
             self.copies.forget(key)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kafka_ds.client.admin import Admin
-from kafka_ds.client.cluster import Topic
+from kafka_ds.client.cluster import Cluster, Topic
 from kafka_ds.errors import DataLoss, KafkaDsError, OptionError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import same_topic
@@ -48,6 +48,10 @@ from kafka_ds.source.stream_offset import (
     waiting_offsets,
 )
 from kafka_ds.spark_process import acknowledge
+
+# How long a commit for option groupCommit may take, and how soon it is tried again if it was refused.
+GROUP_COMMIT_MS: Final = 3_000
+GROUP_COMMIT_PAUSE_S: Final = 30.0
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,8 +103,10 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
         self._named: dict[str, Any] | None = None
         # The last plan, and between which offsets it is.
         self._planned: tuple[dict[str, Any], dict[str, Any], list[InputPartition]] | None = None
-        # The end that option groupCommit told of last.
+        # The end that option groupCommit told of last, and since when it may be told again after a refusal.
         self._committed: dict[str, Any] | None = None
+        self._commits_again = 0.0
+        self._of_group: Cluster | None = None
         # None before the first micro-batch, which waits for nothing.
         self._last_trigger: float | None = None
 
@@ -410,22 +416,29 @@ class KafkaStreamReader(PrefetchesRows, DataSourceStreamReader, SupportsTriggerA
     def _commit_for_group(self, end: dict[str, Any]) -> None:
         """Tell the group of option groupCommit, for lag tools; where the stream is, Spark's checkpoint alone says.
 
-        No refusal stops the stream; it is told once for each end.
+        No refusal stops the stream, nor holds it up for long: after one it is tried again some time later.
         """
-        group = self._options.group_commit
-        if group is None or end == self._committed:
+        group, now = self._options.group_commit, time.monotonic()
+        if group is None or end == self._committed or now < self._commits_again:
             return
-        self._committed = end
         positions = StreamOffset.parse(end).positions
         offsets = {partition: each.offset for partition, each in positions.items()}
+        if self._of_group is None:
+            client = replace(self._options.client, default_api_timeout_ms=GROUP_COMMIT_MS)
+            self._of_group = Cluster(client)
         try:
-            Admin(self._reader.brokers.cluster).commit_offsets(group, offsets)
+            Admin(self._of_group).commit_offsets(group, offsets)
         except KafkaDsError as problem:
+            self._commits_again = now + GROUP_COMMIT_PAUSE_S
             LOGGER.warning("option 'groupCommit': offsets are not committed: %s", problem)
+        else:
+            self._committed = end
 
     def stop(self) -> None:
         """End the connections."""
         self._reader.close()
+        if self._of_group is not None:
+            self._of_group.close()
 
 
 class RefusedStream(DataSourceStreamReader):

@@ -109,7 +109,7 @@ def parse_json(rows: DataFrame, envelope: str = NO_ENVELOPE) -> DataFrame:
         operation = f.try_variant_get(change, "$.op", "string")
         is_deletion = f.coalesce(operation == "d", f.lit(False))
         value = f.when(~is_deletion, f.try_variant_get(change, "$.after", "variant"))
-        is_row = operation.isin(*_WITH_ROWS) & ~f.is_variant_null(value)
+        is_row = operation.isin(*_WITH_ROWS) & f.schema_of_variant(value).startswith("OBJECT")
         is_change = is_deletion | f.coalesce(is_row, f.lit(False))
         problem = problem.when(~is_change, f.lit(NOT_A_CHANGE))
         is_tombstone |= problem.isNull() & is_deletion

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 ERASED_S: Final = 60.0
 # Rows of retention go in files at whose edge some stay: such a file is written again, so not for each log start.
 EXPIRED_S: Final = 3600.0
+# After so many versions without an erasure the typed table notes how far they were looked at.
+VERSIONS_MAX: Final = 500
 _PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
 
 
@@ -43,6 +45,8 @@ class Deletions:
         self._path = f"{lake}/{topic_table(topic)}"
         self._log = DeltaLog(store, topic_table(topic))
         self._snapshot = TopicSnapshot(self._log, topic)
+        # The version of the topic's table up to which this process has looked.
+        self._seen = -1
         self._looked: float | None = None
         self._expired: float | None = None
 
@@ -64,11 +68,15 @@ class Deletions:
             ) is not None:
                 table.delete(below)
             self._expired = now
-        since = table.deletions_version()
+        since = max(self._seen, table.deletions_version(topic_id))
+        version = self._snapshot.version
         partitions = self._erased_in(since) & {*self._snapshot.partitions()}
         if partitions:
-            table.delete_rows(self._absent(table, partitions), self._snapshot.version)
-        self._looked = now
+            table.delete_rows(self._absent(table, partitions), topic_id, version)
+        elif version - since >= VERSIONS_MAX:
+            # So that who starts later need not read them, or find them cleaned up and compare all.
+            table.delete_rows(table.places().limit(0), topic_id, version)
+        self._seen, self._looked = version, now
 
     def _read(self) -> None:
         if self._snapshot.version < 0:
@@ -98,7 +106,9 @@ class Deletions:
         )
         reached: list[Column] = []
         for each in partitions:
-            is_here = _at(each) & (f.col("_offset") <= (self._snapshot.tiered_end(each) or -1))
+            # What is below the log start has expired, which is not to be erased.
+            low, end = self._snapshot.log_start(each) or 0, self._snapshot.tiered_end(each)
+            is_here = _at(each) & f.col("_offset").between(low, -1 if end is None else end)
             for first, last in self._snapshot.missing(each):
                 is_here &= ~f.col("_offset").between(first, last)
             reached.append(is_here)

@@ -185,19 +185,20 @@ class Pipelines:
         bounds = rescued.groupBy("_partition").agg(f.min("_offset"), f.max("_offset")).collect()
         if done is None or not bounds:
             return 0
+        mode = done.mode or pipeline.mode
         start = {row[0]: row[1] for row in bounds}
         # Of a key the newest record counts, which may be behind the last error.
-        end = done.end if done.mode == CURRENT else {row[0]: row[2] + 1 for row in bounds}
+        end = done.end if mode == CURRENT else {row[0]: row[2] + 1 for row in bounds}
         again = replace(done, start=start, end={p: end[p] for p in start})
         records = self._records(pipeline, again)
         is_rescued = (f.col("partition") == f.col("_partition")) & (
             f.col("offset") == f.col("_offset")
         )
         wanted = records.join(f.broadcast(rescued), is_rescued, "left_semi")
-        if done.mode == CURRENT:
+        if mode == CURRENT:
             wanted = records.join(wanted.select("key").distinct(), "key", "left_semi")
         with self._decoded(pipeline, table, wanted.select(records.columns)) as decoded:
-            return table.take_again(decoded, done.mode)
+            return table.take_again(decoded, mode)
 
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
         """Take one step towards these ends; whether there was one to take."""
@@ -296,7 +297,7 @@ class Pipelines:
         rows = self._decode(
             pipeline, table, self._parsed(pipeline, self._records(pipeline, tail))
         ).rows.drop(REASON)
-        if done.mode == CURRENT:
+        if (done.mode or pipeline.mode) == CURRENT:
             return with_newer(table.rows_at(version), newest_by_key(rows))
         return table.rows_at(version).unionByName(rows.drop(TOMBSTONE), allowMissingColumns=True)
 

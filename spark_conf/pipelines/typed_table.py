@@ -203,11 +203,12 @@ class TypedTable:
 
     # -- what leaves ----------------------------------------------------------------------------
 
-    def deletions_version(self) -> int:
+    def deletions_version(self, topic_id: str) -> int:
         """Up to which version of the topic's table erased rows have left; -1 where nothing tells."""
         from deltalake import DeltaTable
 
-        number = DeltaTable(self._log.store.uri(self._log.table)).transaction_version(DELETIONS)
+        table = DeltaTable(self._log.store.uri(self._log.table))
+        number = table.transaction_version(f"{DELETIONS}-{topic_id}")
         return -1 if number is None else number
 
     def places(self) -> DataFrame:
@@ -223,12 +224,13 @@ class TypedTable:
         for path in self._there():
             self._delta(path).delete(condition)
 
-    def delete_rows(self, places: DataFrame, version: int) -> None:
+    def delete_rows(self, places: DataFrame, topic_id: str, version: int) -> None:
         """Delete rows and errors of these partitions and offsets: all that had left the topic's table by a version."""
         gone = places.persist()
         try:
             for path in self._there():
-                settings = _of_txn(DELETIONS, version) if path == self.path else {}
+                noted = _of_txn(f"{DELETIONS}-{topic_id}", version)
+                settings = noted if path == self.path else {}
                 with _set(self._spark, settings):
                     deleting = self._delta(path).alias("t").merge(gone.alias("s"), _OF_RECORD)
                     deleting.whenMatchedDelete().execute()
@@ -274,18 +276,17 @@ def newest_by_key(rows: DataFrame) -> DataFrame:
 
 def with_newer(rows: DataFrame, newer: DataFrame) -> DataFrame:
     """The rows of a table of current state, overtaken by others (at most one of a key) as a MERGE would."""
-    joined = newer.alias("s").join(rows.alias("t"), f.expr(f"s.{KEY} = t.{KEY}"), "full_outer")
-    is_newer = f.expr(f"coalesce(t.{KEY} IS NULL OR (s.{KEY} IS NOT NULL AND ({_NEWER})), false)")
-    names = [*rows.columns, *(n for n in newer.columns if n not in {*rows.columns, TOMBSTONE})]
+    both = rows.withColumn(TOMBSTONE, f.lit(False)).withColumn("_is_newer", f.lit(False))
+    both = both.unionByName(newer.withColumn("_is_newer", f.lit(True)), allowMissingColumns=True)
+    row = f.struct(*(f.col(f"`{name}`") for name in both.columns if name != "_is_newer"))
 
-    def of(side: str, frame: DataFrame, name: str) -> Column:
-        return f.col(f"{side}.`{name}`") if name in frame.columns else f.lit(None)
+    def of(side: Column, name: str) -> Column:
+        return f.first(f.when(side, row), ignorenulls=True).alias(name)
 
-    columns = [
-        f.when(is_newer, of("s", newer, name)).otherwise(of("t", rows, name)).alias(name)
-        for name in names
-    ]
-    return joined.where(~is_newer | ~f.col(f"s.{TOMBSTONE}")).select(*columns)
+    by_key = both.groupBy(KEY).agg(of(f.col("_is_newer"), "s"), of(~f.col("_is_newer"), "t"))
+    takes = f.expr(f"coalesce(t IS NULL OR (s IS NOT NULL AND ({_NEWER})), false)")
+    chosen = by_key.select(f.when(takes, f.col("s")).otherwise(f.col("t")).alias("row"))
+    return chosen.select("row.*").where(~f.col(TOMBSTONE)).drop(TOMBSTONE)
 
 
 def _newest(rows: DataFrame, by: list[str], order: list[str]) -> DataFrame:

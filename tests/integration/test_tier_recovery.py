@@ -15,6 +15,7 @@ from broker.worker.rpc import CONFLICT, FINISHED
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import commit_file
 from kafka_ds.process.crash_points import CrashPoints
+from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.events import RemoteLogEvents
 from kafka_ds.topic.remote_log_segment import RemoteLogSegmentState
@@ -314,3 +315,27 @@ def test_a_worker_that_dies_while_it_rolls_forward_leaves_it_to_the_next(
     assert later.metadata.unfinished() == []
     assert later.finished() == [(0, 9)]
     assert later.offsets() == list(range(10))
+
+
+def test_who_could_not_ask_whether_its_topic_was_deleted_asks_again(
+    store: MemoryStore, source: Callable[..., Any]
+) -> None:
+    """Also the next process, which finds the table made."""
+    away = [OSError("the store is away")]
+
+    def was_deleted(_: bytes) -> bool:
+        if away:
+            raise away.pop()
+        return True
+
+    for _ in range(2):
+        storage = RemoteStorageManager(
+            store, tier_settings(), CrashPoints(), was_deleted=was_deleted
+        )
+        metadata = RemoteLogMetadataManager(store, tier_settings(), CrashPoints())
+        storage.state(TOPIC, TOPIC_ID, 0)
+        copier = Copier(storage, metadata, node_id=1, crash_points=CrashPoints(), new_id=new_uuid)
+        (outcome,) = copier.copy(copy_request([source(0, 4)])).partitions
+        assert outcome.outcome != FINISHED
+    assert not away
+    assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == -1

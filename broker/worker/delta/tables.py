@@ -38,6 +38,8 @@ class SharedTable:
         self.table = table
         self.folder = self.table.folder
         self._followed = 0.0
+        self._claimed: bytes | None = None
+        """The topic that may write to it; another process may have made the table, and asked nobody."""
         self._told = -1
         self._missing: dict[int, Sequence[tuple[int, int]]] = {}
         """By partition, as far as it was told."""
@@ -124,10 +126,11 @@ class SharedTable:
     def claim(self, topic_id: bytes) -> None:
         """Create the table, or make sure that this incarnation of the topic may write to it."""
         with self.lock:
-            if self.table.snapshot.topic_id == topic_id:
+            if self._claimed == self.table.snapshot.topic_id == topic_id:
                 return
             try:
                 self._open(topic_id)
+                self._claimed = topic_id
             except TableChanged as conflict:
                 # What may be written to it all the same, as a fence, each commit decides.
                 log.warning("%s", conflict)

@@ -2,14 +2,15 @@
 
 The truth is the commitInfo of the controllers' commits; rows are derived from it, each event exactly once: the commit
 that adds them moves the table's `txn` `materialised-to`, which two workers cannot both move from the same place. A row
-carries the version of the controller's commit and the event's place in it. The commit that makes a TopicDeleted a row
-marks the deletion of the topic's rows as due (another `txn`) until it is done.
+carries the version of the controller's commit and the event's place in it. A topic's rows are deleted before its
+TopicDeleted becomes a row and after it, or a commit marks the deletion as due (another `txn`), and it is tried again.
 """
 
 import io
 import json
 import logging
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from broker.worker.settings import TierSettings
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.delta.commit import APPEND_MODE, Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
-from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
+from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
 from kafka_ds.process.crash_points import CrashPoints
@@ -82,6 +83,11 @@ class Materialiser:
         self._snapshot = TableSnapshot(self._log)
         self._snapshot_event_version = 0
         self._turn = 0
+        # The topics that the rows of these files say were deleted, for whoever makes a table.
+        self._asking = threading.Lock()
+        self._asked = TableSnapshot(DeltaLog(store, CLUSTER_METADATA))
+        self._rows_asked: set[str] = set()
+        self._deleted: set[str] = set()
 
     def materialise(self, version: int) -> int:
         """Make rows of all events up to `version` at least; gives the version reached."""
@@ -128,7 +134,7 @@ class Materialiser:
         """Up to which version all events are rows, -1 where none is. The rows say it if another engine forgot it."""
         done = self._snapshot.txns.get(APP_ID, -1)
         if done < 0 and len(self._snapshot.files):
-            versions = self._columns(self._snapshot, ["version"])
+            versions = self._columns(self._snapshot.files, ["version"])
             done = self._snapshot.txns[APP_ID] = max(row["version"] for row in versions)
             log.warning(
                 "%s: the number %s was missing; the rows reach version %d",
@@ -139,16 +145,22 @@ class Materialiser:
         return done
 
     def was_deleted(self, topic_id: bytes) -> bool:
-        """Whether the rows say that a topic was deleted. Reads all of them: for rare cases only."""
-        snapshot = TableSnapshot(DeltaLog(self._store, CLUSTER_METADATA))
-        with suppress(NoSuchTable):  # Then nobody has said anything.
-            snapshot.read()
-        wanted = {"type": TOPIC_DELETED_TYPE, "topic_id": uuid_text(topic_id)}
-        return wanted in self._columns(snapshot, list(wanted))
+        """Whether the rows say that a topic was deleted, as of now. Any thread; the first reads all rows."""
+        with self._asking:
+            if self._asked.version < 0:
+                self._asked.read()
+            else:
+                self._asked.refresh()
+            fresh = self._asked.files.keys() - self._rows_asked
+            for row in self._columns(fresh, ["type", "topic_id"]):
+                if row["type"] == TOPIC_DELETED_TYPE:
+                    self._deleted.add(row["topic_id"])
+            self._rows_asked = {*self._asked.files}
+            return uuid_text(topic_id) in self._deleted
 
-    def _columns(self, snapshot: TableSnapshot, names: list[str]) -> Iterator[dict[str, Any]]:
-        """Some columns of all rows."""
-        for path in snapshot.files:
+    def _columns(self, files: Iterable[str], names: list[str]) -> Iterator[dict[str, Any]]:
+        """Some columns of the rows of these files."""
+        for path in files:
             source = pa.BufferReader(self._store.read(path))
             yield from pq.read_table(source, columns=names, use_threads=False).to_pylist()
 
@@ -191,9 +203,9 @@ class Materialiser:
         return failures
 
     def _step(self, done: int, last: int) -> None:
-        """Append the rows of the events after `done`, then delete what they say is deleted, and what was left before.
+        """One commit: the rows of the events after `done`, how far they reach, and which deletions are left.
 
-        Raises StorageError where a deletion is left.
+        Raises StorageError, after that, where any is left.
         """
         rows: list[dict[str, Any]] = []
         fresh: list[_Topic] = []
@@ -208,15 +220,18 @@ class Materialiser:
                 continue
             rows.extend(self._rows(version, actions))
             fresh.extend(_deleted_in(actions))
-        if last > done:
-            # First the rows, then the deletions: a broker that has not heard of one yet asks the rows once it has made
-            # the topic's table, which the deletion finds, or the broker finds the row.
-            self._append(rows, dict.fromkeys(fresh, 1), last)
-            self._follow()
         left = self._left()
-        failures = self._delete(left)
-        if ended := dict.fromkeys((each for each in left if each not in failures), 0):
-            self._append([], ended, self._done())
+        failures = self._delete([*fresh, *left])
+        marks = {each: 1 for each in fresh if each in failures}
+        marks |= {each: 0 for each in left if each not in failures}
+        if last > done or marks:
+            self._append(rows, marks, last)
+        # Once more: a broker that had not heard of it may have made the topic's table since, and found no such row.
+        again = self._delete(each for each in fresh if each not in failures)
+        if again:
+            self._follow()
+            self._append([], dict.fromkeys(again, 1), self._done())
+        failures |= again
         if failures:
             why = "; ".join(f"{topic}: {why}" for (topic, _), why in failures.items())
             raise StorageError(f"{CLUSTER_METADATA}: deletions are left to be done: {why}")

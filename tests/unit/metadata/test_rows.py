@@ -142,33 +142,33 @@ def test_a_deletion_that_fails_is_remembered_and_holds_up_no_other_event(
     cluster.commit(3)
     with pytest.raises(StorageError, match="read-only"):
         first.materialise(cluster.image.version)
-    assert deleted == [("a", bytes([2]) * 16), ("a", bytes([3]) * 16)]
+    assert [*dict.fromkeys(deleted)] == [("a", bytes([2]) * 16), ("a", bytes([3]) * 16)]
     failing.clear()
     for _ in range(2):
         worker().materialise(cluster.image.version)
         first.materialise(cluster.image.version)
-    assert deleted[2:] == [("a", bytes([1]) * 16)]
+    assert [*dict.fromkeys(deleted)][2:] == [("a", bytes([1]) * 16)]
     assert len(rows_at(store)) == 7
 
 
-def test_rows_say_that_a_topic_is_deleted_before_its_rows_are(store: MemoryStore) -> None:
-    """A broker that has not heard of it makes the table before it asks; a worker that dies between leaves a mark."""
+def test_rows_are_deleted_once_more_after_the_event_says_so(store: MemoryStore) -> None:
+    """A broker that has not heard of it makes the table, and asks then; what fails the second time is left, too."""
     cluster, said = MetadataRows(store), list[bool]()
 
     def delete(topic: str, topic_id: bytes) -> None:
         said.append(materialiser.was_deleted(topic_id))
-        if len(said) == 1:
-            raise Crash
+        if len(said) == 2:
+            raise StorageError("the store is away")
 
     materialiser = Materialiser(store, tier_settings(), CrashPoints(), delete)
     assert not materialiser.was_deleted(bytes([1]) * 16)
     cluster.commit(1)
-    with pytest.raises(Crash):
+    with pytest.raises(StorageError, match="away"):
         materialiser.materialise(cluster.image.version)
     materialiser = Materialiser(store, tier_settings(), CrashPoints(), delete)
     for _ in range(2):
         materialiser.materialise(cluster.image.version)
-    assert said == [True, True]
+    assert said == [False, True, True]
     assert len(rows_at(store)) == 3
 
 
@@ -266,7 +266,7 @@ def test_each_row_is_there_once_at_every_version(
     assert state(MetadataRows(store).image) == state(cluster.image)
     assert cluster.log.read_after(cluster.image.version) == []
     cluster.decide(8, 10)
-    assert cluster.deleted == [bytes([number]) * 16 for number in range(10)]
+    assert [*dict.fromkeys(cluster.deleted)] == [bytes([number]) * 16 for number in range(10)]
     assert all(cluster.worker.was_deleted(each) for each in cluster.deleted)
     assert merge(store) == [], "not each time that there is another"
 
@@ -285,7 +285,7 @@ def test_who_decides_and_makes_rows_meanwhile_is_not_disturbed(store: MemoryStor
     assert merged.files == 5 and len(files_at(store)) == 3
     assert {version for version, _, _ in rows_at(store)} <= set(range(merged.version))
     assert len(rows_at(store)) == 1 + 2 * 7
-    assert len(cluster.deleted) == 7
+    assert len({*cluster.deleted}) == 7
 
 
 def test_of_two_that_merge_one_wins_and_the_other_leaves_nothing(store: MemoryStore) -> None:
@@ -421,7 +421,7 @@ def test_a_deletion_that_cannot_be_carried_out_for_a_week_is_not_forgotten(
     cluster.worker.maintain(cluster.maintenance)
     later = MetadataRows(store)
     later.worker.materialise(later.image.version)
-    assert sorted(later.deleted) == [bytes([number]) * 16 for number in range(2, 9)]
+    assert sorted({*later.deleted}) == [bytes([number]) * 16 for number in range(2, 9)]
 
 
 @pytest.mark.parametrize("stamp_ms", [actions.NEVER_EXPIRES_MS, 1_000])
@@ -449,4 +449,4 @@ def test_rows_come_once_though_another_engine_forgot_how_far_they_are(
     again.decide(3, 5)
     rows = rows_at(store)
     assert len(rows) == len(before) + 2 * 2 and before.items() <= rows.items()
-    assert again.deleted == [bytes([number]) * 16 for number in (3, 4)]
+    assert [*dict.fromkeys(again.deleted)] == [bytes([number]) * 16 for number in (3, 4)]
