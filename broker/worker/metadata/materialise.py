@@ -26,7 +26,7 @@ from broker.worker.settings import TierSettings
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.delta.commit import APPEND_MODE, Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock
-from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.snapshot import NoSuchTable, TableSnapshot
 from kafka_ds.delta.store.store import Store
 from kafka_ds.delta.table import DeltaTable
 from kafka_ds.process.crash_points import CrashPoints
@@ -147,10 +147,11 @@ class Materialiser:
     def was_deleted(self, topic_id: bytes) -> bool:
         """Whether the rows say that a topic was deleted, as of now. Any thread; the first reads all rows."""
         with self._asking:
-            if self._asked.version < 0:
-                self._asked.read()
-            else:
-                self._asked.refresh()
+            with suppress(NoSuchTable):  # Then nobody has said anything.
+                if self._asked.version < 0:
+                    self._asked.read()
+                else:
+                    self._asked.refresh()
             fresh = self._asked.files.keys() - self._rows_asked
             for row in self._columns(fresh, ["type", "topic_id"]):
                 if row["type"] == TOPIC_DELETED_TYPE:
