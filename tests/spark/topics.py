@@ -120,7 +120,8 @@ class Topic:
                 snapshot = TopicSnapshot.load(store, self.name)
             except NoSuchTable:
                 return False
-            end = (snapshot.tiered_end(partition) or -1) + 1
+            last = snapshot.tiered_end(partition)
+            end = 0 if last is None else last + 1
             return end >= least
 
         wait_until(f"{topic_table(self.name)} to hold {least} offsets", tiered)
