@@ -236,3 +236,12 @@ def test_the_code_of_the_page_runs_and_its_options_are_accepted() -> None:
             parse_sink_options(given, stream=kind == "writeStream")
         else:
             parse_options({"subscribe": "orders", **given}, stream=kind == "readStream")
+
+
+def test_the_extra_for_spark_brings_what_pyspark_asks_for_itself() -> None:
+    """Spark's `toPandas`, its Arrow functions and Connect import these; PySpark alone does not bring them."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    named = {re.split(r"[<>=\[]", each)[0] for each in extras["spark"]}
+    assert named >= {"pyspark", "delta-spark", "pandas", "grpcio", "grpcio-status"}

@@ -128,7 +128,7 @@ class LogDirectories:
     ) -> None:
         """Write a directory's checkpoint if it changed; if waiting, in any case, and OSError is raised.
 
-        `then` is called once it is written, also if nothing has changed.
+        `then` is called once it is written; never, if nothing has changed.
         """
         written = partial(self._written, directory, name, then)
         if not wait and self._checkpointed.get((directory.path, name)) == offsets:

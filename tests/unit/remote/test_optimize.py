@@ -149,6 +149,11 @@ async def test_what_is_led_elsewhere_is_given_up() -> None:
     assert await desk.rounds() == [(Optimize, 0)], "of another leadership nothing is known"
 
 
+def test_rows_below_a_new_log_start_leave_within_ten_seconds() -> None:
+    """Whatever `lake.maintenance.interval.ms` is."""
+    assert 2 * optimize.LOG_STARTS_MS <= 10_000
+
+
 @in_loop
 async def test_log_starts_are_followed_before_all_other_work() -> None:
     desk = Desk()
