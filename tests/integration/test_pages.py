@@ -123,7 +123,7 @@ def test_tls_scram_and_acls(tmp_path: Path) -> None:
     Reader(tmp_path, {}).follow(certificates)
     keys = {f"={name}.pem": f"={tmp_path / name}.pem" for name in ("broker", "authority")}
     Reader(tmp_path, keys).follow(settings)
-    broker = BrokerProcess(tmp_path / "broker", {"listeners": "SASL_SSL://127.0.0.1:0"})
+    broker = BrokerProcess(tmp_path / "one", {"listeners": "SASL_SSL://127.0.0.1:0"})
     broker.program = (*broker.program, str(tmp_path / settings.title))
     broker.start()
     try:

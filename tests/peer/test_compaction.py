@@ -95,12 +95,12 @@ def clean(manager: LogManager) -> None:
     settings, disk, clock = cleaner_settings(), SystemDisk(), SystemClock()
     service = CleaningService(disk, Throttle(clock), lambda: (1, 2))
 
-    async def ask(request: Any) -> Any:
+    async def send(request: Any) -> Any:
         answer = service.operations()[type(request)](request)
         assert not isinstance(answer, ErrorAnswer), answer
         return answer
 
-    cleaner = LogCleaner(settings, manager, clock=clock, disk=disk, ask=ask)
+    cleaner = LogCleaner(settings, manager, clock=clock, disk=disk, send=send)
     assert asyncio.run(cleaner.clean_dirtiest())
 
 

@@ -59,6 +59,7 @@ class Faults:
         self.plan = plan
         self._random = world.random
         self._healing: list[Callable[[], Any]] = []
+        self._stops: set[asyncio.Task[None]] = set()
         # Hosts whose disk has lost something, and hosts that stopped uncleanly, until the cluster knows.
         self.forgetful: set[int] = set()
         self.crashed: set[int] = set()
@@ -94,6 +95,10 @@ class Faults:
         for host in self._world.hosts:
             if host.process is not None and host.process.is_paused:
                 host.process.resume()
+        # Whoever is asked to stop goes down first: later it would be missed.
+        if self._stops:
+            await asyncio.wait(self._stops, timeout=60)
+        for host in self._world.hosts:
             if not host.is_up:
                 host.start()
         for host in self._world.hosts:
@@ -287,7 +292,9 @@ class Faults:
                 self.crashed.add(host.node_id)
             self._restart_later(host)
 
-        self._world.loop.create_task(stop())
+        stopping = self._world.loop.create_task(stop())
+        self._stops.add(stopping)
+        stopping.add_done_callback(self._stops.discard)
         return f"{host.name} is asked to stop"
 
     def _pause(self, host: Host) -> str | None:
