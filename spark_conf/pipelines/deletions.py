@@ -62,11 +62,10 @@ class Deletions:
         if self._snapshot.topic_id is None or uuid_text(self._snapshot.topic_id) != topic_id:
             return
         if expires and (self._expired is None or now - self._expired >= EXPIRED_S):
-            starts = {p: self._snapshot.log_start(p) or 0 for p in self._snapshot.partitions()}
-            if (
-                below := _any(_at(p) & (f.col("_offset") < s) for p, s in starts.items() if s)
-            ) is not None:
-                table.delete(below)
+            starts = {p: self._snapshot.log_start(p) for p in self._snapshot.partitions()}
+            below = [_at(p) & (f.col("_offset") < start) for p, start in starts.items() if start]
+            if below:
+                table.delete(reduce(or_, below))
             self._expired = now
         since = max(self._seen, table.deletions_version(topic_id))
         version = self._snapshot.version
@@ -130,8 +129,3 @@ def _taken_out(actions: Iterable[Action]) -> list[str]:
 
 def _at(partition: int) -> Column:
     return f.col("_partition") == partition
-
-
-def _any(conditions: Iterable[Column]) -> Column | None:
-    found = list(conditions)
-    return reduce(or_, found) if found else None

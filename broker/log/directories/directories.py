@@ -130,7 +130,6 @@ class LogDirectories:
 
         `then` is called once it is written; never, if nothing has changed.
         """
-        written = partial(self._written, directory, name, then)
         if not wait and self._checkpointed.get((directory.path, name)) == offsets:
             return
         work = directory.checkpoint(name, offsets)
@@ -140,6 +139,7 @@ class LogDirectories:
         if wait:
             then()
         else:
+            written = partial(self._written, directory, name, then)
             self.submit_and_tell(directory, directory.file(name), work, written)
 
     def _written(
