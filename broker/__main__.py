@@ -273,9 +273,9 @@ async def _restore(
 async def _started(node: Node, stopping: asyncio.Event) -> bool:
     """Start a node, which may have to wait for its cluster; False where it was told to stop meanwhile."""
     starting = asyncio.ensure_future(node.start())
-    told = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((starting, stop), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
     if starting.done():
         await starting
         return True
@@ -288,9 +288,9 @@ async def _started(node: Node, stopping: asyncio.Event) -> bool:
 async def _ended(node: Node, stopping: asyncio.Event) -> BaseException | None:
     """Wait until the node is told to stop, or cannot go on; why it cannot."""
     assert node.failed is not None
-    told = asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((told, node.failed), return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
+    stop = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait((stop, node.failed), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
     return node.failed.result() if node.failed.done() else None
 
 

@@ -13,7 +13,7 @@ from broker.config.describe import ConfigSource, describe_broker
 from kafka_ds.version import VERSION
 
 # Told in lines of their own.
-_TOLD = frozenset(
+_ON_OTHER_LINES = frozenset(
     {"node.id", "listeners", "advertised.listeners", "log.dir", "log.dirs", "lake.uri"}
 )
 
@@ -57,7 +57,7 @@ def _given(config: BrokerConfig) -> Iterator[str]:
         was_given = any(s.source is ConfigSource.STATIC_BROKER for s in each.synonyms)
         if (
             was_given
-            and each.name not in _TOLD
+            and each.name not in _ON_OTHER_LINES
             and (each.is_sensitive or each.value not in defaults)
         ):
             yield f"{each.name}={value}"

@@ -46,5 +46,5 @@ def reason(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
     words = error.strerror.lower()
-    told = f"{error.filename}: {words}" if error.filename else words
-    return _PROBED.sub("a file cannot be written there", told)
+    message = f"{error.filename}: {words}" if error.filename else words
+    return _PROBED.sub("a file cannot be written there", message)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import broker.handlers  # noqa: F401 - registers what is served
-from broker.adoption.mark import check_taken_over
+from broker.adoption.mark import check_adopted
 from broker.cleaner.rpc import CleanerSettings
 from broker.compaction.manager import LogCleaner
 from broker.config.dynamic import with_committed
@@ -44,7 +44,7 @@ from broker.log.directories.metrics import log_samples
 from broker.membership.lifecycle import BrokerIdentity, advertised_endpoints
 from broker.membership.member import ClusterMember
 from broker.membership.producer_ids import ProducerIds
-from broker.metadata.event_lines import Told, lines_of
+from broker.metadata.event_lines import Logged, lines_of
 from broker.metadata.events import ConfigChanged, Event
 from broker.metadata.features import supported_features
 from broker.metadata.image import MetadataImage
@@ -133,7 +133,7 @@ class Node(KafkaBroker):
         self._threads = threads
         self._ticking: asyncio.Task[None] | None = None
         self.failed = None
-        self._told: Told = {}
+        self._logged: Logged = {}
         self._lost_its_disks = False
         self._halt = halt
         self.offset_publisher: OffsetPublisher | None = None
@@ -174,7 +174,7 @@ class Node(KafkaBroker):
                 await self.member.stop()
             # What was clean stays clean: the next start shall not have to recover for this one's failure.
             self.log_manager.close(self.log_manager.previous_broker_epoch)
-            if not (hasattr(self, "member") and self.member.was_taken_in):
+            if not (hasattr(self, "member") and self.member.was_registered):
                 disown(self.disk, new_dirs)
             raise
         self.metrics.add_source(lambda: node_samples(self))
@@ -240,7 +240,7 @@ class Node(KafkaBroker):
             self._lost_its_disks = (
                 self.config.node_id in self.metadata.brokers and self._has_empty_disks()
             )
-            check_taken_over(self.disk, self.metadata, self.config)
+            check_adopted(self.disk, self.metadata, self.config)
         return metadata_log
 
     def _warn_of_empty_disks(self) -> None:
@@ -426,7 +426,7 @@ class Node(KafkaBroker):
             # Another process leads this broker's partitions: what is appended here would be in vain.
             self.replica_manager.stop()
             return
-        for text, fields in lines_of(events, self._told):
+        for text, fields in lines_of(events, self._logged):
             log.info("%s", text, extra=fields)
         publishers = (
             self.security.apply,

@@ -50,7 +50,7 @@ def moves_of(node: KafkaBroker) -> LogMoves:
         is_assigned=lambda topic, partition, directory: (
             known_home(image, config.node_id, topic, partition) == directory
         ),
-        tell=node.member.directories.look_at,
+        report=node.member.directories.look_at,
         changed=node.controller.changed,
     )
     return LogMoves(node.log_manager, around)

@@ -114,9 +114,9 @@ class Restoration:
             f"cluster {node.log_manager.cluster_id}: broker {node.config.node_id} restored from "
             f"{node.config.lake_uri}"
         )
-        self._tell_partitions(rows)
-        self._tell_groups(await self._bring_back_groups(rows))
-        self._tell_transactions(rows)
+        self._report_partitions(rows)
+        self._report_groups(await self._bring_back_groups(rows))
+        self._report_transactions(rows)
         await self._flush()
 
     def _log_progress(self, done: int, total: int) -> None:
@@ -259,7 +259,7 @@ class Restoration:
 
     # -- what is said -------------------------------------------------------------------------------
 
-    def _tell_partitions(self, rows: Sequence[Row]) -> None:
+    def _report_partitions(self, rows: Sequence[Row]) -> None:
         noted = {
             (row["topic_id"], row["partition"]): row for row in rows if row["kind"] == "partition"
         }
@@ -278,7 +278,7 @@ class Restoration:
                         f"{topic.name}-{number}: not of this broker: restore brokers {brokers}"
                     )
 
-    def _tell_groups(self, restored: Sequence[RestoredGroups]) -> None:
+    def _report_groups(self, restored: Sequence[RestoredGroups]) -> None:
         groups = sum(len(each.groups) for each in restored)
         offsets = sum(each.offsets for each in restored)
         noted_ms = max((each.noted_ms for each in restored), default=-1)
@@ -290,7 +290,7 @@ class Restoration:
                 f"{each.committed_offset}, which was not in the lake"
             )
 
-    def _tell_transactions(self, rows: Iterable[Row]) -> None:
+    def _report_transactions(self, rows: Iterable[Row]) -> None:
         used = any(
             row["topic"] == TRANSACTION_STATE and row["log_end_offset"] > row["log_start_offset"]
             for row in rows

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from broker.adoption.broker_settings import taken_over
+from broker.adoption.broker_settings import adopted_changes
 from broker.adoption.kafka_dirs import look
-from broker.adoption.mark import mark_taken_over
+from broker.adoption.mark import mark_adopted
 from broker.adoption.plan import AdoptionPlan, FoundDirectory, FoundLog, join, plan
 from broker.config.dynamic import with_changes
 from broker.config.loader import BrokerConfig, topic_config
@@ -85,7 +85,7 @@ def adopt(
             for log in planned.logs:
                 _note_topic_id(disk, log, planned.topic_ids[log.topic])
             _note_log_starts(directories, planned.logs)
-            mark_taken_over(disk, [each.path for each in directories], config.lake_uri)
+            mark_adopted(disk, [each.path for each in directories], config.lake_uri)
             if planned.events:
                 _commit(metadata_log, image, planned)
         except OSError as error:
@@ -98,7 +98,7 @@ def _planned(
 ) -> AdoptionPlan:
     cluster = found.cluster
     kafkas = cluster.broker_configs if cluster else {}
-    broker_configs, lines = taken_over(config, kafkas, cluster.brokers if cluster else ())
+    broker_configs, lines = adopted_changes(config, kafkas, cluster.brokers if cluster else ())
     # A topic's settings go with the defaults that it will have.
     changed = with_changes(config, broker_configs)
     planned = plan(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from broker.adoption.plan import takeable
+from broker.adoption.plan import adoptable
 from broker.config.broker import ALL_BROKERS
 from broker.config.dynamic import is_changeable, with_changes
 from broker.config.loader import BrokerConfig
@@ -38,7 +38,7 @@ DELETING = frozenset(
 Changes = dict[str, dict[str, str]]
 
 
-def taken_over(
+def adopted_changes(
     config: BrokerConfig, kafkas: Mapping[str, Mapping[str, str]], broker_ids: Collection[int]
 ) -> tuple[Changes, list[str]]:
     """What is taken over of Kafka's changes, by resource name, and what is said of each.
@@ -54,7 +54,7 @@ def taken_over(
                 f"{name} of {whose} is not taken over: there is none" for name in kafkas[resource]
             ]
             continue
-        own, refused = _taken_of(config, changes, resource, kafkas[resource])
+        own, refused = _adopted_of(config, changes, resource, kafkas[resource])
         lines += [f"{name} of {whose} is taken over" for name in own]
         for name, why in refused.items():
             text = kafkas[resource][name]
@@ -71,7 +71,7 @@ def taken_over(
     return changes, lines
 
 
-def _taken_of(
+def _adopted_of(
     config: BrokerConfig, changes: Changes, resource: str, kafkas: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, object]]:
     """What a resource takes besides the changes of all brokers, and why not the rest."""
@@ -81,7 +81,7 @@ def _taken_of(
         for name, text in kafkas.items()
         if is_changeable(name) and not (resource and name == MIN_INSYNC_REPLICAS)
     }
-    own, refused = takeable(known, lambda tried: with_changes(whose, {**changes, resource: tried}))
+    own, refused = adoptable(known, lambda tried: with_changes(whose, {**changes, resource: tried}))
     others = {
         name: "it cannot be changed while a broker runs" for name in kafkas if name not in known
     }

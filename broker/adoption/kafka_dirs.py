@@ -86,7 +86,7 @@ def look(
         logs=logs,
         cluster=cluster,
         is_zookeepers=_is_zookeepers(disk, first),
-        taken_into=tuple(lake_of(disk, each.path) for each in directories),
+        adopted_into=tuple(lake_of(disk, each.path) for each in directories),
         have_ids=any(any(each.directory_id) for each in directories),
         broker_epoch=epochs[0] if len(set(epochs)) == 1 else NO_BROKER_EPOCH,
         # Where there is a metadata log it knows better: more were given away than were used.
@@ -249,7 +249,7 @@ def _read_metadata(disk: Disk, folder: str) -> KafkaCluster:
     if snapshots:
         newest = max(snapshots, key=lambda match: match[0])
         start = int(newest[1])
-        _take_all(cluster, disk, f"{folder}/{newest[0]}", 0, may_be_torn=False)
+        _replay_all(cluster, disk, f"{folder}/{newest[0]}", 0, may_be_torn=False)
     if bases and bases[0] > start:
         raise ConfigError(
             f"{folder} begins at offset {bases[0]}, and has no snapshot of what was before"
@@ -257,15 +257,15 @@ def _read_metadata(disk: Disk, folder: str) -> KafkaCluster:
     for base, following in zip_longest(bases, bases[1:]):
         if following is None or following > start:
             path = f"{folder}/{names.file_name(base, names.LOG)}"
-            _take_all(cluster, disk, path, start, may_be_torn=following is None)
+            _replay_all(cluster, disk, path, start, may_be_torn=following is None)
     return cluster
 
 
-def _take_all(
+def _replay_all(
     cluster: KafkaCluster, disk: Disk, path: str, from_offset: int, *, may_be_torn: bool
 ) -> None:
     for record in _records_of(disk, path, from_offset=from_offset, may_be_torn=may_be_torn):
         try:
-            cluster.take(decode_record(record.value or b""))
+            cluster.replay(decode_record(record.value or b""))
         except MalformedFrame as error:
             raise ConfigError(f"{path}: offset {record.offset}: {error}") from None

@@ -18,7 +18,7 @@ from kafka_ds.segments import names
 from kafka_ds.segments.files import read_or_none, replace
 
 
-def mark_taken_over(disk: Disk, log_dirs: Sequence[str], lake_uri: str) -> None:
+def mark_adopted(disk: Disk, log_dirs: Sequence[str], lake_uri: str) -> None:
     """These directories' broker may start on this lake. Raises OSError."""
     for path in log_dirs:
         replace(disk, f"{path}/{names.ADOPTED}", lake_uri.encode(), durable=True)
@@ -30,7 +30,7 @@ def lake_of(disk: Disk, path: str) -> str | None:
     return None if mark is None else mark.decode(errors="replace")
 
 
-def check_taken_over(disk: Disk, image: MetadataImage, config: BrokerConfig) -> None:
+def check_adopted(disk: Disk, image: MetadataImage, config: BrokerConfig) -> None:
     """Raises ConfigError where logs of Kafka's lie that `adopt` has not seen."""
     known, lake_uri = image.brokers.get(config.node_id), config.lake_uri
     if known is None or known.incarnation_id != NO_UUID:
@@ -40,10 +40,10 @@ def check_taken_over(disk: Disk, image: MetadataImage, config: BrokerConfig) -> 
             has_logs = disk.exists(path) and any(
                 map(names.parse_folder_name, disk.list_names(path))
             )
-            taken_into = lake_of(disk, path)
+            adopted_into = lake_of(disk, path)
         except OSError:
             continue  # Opening the logs will say what is wrong.
-        if has_logs and taken_into != lake_uri:
+        if has_logs and adopted_into != lake_uri:
             raise ConfigError(
                 f"log.dirs: {path} has logs of an Apache Kafka that have not been taken over into lake.uri={lake_uri}: "
                 "run `python -m broker adopt` for this broker, too, before its first start"

@@ -65,8 +65,8 @@ class KafkaCluster:
         self._configs: dict[str, dict[str, str]] = {}
         self._transaction: list[MetadataRecord | int] | None = None
 
-    def take(self, record: MetadataRecord | int) -> None:
-        """Take the next record, or the number of its type; MalformedFrame if it does not follow from the others."""
+    def replay(self, record: MetadataRecord | int) -> None:
+        """Replay the next record, or the number of its type; MalformedFrame if it does not follow from the others."""
         if isinstance(record, BeginTransactionRecord):
             self._transaction = []
         elif isinstance(record, AbortTransactionRecord):

@@ -76,7 +76,7 @@ class FoundDirectory:
     cluster: KafkaCluster | None
     """What the metadata log says; None where there is none."""
     is_zookeepers: bool
-    taken_into: Sequence[str | None]
+    adopted_into: Sequence[str | None]
     """Into which lake each directory was taken over before, if it was."""
     have_ids: bool
     """Whether directories have ids: our broker gives each one when it starts, Kafka with ZooKeeper none as a rule."""
@@ -121,7 +121,7 @@ def plan(
     over, by resource name. `check_configs` raises ConfigError for settings of a topic that are not served.
     """
     if found.cluster is None and not found.is_zookeepers:
-        before = next(filter(None, found.taken_into), None)
+        before = next(filter(None, found.adopted_into), None)
         or_lost = (
             f"; or, if they were ZooKeeper's and have been started on lake.uri={before} since, bring that lake back: "
             "it alone has the metadata"
@@ -219,7 +219,7 @@ def _is_repeated(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> 
     return (
         found.cluster is None
         and not found.have_ids
-        and set(found.taken_into) == {lake_uri}
+        and set(found.adopted_into) == {lake_uri}
         and all(
             log.topic_id in topic_ids
             for log in found.logs.values()
@@ -291,10 +291,10 @@ def _topics_of_folders(found: FoundDirectory, new_uuid: Callable[[], bytes]) -> 
 
 
 def _check_names(topics: Sequence[KafkaTopic]) -> None:
-    taken: dict[str, str] = {}
+    names: dict[str, str] = {}
     for topic in topics:
         why = why_illegal(topic.name)
-        other = taken.setdefault(collision_key(topic.name), topic.name)
+        other = names.setdefault(collision_key(topic.name), topic.name)
         if why is None and other != topic.name:
             why = f"a lake cannot tell it from {other}"
         if why is not None:
@@ -337,29 +337,29 @@ def _configs(
         own = {CLEANUP_POLICY: "compact", **own}
     if topic.name in INTERNAL_TOPICS:
         own[REMOTE_STORAGE_ENABLE] = "false"
-    taken, refused = takeable(
+    adopted, refused = adoptable(
         {name: value for name, value in own.items() if name not in given},
         lambda tried: check({**tried, **given}),
     )
     try:
-        check({**taken, **given})
+        check({**adopted, **given})
     except ConfigError as error:
         raise ConfigError(f"--topic-config {topic.name}: {error}") from None
     for name, why in refused.items():
         if name == CLEANUP_POLICY:
             raise ConfigError(f"topic {topic.name}: {why}")
         lines.append(f"{topic.name}: {name}={own[name]} is not taken over: {why}")
-    return {**taken, **given}
+    return {**adopted, **given}
 
 
-def takeable(
+def adoptable(
     own: Mapping[str, str], check: Callable[[Mapping[str, str]], object]
 ) -> tuple[dict[str, str], dict[str, ConfigError]]:
     """The settings that can be had together, and why the others cannot.
 
     All at once if they can, as one may be right only beside another; else as many as go, in whatever order they go.
     """
-    taken: dict[str, str] = {}
+    adopted: dict[str, str] = {}
     refused: dict[str, ConfigError] = {}
     try:
         check(own)
@@ -368,15 +368,15 @@ def takeable(
         pass
     while True:
         refused.clear()
-        before = len(taken)
-        for name in [each for each in own if each not in taken]:
+        before = len(adopted)
+        for name in [each for each in own if each not in adopted]:
             try:
-                check({**taken, name: own[name]})
-                taken[name] = own[name]
+                check({**adopted, name: own[name]})
+                adopted[name] = own[name]
             except ConfigError as error:
                 refused[name] = error
-        if len(taken) == before:
-            return taken, refused
+        if len(adopted) == before:
+            return adopted, refused
 
 
 def _given(topic: KafkaTopic, given: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

@@ -165,10 +165,10 @@ class Demonstration:
                 process.stdin.write(f"{customer}:{json.dumps(order)}\n")
                 advance(1)
             process.stdin.close()
-            told = process.stderr.read().strip()
+            message = process.stderr.read().strip()
             if process.wait() != 0:
-                raise Mistake(told)
-        click.echo(told)
+                raise Mistake(message)
+        click.echo(message)
 
     def _wait_for_lake(self) -> None:
         """Until the table has every record."""

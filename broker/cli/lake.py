@@ -221,8 +221,8 @@ class LakeQueries:
     def _views_named(self, text: str, is_listing: bool, topics: Iterable[str]) -> Sequence[str]:
         from spark_conf.system_views import questions
 
-        taken = {topic.lower() for topic in topics}
-        return [n for n in questions() if n not in taken and (is_listing or n in text)]
+        shadowed = {topic.lower() for topic in topics}
+        return [n for n in questions() if n not in shadowed and (is_listing or n in text)]
 
     def _make_view(self, name: str) -> None:
         """A view over system tables, and those that it is made of."""
@@ -255,9 +255,9 @@ class LakeQueries:
             raise Mistake(f"{name}: {problem}") from None
 
     def _mistaken(self, problem: Exception) -> Mistake:
-        told = str(problem).partition("\n\nLINE ")[0]
-        unknown = _UNKNOWN_TABLE.match(told)
+        message = str(problem).partition("\n\nLINE ")[0]
+        unknown = _UNKNOWN_TABLE.match(message)
         if unknown is not None:
             # DuckDB would propose one of its own tables.
             return Mistake(f"no topic or view is called {unknown[1]}: SHOW TABLES lists them")
-        return Mistake(told)
+        return Mistake(message)

@@ -55,13 +55,13 @@ class Program(click.Group):
             _close_output()
             status = 1
         except Exception as error:
-            if not _is_told(error):
+            if not _is_expected(error):
                 raise
             status = _complain(plain(error), 1)
         sys.exit(status)
 
 
-def _is_told(error: Exception) -> bool:
+def _is_expected(error: Exception) -> bool:
     """Whether an error is something to tell, and not a mistake of ours. Its classes are loaded if it is of one."""
     if isinstance(error, OSError):
         return True

@@ -143,10 +143,10 @@ class Target:
         description = admin.describe_cluster()
         live = [each.node_id for each in description.brokers if not each.is_fenced]
         entries = admin.describe_broker_configs(live[0]) if live else []
-        told = next((each.value for each in entries if each.name == "lake.uri"), None)
-        if not told:
+        lake_uri = next((each.value for each in entries if each.name == "lake.uri"), None)
+        if not lake_uri:
             raise Mistake("these brokers have no lake (lake.uri): this is no kafka-ds cluster")
-        return told
+        return lake_uri
 
 
 def _contact(settings: ClientSettings) -> None:

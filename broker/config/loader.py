@@ -157,8 +157,8 @@ def _parse_unserved(name: str, text: str) -> Value:
         return setting.parse(text)
     except ConfigError:
         if instead := INSTEAD.get(name):
-            told = f"{name}={text} is not supported: {instead.format(text)}"
-            raise ConfigError(told) from None
+            message = f"{name}={text} is not supported: {instead.format(text)}"
+            raise ConfigError(message) from None
         raise
 
 
@@ -400,9 +400,9 @@ def _check_topic(topic: LogConfig) -> None:
             f"max.compaction.lag.ms={topic.max_compaction_lag_ms}"
         )
     if len(topic.lake_table_cluster_columns) > CLUSTER_COLUMNS_MAX:
-        told = ",".join(topic.lake_table_cluster_columns)
+        columns = ",".join(topic.lake_table_cluster_columns)
         raise ConfigError(
-            f"lake.table.cluster.columns={told} names more than {CLUSTER_COLUMNS_MAX} columns"
+            f"lake.table.cluster.columns={columns} names more than {CLUSTER_COLUMNS_MAX} columns"
         )
     if not topic.remote_storage_enable:
         return

@@ -193,7 +193,7 @@ class _Cursor:
                 return number >> 1 ^ -(number & 1)
         raise CorruptRecord("a varint is too long")
 
-    def take(self, count: int, kept_max: int = 0) -> bytes:
+    def read(self, count: int, kept_max: int = 0) -> bytes:
         """The first bytes of the next `count`, which it leaves behind."""
         if count < 0:
             raise CorruptRecord(f"length {count}")
@@ -210,14 +210,14 @@ class _Cursor:
     def field(self, kept_max: int) -> Field:
         """A length and so many bytes, cut."""
         length = self.varint(32)
-        return None if length == -1 else field_of(self.take(length, kept_max), length)
+        return None if length == -1 else field_of(self.read(length, kept_max), length)
 
 
 def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> Row:
     """The next record, or its offset only if that is below `offset`."""
     end = cursor.varint(32)
     end += cursor.position
-    cursor.take(1)  # attributes: no bit of them is in use
+    cursor.read(1)  # attributes: no bit of them is in use
     timestamp = wrapped(header.base_timestamp + cursor.varint(64))
     if header.timestamp_type == TimestampType.LOG_APPEND_TIME:
         timestamp = header.max_timestamp
@@ -236,7 +236,7 @@ def _row(cursor: _Cursor, header: BatchHeader, reached: int, offset: int) -> Row
             for _ in range(min(count, HEADERS_MAX))
         ]
         row["headers_left_out"] = max(0, count - HEADERS_MAX)
-    cursor.take(end - cursor.position)
+    cursor.read(end - cursor.position)
     return row
 
 

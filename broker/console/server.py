@@ -74,7 +74,7 @@ class Console:
             node.clock.now_ms,
             config.connection_failed_authentication_delay_ms,
         )
-        self._server = HttpServer(self._answer, takes_posts=True)
+        self._server = HttpServer(self._answer, serves_posts=True)
         self._files: dict[str, HttpResponse] = {}
 
     def bind(self, network: Network, port: int) -> None:
@@ -111,8 +111,8 @@ class Console:
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         if not self._is_meant(request.headers.get("host", "")):
-            told = "this name is not the console's: use console.host, localhost or an address"
-            return await _json({"error": told}, "421 Misdirected Request")
+            message = "this name is not the console's: use console.host, localhost or an address"
+            return await _json({"error": message}, "421 Misdirected Request")
         if request.method == "POST":
             return await self._posted(request)
         found = self._files.get(request.path)

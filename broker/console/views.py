@@ -298,9 +298,11 @@ class Views:
         except (OSError, CorruptLog) as error:
             raise NotShown(f"the lake cannot be read: {error}", "502 Bad Gateway") from error
         # A predicate may hold what records hold.
-        told = may(context, AclOperation.READ, ResourceType.TOPIC, topic.name, log_if_denied=False)
+        may_read = may(
+            context, AclOperation.READ, ResourceType.TOPIC, topic.name, log_if_denied=False
+        )
         hidden = {
-            **({} if told else {"parameters": None}),
+            **({} if may_read else {"parameters": None}),
             **({} if _may_see_sizes(context) else {"bytes_added": None}),
         }
         return [row | hidden for row in rows]

@@ -182,7 +182,7 @@ class ClusterDriver:
             if not found or not self._is_active:
                 return self._is_active
             version = found[-1][0]
-            self._take_back([], Conflict(f"version {version} holds another's decisions"))
+            self._revert([], Conflict(f"version {version} holds another's decisions"))
             await self._replay_all(found)
         return False
 
@@ -237,7 +237,7 @@ class ClusterDriver:
         async with self._turn:
             self._deposed.clear()
             if self._is_active and any(version > self.image.version for version, _ in entries):
-                self._take_back([], Conflict("another broker has become the controller"))
+                self._revert([], Conflict("another broker has become the controller"))
             await self._replay_all(entries)
 
     async def catch_up(self) -> None:
@@ -282,7 +282,7 @@ class ClusterDriver:
             raise OSError(str(error)) from error
         except VersionsMissing as error:
             # Cleaned up is only what a snapshot repeats; after the last of ours only another one writes snapshots.
-            self._take_back([], Conflict(str(error)))
+            self._revert([], Conflict(str(error)))
             why = OSError(f"{error}; this broker has to be started anew")
             if not self._is_left_behind:
                 self._is_left_behind = True
@@ -377,13 +377,13 @@ class ClusterDriver:
                 try:
                     await self._commit_group(group)
                 except (Conflict, NotCommitted) as error:
-                    self._take_back(group, error)
+                    self._revert(group, error)
                 except Deposed as error:
                     later, self._queue = self._queue, []
-                    self._take_back(group, error)
-                    self._take_back(later, Conflict(str(error)))
+                    self._revert(group, error)
+                    self._revert(later, Conflict(str(error)))
         except BaseException as error:
-            self._take_back(group, error)
+            self._revert(group, error)
             if not isinstance(error, Exception):
                 raise
             self._on_failed(error)
@@ -447,7 +447,7 @@ class ClusterDriver:
 
         return await asyncio.get_running_loop().run_in_executor(self._executor, begin)
 
-    def _take_back(self, group: Sequence[PendingDecision], error: BaseException) -> None:
+    def _revert(self, group: Sequence[PendingDecision], error: BaseException) -> None:
         """Undo this group, which did not happen, and the later decisions that build on it."""
         failed = [*group, *self._queue]
         self._queue = []
@@ -496,7 +496,7 @@ class ControllerClaim:
         """The cluster as it will be."""
         return self.controller.image
 
-    def take(self, make: Callable[[Controller], ControllerDecision[Result]]) -> Result:
+    def apply(self, make: Callable[[Controller], ControllerDecision[Result]]) -> Result:
         """Decide one more thing."""
         decision = make(self.controller)
         ahead = self.controller.image

@@ -50,7 +50,7 @@ class _Rack:
         self.active = tuple(each.broker_id for each in brokers if each.is_active)
         self.fenced = tuple(each.broker_id for each in brokers if not each.is_active)
 
-    def taken(self, turn: int, count: int) -> list[int]:
+    def select(self, turn: int, count: int) -> list[int]:
         """This many brokers, unfenced ones first, starting at a different one each time."""
         return [*_rotated(self.active, turn), *_rotated(self.fenced, turn)][:count]
 
@@ -71,14 +71,14 @@ def _replicas(racks: list[_Rack], factor: int, position: int) -> tuple[int, ...]
     order = [first, *_rotated(others, shift)]
     shares = _shares(order, factor)
     by_rack = [
-        rack.taken(turn, share) if rack is first else rack.taken(position + shift, share)
+        rack.select(turn, share) if rack is first else rack.select(position + shift, share)
         for rack, share in zip(order, shares, strict=True)
     ]
     if len(racks) == 1:
         by_rack = [_shifted(first, turn, shift, factor)]
     replicas: list[int] = []
     for depth in range(max(shares)):
-        replicas.extend(taken[depth] for taken in by_rack if depth < len(taken))
+        replicas.extend(brokers[depth] for brokers in by_rack if depth < len(brokers))
     return tuple(replicas)
 
 

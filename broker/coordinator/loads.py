@@ -29,17 +29,17 @@ class Loads:
     """How long the loads of late have taken."""
 
     def __init__(self) -> None:
-        self._took: deque[tuple[int, int]] = deque(maxlen=LOADS_MAX)
+        self._durations: deque[tuple[int, int]] = deque(maxlen=LOADS_MAX)
 
     def loaded(self, took_ms: int, now_ms: int) -> None:
         """A partition was read; `now_ms` is the monotonic clock's."""
-        self._took.append((now_ms, took_ms))
+        self._durations.append((now_ms, took_ms))
 
     def recent(self, now_ms: int) -> list[int]:
         """How long each took that ended within the window, in milliseconds."""
-        while self._took and now_ms - self._took[0][0] > WINDOW_MS:
-            self._took.popleft()
-        return [took_ms for _, took_ms in self._took]
+        while self._durations and now_ms - self._durations[0][0] > WINDOW_MS:
+            self._durations.popleft()
+        return [took_ms for _, took_ms in self._durations]
 
 
 class LoadMetrics:

@@ -144,14 +144,14 @@ def _give_up(questions: Iterable[_Queued[T]]) -> None:
 
 def _batch(queue: deque[_Queued[T]]) -> list[_Queued[T]]:
     """What goes with the next request: in order, and of each group one content only."""
-    taken: list[_Queued[T]] = []
+    batch: list[_Queued[T]] = []
     contents: dict[Hashable, Hashable] = {}
-    while queue and len(taken) < ITEMS_AT_ONCE:
+    while queue and len(batch) < ITEMS_AT_ONCE:
         item = queue[0].item
         if contents.setdefault(item.group, item.content) != item.content:
             break
-        taken.append(queue.popleft())
-    return taken
+        batch.append(queue.popleft())
+    return batch
 
 
 def found_in(

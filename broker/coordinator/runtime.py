@@ -210,14 +210,14 @@ class CoordinatorContext(Generic[S]):
         partition, log = self.partition, self.partition.log
         while partition.leader.is_recovering:
             await asyncio.sleep(RECOVERY_POLL_SECONDS)
-        began_ms = said_ms = self._clock.monotonic_ms()
-        has_told = False
+        began_ms = logged_ms = self._clock.monotonic_ms()
+        has_logged = False
 
         def on_progress(offset: int) -> None:
-            nonlocal said_ms, has_told
+            nonlocal logged_ms, has_logged
             now_ms = self._clock.monotonic_ms()
-            if now_ms - said_ms >= PROGRESS_EVERY_MS:
-                said_ms, has_told = now_ms, True
+            if now_ms - logged_ms >= PROGRESS_EVERY_MS:
+                logged_ms, has_logged = now_ms, True
                 how_far = f"offset {offset} of {log.log_end_offset}"
                 _LOGGER.info("%s: loading, %s after %d ms", log.name, how_far, now_ms - began_ms)
 
@@ -233,7 +233,7 @@ class CoordinatorContext(Generic[S]):
         took_ms = self._clock.monotonic_ms() - began_ms
         self._loads.loaded(took_ms, self._clock.monotonic_ms())
         # There are fifty and more: a quick one is told to who asks for details.
-        level = logging.INFO if has_told else logging.DEBUG
+        level = logging.INFO if has_logged else logging.DEBUG
         end = log.log_end_offset
         said = "Finished loading of metadata from %s with epoch %d up to offset %d in %d ms"
         _LOGGER.log(level, said, log.name, self.coordinator_epoch, end, took_ms)

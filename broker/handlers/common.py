@@ -44,14 +44,14 @@ def brokers_of(
     return found
 
 
-def controller_of(image: MetadataImage, told: Sequence[tuple[BrokerRegistration, str, int]]) -> int:
+def controller_of(image: MetadataImage, seen: Sequence[tuple[BrokerRegistration, str, int]]) -> int:
     """The broker that a client is told is the controller; -1 if the client is told of no broker.
 
     Any broker forwards requests to the controller (KIP-590), so Kafka names any live broker. Here it is the controller,
     as long as it is alive: if a client is told of a broker that goes away, it waits for it (librdkafka for a minute,
     without asking again).
     """
-    staying = [broker.broker_id for broker, _, _ in told if broker.is_active]
+    staying = [broker.broker_id for broker, _, _ in seen if broker.is_active]
     if image.controller_id in staying:
         return image.controller_id
     return staying[0] if staying else -1

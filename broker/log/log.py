@@ -483,11 +483,11 @@ class Log:
         due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
         self.segments.truncate(left, due_ms, snapshots=[each for each in snapshots if each > end])
         if before is not None:
-            found.take_back(before)
+            found.restore(before)
         self._restart_at_end(found)
 
     def _known_before(self, offset: int) -> Before | None:
-        """What `Producers.take_back` needs once all from `offset` on is gone; None if the log must be read.
+        """What `Producers.restore` needs once all from `offset` on is gone; None if the log must be read.
 
         To read it takes up to a segment's headers, while everybody waits. Usually a follower truncates only the last
         few batches, and the last five of most producers are remembered: those that are left were known before.
@@ -562,8 +562,8 @@ class Log:
         self.log_end_offset = offset
         self._is_changed = True
 
-    def take_epochs_of(self, log: Log) -> None:
-        """Of a copy: take all leader epochs of its log, also those without a record, or without one left."""
+    def copy_epochs_of(self, log: Log) -> None:
+        """Of a copy: copy all leader epochs of its log, also those without a record, or without one left."""
         if self.leader_epochs.entries == log.leader_epochs.entries:
             return
         self.leader_epochs.clear()

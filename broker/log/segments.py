@@ -183,7 +183,7 @@ class LogSegments:
             self._not_begun(base_offset)
             with suppress(OSError):
                 unlink_if_there(self._disk, self._snapshot_at(base_offset))
-            self.trash.take_back()
+            self.trash.undo_discard()
             raise
         self._loaded.clear()
         self.all = (new,)
@@ -212,7 +212,7 @@ class LogSegments:
             kept[-1].shorten(left[-1])
         except OSError:
             if is_discarded:
-                self.trash.take_back()
+                self.trash.undo_discard()
             raise
         # Another object, also if all are kept: upkeep does not look at a log that is as it was.
         self.all = (*kept[:-1], kept[-1])

@@ -133,9 +133,9 @@ class DirectoryAssignments:
             await self._news.wait()
             self._news.clear()
             while wanted := dict(self._misplaced()):
-                await self._tell(dict(list(wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]))
+                await self._assign(dict(list(wanted.items())[:ASSIGNMENTS_PER_REQUEST_MAX]))
 
-    async def _tell(self, wanted: dict[tuple[bytes, int], bytes]) -> None:
+    async def _assign(self, wanted: dict[tuple[bytes, int], bytes]) -> None:
         request = AssignReplicasToDirsRequest(
             broker_id=self._node_id,
             broker_epoch=self._broker_epoch(),

@@ -181,7 +181,7 @@ class ClusterMember:
         return known.broker_epoch
 
     @property
-    def was_taken_in(self) -> bool:
+    def was_registered(self) -> bool:
         """Whether this process has ever been registered."""
         return self._lifecycle is not None and self._lifecycle.was_registered
 
@@ -292,22 +292,22 @@ def decide_claim(claiming: ControllerClaim, identity: BrokerIdentity, dead: int 
     image, node_id = claiming.image, identity.node_id
     if image.cluster_id is None:
         event = ClusterCreated(cluster_id=identity.cluster_id)
-        claiming.take(lambda _: ControllerDecision(events=(event,), result=None))
+        claiming.apply(lambda _: ControllerDecision(events=(event,), result=None))
     elif image.cluster_id != identity.cluster_id:
         raise ConfigError(
             f"lake.uri: {claiming.folder} belongs to cluster {image.cluster_id}, "
             f"log.dirs to cluster {identity.cluster_id}"
         )
-    claiming.take(lambda c: c.claim(node_id))
+    claiming.apply(lambda c: c.claim(node_id))
     known = image.brokers.get(node_id)
     if known is None or known.incarnation_id != identity.incarnation_id:
         try:
-            claiming.take(lambda c: _registration(c, identity))
+            claiming.apply(lambda c: _registration(c, identity))
         except KafkaError as refusal:
             raise ConfigError(REFUSED_FOR_GOOD.get(refusal.code, str(refusal))) from refusal
     if dead is not None and dead != node_id:
         # It was silent for a session timeout: as a broker, too.
-        claiming.take(lambda c: c.fence_broker(dead))
+        claiming.apply(lambda c: c.fence_broker(dead))
 
 
 def _registration(controller: Controller, identity: BrokerIdentity) -> ControllerDecision[bool]:

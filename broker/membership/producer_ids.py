@@ -28,23 +28,23 @@ class ProducerIds:
         self._fetching: asyncio.Task[None] | None = None
         self._low = 0
 
-    def take(self) -> int | None:
+    def claim_next(self) -> int | None:
         """An id, if one is at hand."""
         if not self._block:
             self._block, self._next_block = self._next_block, range(0)
             if not self._block:
                 return None
-        taken = self._block[0]
+        producer_id = self._block[0]
         self._block = self._block[1:]
         if len(self._block) <= self._low and not self._next_block:
             self._fetch_soon()
-        return taken
+        return producer_id
 
     async def next(self) -> int:
         """An id, waiting for a block if need be; raises KafkaError where none can be had."""
-        while (taken := self.take()) is None:
+        while (producer_id := self.claim_next()) is None:
             await asyncio.shield(self._fetch_soon())
-        return taken
+        return producer_id
 
     def _fetch_soon(self) -> asyncio.Task[None]:
         if self._fetching is None:

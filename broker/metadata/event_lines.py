@@ -29,29 +29,29 @@ from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 Line: TypeAlias = tuple[str, dict[str, object]]
 
 # What was told last: of topics by their ids, in them of partitions.
-Told: TypeAlias = dict[bytes, dict[int, PartitionRegistration]]
+Logged: TypeAlias = dict[bytes, dict[int, PartitionRegistration]]
 
 # So many partitions of a topic have a line each.
 PARTITION_LINES_MAX = 20
 
 
-def lines_of(events: Sequence[Event], told: Told) -> Iterator[Line]:
-    """What has happened, in order; `told` is the caller's to keep, and changed here."""
-    return _lines_of([event for event in events if _is_news(event, told)])
+def lines_of(events: Sequence[Event], logged: Logged) -> Iterator[Line]:
+    """What has happened, in order; `logged` is the caller's to keep, and changed here."""
+    return _lines_of([event for event in events if _is_news(event, logged)])
 
 
-def _is_news(event: Event, told: Told) -> bool:
+def _is_news(event: Event, logged: Logged) -> bool:
     """Whether more of a partition has changed than its directories; others are always news."""
     match event:
         case PartitionChanged():
-            partitions = told.setdefault(event.topic_id, {})
+            partitions = logged.setdefault(event.topic_id, {})
             before, now = partitions.get(event.partition), event.registration
             partitions[event.partition] = now
             return before is None or now != replace(
                 before, directories=now.directories, partition_epoch=now.partition_epoch
             )
         case TopicDeleted():
-            told.pop(event.topic_id, None)
+            logged.pop(event.topic_id, None)
     return True
 
 

@@ -165,9 +165,9 @@ class MetadataImage:
 
     def replay(self, event: Event, position: MetadataPosition) -> None:
         """Take the event at this position into the state."""
-        take = _REPLAYS.get(type(event))
-        assert take is not None, f"no event of the log: {event!r}"
-        take(self, event, position)
+        replay = _REPLAYS.get(type(event))
+        assert replay is not None, f"no event of the log: {event!r}"
+        replay(self, event, position)
         self.version = position.version
 
     # -- the cluster and its brokers ----------------------------------------------------------

@@ -35,7 +35,7 @@ class Boundary:
             return True
         return self._is_left and now_ms >= self._free_ms
 
-    def takes_any(self, deleted_below: int, now_ms: int) -> bool:
+    def rewrites_any(self, deleted_below: int, now_ms: int) -> bool:
         """Whether a single row below the log start is enough; `deleted_below`: where DeleteRecords moved it."""
         return deleted_below > self._cleared or now_ms >= self._free_ms
 

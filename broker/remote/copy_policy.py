@@ -146,23 +146,23 @@ def choose(
     after the one that came last.
     """
     queues = [(view, deque(ranges)) for view, ranges in candidates if ranges]
-    taken: dict[tuple[bytes, int], list[RemoteLogSegment]] = {}
+    chosen: dict[tuple[bytes, int], list[RemoteLogSegment]] = {}
     bytes_left, ranges_left = limits.bytes_max, limits.ranges_max
     while queues and ranges_left > 0 and bytes_left > 0:
         still = []
         for view, ranges in queues:
             if ranges_left <= 0 or bytes_left <= 0:
                 break
-            if taken and ranges[0].size_bytes > bytes_left:
+            if chosen and ranges[0].size_bytes > bytes_left:
                 continue
             first = ranges.popleft()
-            taken.setdefault((view.topic_id, view.partition), []).append(first)
+            chosen.setdefault((view.topic_id, view.partition), []).append(first)
             bytes_left -= first.size_bytes
             ranges_left -= 1
             if ranges:
                 still.append((view, ranges))
         queues = still
-    return taken
+    return chosen
 
 
 class Pace:

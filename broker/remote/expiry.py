@@ -183,14 +183,14 @@ class ExpirationLoop:
             for watched, _ in due:
                 self._failed(watched, error)
             return
-        for (watched, retention), (offset, told), survey in zip(due, asked, surveys, strict=True):
+        for (watched, retention), (offset, known), survey in zip(due, asked, surveys, strict=True):
             if self._stopped or not self._is_led(watched):
                 continue
             if isinstance(survey, Unavailable):
                 self._failed(watched, survey.message)
                 continue
             await self._act(watched, retention, offset, survey)
-            if told < retention.log_start_offset:
+            if known < retention.log_start_offset:
                 # What lies below it may go once the lake has heard of it: nothing else would be a reason to look.
                 watched.outlook = None
 

@@ -447,12 +447,16 @@ class RemoteLogManager:
     async def optimize(self, topic_id: bytes, partition: int) -> Optimized:
         """Have the layout of a partition's files improved now. Raises KafkaError."""
         key = (topic_id, partition)
-        return await _told(self._layout.optimize(key)) if await self._has_rows(key) else Optimized()
+        if not await self._has_rows(key):
+            return Optimized()
+        return await _await_worker(self._layout.optimize(key))
 
     async def expire(self, topic_id: bytes, partition: int) -> Swept:
         """Have what retention says removed now. Raises KafkaError."""
         key = (topic_id, partition)
-        return await _told(self._expiration.expire(key)) if await self._has_rows(key) else Swept()
+        if not await self._has_rows(key):
+            return Swept()
+        return await _await_worker(self._expiration.expire(key))
 
     async def _has_rows(self, key: Key) -> bool:
         """Whether anything of a led partition is in the lake; one of which that is unknown is looked at soon."""
@@ -477,7 +481,7 @@ class RemoteLogManager:
             raise
 
     async def _send(self, request: Request[A]) -> A:
-        return await _told(self.worker.send(request))
+        return await _await_worker(self.worker.send(request))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -543,7 +547,7 @@ class RemoteLogManager:
         self._local.advanced()
 
 
-async def _told(work: Awaitable[A]) -> A:
+async def _await_worker(work: Awaitable[A]) -> A:
     """What it comes to; a worker that fails is an error that clients know."""
     try:
         return await work

@@ -168,7 +168,7 @@ class LayoutLoop:
             while not is_done:
                 if self._led.get(key) is not watched.led:
                     raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                done = await self._optimized(watched, takes_any=True, merges_any=True)
+                done = await self._optimized(watched, rewrites_any=True, merges_any=True)
                 total, is_done = _sum(total, done), done.is_done
             return total
         finally:
@@ -178,8 +178,8 @@ class LayoutLoop:
         """Have the due work done; False if there is more."""
         led, now_ms = watched.led, self._clock.monotonic_ms()
         try:
-            takes_any = watched.boundary.takes_any(led.deleted_below, now_ms)
-            return (await self._optimized(watched, takes_any=takes_any)).is_done
+            rewrites_any = watched.boundary.rewrites_any(led.deleted_below, now_ms)
+            return (await self._optimized(watched, rewrites_any=rewrites_any)).is_done
         except (WorkerLost, WorkerFailed) as error:
             wait_ms = watched.backoff.failed(self._clock.monotonic_ms())
             self._metrics.layout_failed(led.log.topic)
@@ -187,7 +187,7 @@ class LayoutLoop:
             return True
 
     async def _optimized(
-        self, watched: _Watched, *, takes_any: bool, merges_any: bool = False
+        self, watched: _Watched, *, rewrites_any: bool, merges_any: bool = False
     ) -> Optimized:
         led = watched.led
         async with self._turn:
@@ -195,7 +195,7 @@ class LayoutLoop:
             self._at_work = led
             try:
                 request = Optimize(
-                    place=place_of(led), takes_any_expired=takes_any, merges_any=merges_any
+                    place=place_of(led), rewrites_any_expired=rewrites_any, merges_any=merges_any
                 )
                 done = await self._worker.send(request)
             finally:

@@ -49,7 +49,7 @@ Key = tuple[str, int]
 class MovesAround:
     """What moves need from the broker.
 
-    `is_assigned(topic, partition, directory_id)`: whether the metadata say that the replica is there; `tell` has the
+    `is_assigned(topic, partition, directory_id)`: whether the metadata say that the replica is there; `report` has the
     controller told where it is; `changed` waits for the next change of the metadata, so many seconds at most.
     """
 
@@ -58,7 +58,7 @@ class MovesAround:
     at_once: int
     backoff_ms: int
     is_assigned: Callable[[str, int, bytes], bool]
-    tell: Callable[[str, int], None]
+    report: Callable[[str, int], None]
     changed: Callable[[float], Awaitable[None]]
 
 
@@ -137,7 +137,7 @@ class LogMoves:
         topic, partition = future.log.topic, future.log.partition
         self._manager.drop_future_log(topic, partition)
         if future.is_announced:
-            self._around.tell(topic, partition)
+            self._around.report(topic, partition)
 
     async def stop(self) -> None:
         """Move nothing more; copies stay, for the next start to go on."""
@@ -222,33 +222,33 @@ class LogMoves:
         if not self._goes_on(future):
             return
         future.is_announced = True
-        self._around.tell(topic, partition)
+        self._around.report(topic, partition)
         while not self._around.is_assigned(topic, partition, future.home.directory_id):
             await self._around.changed(ASK_AGAIN_SECONDS)
             if not self._goes_on(future):
                 return
         async with self._turns:
-            await self._take_name(future, log)
-            while self._goes_on(future) and not self._take_place(future, log):
+            await self._name_future(future, log)
+            while self._goes_on(future) and not self._replace_current(future, log):
                 await self._is_level(future, log)
         await self._leave(log)
 
-    async def _take_name(self, future: FutureLog, log: Log) -> None:
+    async def _name_future(self, future: FutureLog, log: Log) -> None:
         """Make the copy, its state and its name durable."""
         while not await self._is_level(future, log):
             pass
         if not self._goes_on(future):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log or its copy is gone")
-        future.take_start()
+        future.copy_start()
         await _flushed(future.log)
         await self._manager.checkpoint_recovery_points(future.log.directory)
         await self._manager.checkpoint_log_starts(future.log.directory)
         if self._goes_on(future):
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._manager.take_name(future, lambda error: _resolve(done, error))
+            self._manager.name_future(future, lambda error: _resolve(done, error))
             await done
 
-    def _take_place(self, future: FutureLog, log: Log) -> bool:
+    def _replace_current(self, future: FutureLog, log: Log) -> bool:
         """Copy the last bytes and let the copy be the log's folder; False if that is not possible at once."""
         copied = 0
         if log.storage_error is not None or future.log.storage_error is not None:

@@ -125,7 +125,7 @@ class _Guarding:
                     if not self._may(rule.operation, resource, None):
                         raise KafkaError(CODES[resource[0]])
             elif rule.when(version) and getattr(request, rule.field):
-                request, answer = self._take_out(rule, request)
+                request, answer = self._remove_denied(rule, request)
                 empty = answer if answer is not None else empty
         return request, empty
 
@@ -194,7 +194,7 @@ class _Guarding:
             return
         raise KafkaError(rule.code or CODES[resource[0]])
 
-    def _take_out(self, rule: Elements, request: Any) -> tuple[Any, Any]:
+    def _remove_denied(self, rule: Elements, request: Any) -> tuple[Any, Any]:
         """The request without what is refused; where nothing is left, an answer that lacks only that."""
         image = self._context.node.metadata
         left, refused = [], []

@@ -84,11 +84,12 @@ class Authentication:
         machine = self.machine
         if machine.phase is SaslState.FAILED:
             return None
-        if machine.takes_bare_tokens:
-            return self._take_bare(frame)
+        if machine.expects_raw_tokens:
+            return self._authenticate_raw(frame)
         api_key = int.from_bytes(frame[:2], "big")
         if api_key == _AUTHENTICATE and machine.phase is SaslState.HANDSHAKE:
-            return self._take_bare(frame)  # It fails, whatever it holds: there is no mechanism.
+            # It fails, whatever it holds: there is no mechanism.
+            return self._authenticate_raw(frame)
         if api_key in _SASL:
             return self._handle(frame, host, listener, arrived_s, principal, self)
         if machine.phase is SaslState.DONE:
@@ -109,9 +110,9 @@ class Authentication:
         except KafkaError as error:
             # Only a client that asked for an unknown mechanism gets the list, as from Kafka.
             is_other = error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            told = self.machine.mechanisms if is_other else []
+            mechanisms = self.machine.mechanisms if is_other else []
             return self._refuse(
-                error, SaslHandshakeResponse(error_code=error.code, mechanisms=told)
+                error, SaslHandshakeResponse(error_code=error.code, mechanisms=mechanisms)
             )
         return SaslHandshakeResponse(mechanisms=self.machine.mechanisms)
 
@@ -127,7 +128,7 @@ class Authentication:
         self._end_if_authenticated()
         return SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=lifetime_ms)
 
-    def _take_bare(self, frame: memoryview) -> Answer:
+    def _authenticate_raw(self, frame: memoryview) -> Answer:
         """A token whose failure is not answered: without a request around it, after a handshake of version 0."""
         try:
             answer, _ = self.machine.authenticate(bytes(frame), self._now_ms())

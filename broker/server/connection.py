@@ -645,7 +645,7 @@ class Connection(asyncio.BufferedProtocol):
         if not assembler.needs_room and not (assembler.is_between_frames and not memory.has_room):
             return True
         if memory.has_room:
-            assembler.take_room()
+            assembler.allocate_waiting()
             return True
         if not self._waits_for_room:
             self._waits_for_room = True

@@ -57,11 +57,11 @@ Answer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 class HttpServer:
-    """Serves GET on a port of its own, and POST if it `takes_posts`."""
+    """Serves GET on a port of its own, and POST if it `serves_posts`."""
 
-    def __init__(self, answer: Answer, *, takes_posts: bool = False) -> None:
+    def __init__(self, answer: Answer, *, serves_posts: bool = False) -> None:
         self.answer = answer
-        self.methods = ("GET", "HEAD", "POST") if takes_posts else ("GET", "HEAD")
+        self.methods = ("GET", "HEAD", "POST") if serves_posts else ("GET", "HEAD")
         self.exchanges = 0
         self._listener: BoundListener | None = None
         self._shaking_hands: set[asyncio.Task[None]] = set()

@@ -24,7 +24,7 @@ from broker.server.metrics import Metrics
 SAMPLES_AT_ONCE = 500
 
 
-class _Taken(Collector):
+class _Families(Collector):
     """What was taken in the event loop, for the registry."""
 
     def __init__(self, families: Sequence[Family]) -> None:
@@ -36,11 +36,11 @@ class _Taken(Collector):
 
 async def text_of(metrics: Metrics, accept: str, accept_encoding: str) -> tuple[bytes, str, bool]:
     """The text, its content type, and whether it is gzipped, as the two headers ask for."""
-    families = await take(metrics)
+    families = await collect(metrics)
 
     def work() -> tuple[bytes, str, bool]:
         registry = CollectorRegistry()
-        registry.register(_Taken(families))
+        registry.register(_Families(families))
         ProcessCollector(registry=registry)
         encode, content_type = choose_encoder(accept)
         text = encode(registry)
@@ -51,7 +51,7 @@ async def text_of(metrics: Metrics, accept: str, accept_encoding: str) -> tuple[
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
-async def take(metrics: Metrics) -> list[Family]:
+async def collect(metrics: Metrics) -> list[Family]:
     """All samples as they are now, by metric."""
     families: dict[Metric, Family] = {}
     for number, (metric, values, value) in enumerate(metrics.samples(), 1):

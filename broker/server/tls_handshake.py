@@ -14,7 +14,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from broker.transport.alerts import tell
+from broker.transport.alerts import set_failure_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class TlsHandshake:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         self._has_begun = True
-        tell(self._alerted)
+        set_failure_handler(self._alerted)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: self._connection,
             self._socket,

@@ -14,13 +14,13 @@ from contextvars import ContextVar
 from weakref import WeakMethod
 
 # What is called after a handshake's failure. Weak: a connection's context lives as long as the connection.
-Told = Callable[[ssl.SSLError], None]
-_TOLD: ContextVar[WeakMethod[Told] | None] = ContextVar("told", default=None)
+FailureHandler = Callable[[ssl.SSLError], None]
+_HANDLER: ContextVar[WeakMethod[FailureHandler] | None] = ContextVar("handler", default=None)
 
 
-def tell(told: Told) -> None:
+def set_failure_handler(handler: FailureHandler) -> None:
     """Call this method if a handshake fails that the running task begins by an `AlertingContext`."""
-    _TOLD.set(WeakMethod(told))
+    _HANDLER.set(WeakMethod(handler))
 
 
 class _Handshake(ssl.SSLObject):
@@ -28,7 +28,7 @@ class _Handshake(ssl.SSLObject):
 
     incoming: ssl.MemoryBIO
     outgoing: ssl.MemoryBIO
-    told: WeakMethod[Told] | None
+    handler: WeakMethod[FailureHandler] | None
     has_failed = False
 
     def do_handshake(self) -> None:
@@ -40,17 +40,17 @@ class _Handshake(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
-            told = self.told() if self.told is not None else None
-            if told is None or not self.outgoing.pending:
+            handler = self.handler() if self.handler is not None else None
+            if handler is None or not self.outgoing.pending:
                 raise
             self.has_failed = True
             self.incoming.read()
-            told(error)
+            handler(error)
             raise ssl.SSLWantReadError from None
 
 
 class AlertingContext(ssl.SSLContext):
-    """As its parent; a handshake that a task has begun after `tell` ends with an alert."""
+    """As its parent; a handshake that a task has begun after `set_failure_handler` ends with an alert."""
 
     sslobject_class = _Handshake
 
@@ -64,5 +64,5 @@ class AlertingContext(ssl.SSLContext):
     ) -> ssl.SSLObject:
         made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
         assert isinstance(made, _Handshake)
-        made.incoming, made.outgoing, made.told = incoming, outgoing, _TOLD.get()
+        made.incoming, made.outgoing, made.handler = incoming, outgoing, _HANDLER.get()
         return made

@@ -216,7 +216,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Do what the session wants now: write, end a handshake, look at the clock."""
         session, handshake = self._session, self._handshake
         assert self._transport is not None
-        for frame in session.take_outgoing():
+        for frame in session.data_to_send():
             self._transport.write(frame)
         if session.is_ready and handshake is not None and not handshake.done():
             if session.error is None:

@@ -24,7 +24,7 @@ ORPHAN_AGE_MS = 7 * DAY_MS
 
 
 class Orphans:
-    """Looks for orphans in the tables it is told of. `are_due_in`: any thread; `take_out`: one thread."""
+    """Looks for orphans in the tables it is told of. `are_due_in`: any thread; `vacuum_due`: one thread."""
 
     def __init__(self, store: Store, clock: LogClock) -> None:
         self._store = store
@@ -39,7 +39,7 @@ class Orphans:
             if self._clock.wall_ms() - self._vacuumed_ms.get(folder, 0) >= DAY_MS:
                 self._due[folder] = None
 
-    def take_out(self) -> list[str]:
+    def vacuum_due(self) -> list[str]:
         """Remove orphans where that is due; returns the removed paths. A failure is retried the next day."""
         gone: list[str] = []
         while (folder := self._next()) is not None:

@@ -298,7 +298,7 @@ class Optimize(Request[Optimized]):
     """Rewrite a partition's files where that helps readers."""
 
     place: StoragePlace
-    takes_any_expired: bool
+    rewrites_any_expired: bool
     """Whether a file is rewritten for a single expired row."""
     merges_any: bool = False
     """Whether two small files are enough to be merged."""

@@ -88,7 +88,7 @@ class Service:
         self._store = open_lake(settings.lake_uri, is_there=True)
         self._checked = False
         self._touched: dict[str, None] = {}
-        self._complaints_told = 0
+        self._complaints_reported = 0
         self._cache = _open_cache(settings)
         self._clock = SystemLogClock()
         self._orphans = Orphans(self._store, self._clock)
@@ -166,7 +166,7 @@ class Service:
             place.topic_id,
             place.partition,
             leader_epoch=place.leader_epoch,
-            takes_any_expired=request.takes_any_expired,
+            rewrites_any_expired=request.rewrites_any_expired,
             merges_any=request.merges_any,
             goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
         )
@@ -200,7 +200,7 @@ class Service:
         place = question.place
         answers: list[StoreState | Unavailable] = []
         found: Look | None = None
-        with apart(_told(answers)):
+        with apart(_as_unavailable(answers)):
             is_lost = False
             for version, commit_id in question.commits:
                 try:
@@ -232,7 +232,7 @@ class Service:
         answer, found = self._check_of(question)
         if found is None:
             return answer
-        with self._writing(place.topic), apart(_told(failures)):
+        with self._writing(place.topic), apart(_as_unavailable(failures)):
             self._storage.check.repair(
                 place.topic,
                 place.topic_id,
@@ -252,8 +252,8 @@ class Service:
 
     def _fresh_complaints(self) -> int:
         """Other writers' commits with rows, those that the broker was not told of yet."""
-        before, self._complaints_told = self._complaints_told, self._storage.complaints()
-        return self._complaints_told - before
+        before, self._complaints_reported = self._complaints_reported, self._storage.complaints()
+        return self._complaints_reported - before
 
     def afterwards(self) -> None:
         """Upkeep of the tables after a write, in the maintenance thread: nobody waits for it."""
@@ -266,7 +266,7 @@ class Service:
         if self._offsets_version is not None:
             version, self._offsets_version = self._offsets_version, None
             _look_after(OFFSETS, partial(maintenance.look_after, OFFSETS, version))
-        _look_after("orphans, for a day", self._orphans.take_out)
+        _look_after("orphans, for a day", self._orphans.vacuum_due)
 
     def _maintain_topic(self, topic: str) -> None:
         work = partial(self._storage.maintain, topic, self._maintenance)
@@ -305,7 +305,7 @@ class Service:
 
     def _survey_of(self, question: SurveyQuestion) -> Survey | Unavailable:
         answers: list[Survey | Unavailable] = []
-        with apart(_told(answers)):
+        with apart(_as_unavailable(answers)):
             survey = self._sweeper.survey(
                 question.place,
                 question.retention,
@@ -332,7 +332,7 @@ class Service:
         failed: dict[tuple[str, bytes], Unavailable] = {}
         for (topic, topic_id), epochs in wanted.items():
             failures: list[Unavailable] = []
-            with self._writing(topic), apart(_told(failures)):
+            with self._writing(topic), apart(_as_unavailable(failures)):
                 self._storage.fence(topic, topic_id, epochs)
             if failures:
                 failed[topic, topic_id] = failures[0]
@@ -408,14 +408,14 @@ class Service:
             failures = [failed[key]] if key in failed else []
             states: Sequence[TieredState] = ()
             if not failures:
-                with apart(_told(failures)):
+                with apart(_as_unavailable(failures)):
                     states = self._storage.states(*key, partitions)
             for at, partition in enumerate(partitions):
                 found[*key, partition] = failures[0] if failures else states[at]
         return [found[topic, topic_id, partition] for topic_id, topic, partition in asked]
 
 
-def _told(answers: list[Any]) -> Callable[[str, str], None]:
+def _as_unavailable(answers: list[Any]) -> Callable[[str, str], None]:
     """What goes wrong becomes an answer."""
     return lambda message, outcome: answers.append(Unavailable(message=message, outcome=outcome))
 

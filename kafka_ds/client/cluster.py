@@ -122,7 +122,7 @@ class Cluster:
         self._connections: dict[tuple[str, int], Connection] = {}
         self._topics: dict[str, Topic] = {}
         self._coordinators: dict[tuple[Coordinator, str], tuple[str, int]] = {}
-        self._silence_told = False
+        self._warned_of_silence = False
 
     def close(self) -> None:
         """End every connection."""
@@ -506,7 +506,7 @@ class Cluster:
                     )
                     if now + pause_ms / 1_000 >= ends_at:
                         raise type(found)(f"{found}; tried for {now - began_at:.1f} s") from None
-                self._tell_of_silence(found)
+                self._warn_of_silence(found)
                 problem = found
             except KafkaError as found:
                 if not found.code.retriable:
@@ -523,11 +523,11 @@ class Cluster:
             time.sleep(pause_ms / 1_000)
             pause_ms = min(max(1, pause_ms) * 2, settings.retry_backoff_max_ms)
 
-    def _tell_of_silence(self, problem: ClientError) -> None:
+    def _warn_of_silence(self, problem: ClientError) -> None:
         """Tell the user of a wrong address now, and not only when the time is over."""
-        if self._brokers or self._silence_told:
+        if self._brokers or self._warned_of_silence:
             return
-        self._silence_told = True
+        self._warned_of_silence = True
         limit_ms = self.settings.default_api_timeout_ms
         limit = f"kafka.default.api.timeout.ms={limit_ms}"
         if type(problem) in PATIENCE_MS and PATIENCE_MS[type(problem)] < limit_ms:

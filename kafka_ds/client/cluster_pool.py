@@ -31,14 +31,14 @@ os.register_at_fork(after_in_child=_KEPT.clear)
 @contextmanager
 def pooled_cluster(settings: ClientSettings) -> Iterator[Cluster]:
     """A client of these settings, for the caller alone until the block ends."""
-    cluster = _taken(settings)
+    cluster = _acquire(settings)
     try:
         yield cluster
     except BaseException:
         # What was under way, or what it knows, may be what went wrong.
         cluster.close()
         raise
-    _give_back(settings, cluster)
+    _release(settings, cluster)
 
 
 def close_pool() -> None:
@@ -50,7 +50,7 @@ def close_pool() -> None:
         cluster.close()
 
 
-def _taken(settings: ClientSettings) -> Cluster:
+def _acquire(settings: ClientSettings) -> Cluster:
     with _LOCK:
         found = _KEPT.pop(settings, None)
     if found is None:
@@ -62,7 +62,7 @@ def _taken(settings: ClientSettings) -> Cluster:
     return Cluster(settings)
 
 
-def _give_back(settings: ClientSettings, cluster: Cluster) -> None:
+def _release(settings: ClientSettings, cluster: Cluster) -> None:
     with _LOCK:
         # Another thread's of the same settings may be there already.
         ended = [_KEPT.pop(settings, None)]

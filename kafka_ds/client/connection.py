@@ -211,7 +211,7 @@ class Connection:
     def _write(self, request: type) -> None:
         try:
             self._socket.settimeout(self._settings.request_timeout_ms / 1_000)
-            for frame in self.session.take_outgoing():
+            for frame in self.session.data_to_send():
                 self._socket.sendall(frame)
         except OSError as problem:
             self._fail(problem, request)

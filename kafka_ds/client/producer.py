@@ -259,7 +259,7 @@ class Producer:
             # Nobody answers, so nobody says where it went, or that it did.
             link.connection.send(request, ceiling, answered=False)
             for batch in batches:
-                self._took(batch, NO_OFFSET)
+                self._complete(batch, NO_OFFSET)
             return
         link.connection.send(request, ceiling)
         link.requests.append(batches)
@@ -288,7 +288,7 @@ class Producer:
                 raise NotDelivered(
                     f"{_place(batch)}: written, and the broker does not tell at which offset"
                 )
-            self._took(batch, answer.base_offset)
+            self._complete(batch, answer.base_offset)
             self._failures = 0
         elif code.retriable or (code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and lane.failed):
             # Out of order is what follows a batch that failed.
@@ -310,7 +310,7 @@ class Producer:
             f"{_place(batch)}: {batch.describe(places)}: {code.name}{f' ({reason})' if reason else ''}"
         )
 
-    def _took(self, batch: Outgoing, base_offset: int) -> None:
+    def _complete(self, batch: Outgoing, base_offset: int) -> None:
         self._lanes[batch.topic_partition].under_way -= 1
         self.waiting_bytes -= len(batch.data)
         last = base_offset + batch.record_count - 1 if base_offset != NO_OFFSET else NO_OFFSET

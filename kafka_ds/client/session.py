@@ -71,7 +71,7 @@ class Answer(NamedTuple):
 class Session:
     """One connection to the broker called ``peer``.
 
-    Bytes go into `get_buffer`, and `received` gives the answers; what is to be written is in `take_outgoing`.
+    Bytes go into `get_buffer`, and `received` gives the answers; what is to be written is in `data_to_send`.
     ``asks_unadvertised``: an API that the broker does not list is asked in our highest version, as between brokers.
     """
 
@@ -237,7 +237,7 @@ class Session:
         )
         return asked
 
-    def take_outgoing(self) -> list[bytes]:
+    def data_to_send(self) -> list[bytes]:
         """What is to be written now, in this order."""
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
@@ -263,13 +263,13 @@ class Session:
         answers: list[Answer] = []
         for frame in self._assembler.received(count):
             if self.error is None:
-                self._take(frame, answers)
+                self._receive_frame(frame, answers)
             self._assembler.recycle(frame)
         if self.error is None:
             self.error = self._assembler.error
         return answers
 
-    def _take(self, frame: memoryview, answers: list[Answer]) -> None:
+    def _receive_frame(self, frame: memoryview, answers: list[Answer]) -> None:
         asked = self.in_flight.pop(int.from_bytes(frame[:4], "big"), None)
         if asked is None:
             self.error = MalformedFrame("an answer to what was not asked")

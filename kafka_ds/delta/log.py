@@ -239,7 +239,7 @@ class DeltaLog:
                     return False  # Somebody has made it since it was looked for.
                 raise ForeignTable(f"{self.store.uri(self.table)} holds files but is no table")
 
-        def taken(version: int, actions: Sequence[Action]) -> None:
+        def refuse(version: int, actions: Sequence[Action]) -> None:
             raise Conflict(f"{self.table} is there", version=version)
 
         metadata = metadata_action(
@@ -249,7 +249,7 @@ class DeltaLog:
             configuration=configuration,
             created_ms=self.clock.wall_ms(),
         )
-        change = PlainChange(operation, actions=[protocol_action(), metadata], check=taken)
+        change = PlainChange(operation, actions=[protocol_action(), metadata], check=refuse)
         try:
             self.commit(self.begin(change), read_version=-1)
         except Conflict:

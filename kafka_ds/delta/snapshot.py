@@ -90,7 +90,7 @@ class TableSnapshot:
                 raise NoSuchTable(f"{self.log.store.uri(self.log.table)} is no table")
             state = self._checkpoint(listing, version)
             self.version = -1
-            self._take(state)
+            self._load_checkpoint(state)
             self.version = state.version
             self._follow(version)
             goal = listing.latest if version is None else version
@@ -192,7 +192,7 @@ class TableSnapshot:
         if not all(is_torn(log.store, log.table, each, unread[each]) for each in unread):
             raise OSError(f"{log.table}: no checkpoint can be read now: {failure}") from failure
 
-    def _take(self, state: CheckpointState) -> None:
+    def _load_checkpoint(self, state: CheckpointState) -> None:
         self.protocol, self.metadata = state.protocol, state.metadata
         self.txns = dict(state.txns)
         self.files = FileMap(state.files)

@@ -16,7 +16,7 @@ class Extents:
         self._gaps: list[tuple[int, int]] = [(0, size_bytes)] if size_bytes else []
         """(start, end), in rising order, no two of them adjacent."""
 
-    def take(self, size_bytes: int) -> int | None:
+    def allocate(self, size_bytes: int) -> int | None:
         """Where so many bytes are, which are the caller's from now on; None where no gap is as wide."""
         assert size_bytes > 0, "an extent of nothing"
         size_bytes = _rounded(size_bytes)
@@ -27,7 +27,7 @@ class Extents:
                 return start
         return None
 
-    def give(self, start: int, size_bytes: int) -> None:
+    def free(self, start: int, size_bytes: int) -> None:
         """Give back what was taken there."""
         end = start + _rounded(size_bytes)
         index = bisect_left(self._gaps, (start, start))

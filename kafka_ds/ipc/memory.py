@@ -93,9 +93,9 @@ class Trimmer:
 def freed_bytes() -> int:
     """Bytes that the C library holds unused; 0 if it does not tell."""
     with contextlib.suppress(AttributeError, OSError):
-        tell = ctypes.CDLL(None).mallinfo2
-        tell.restype = _Mallinfo2
-        return int(tell().fordblks)
+        mallinfo = ctypes.CDLL(None).mallinfo2
+        mallinfo.restype = _Mallinfo2
+        return int(mallinfo().fordblks)
     return 0
 
 

@@ -87,9 +87,9 @@ class WorkerMemory:
         total = sum(len(each) for each in buffers)
         with self._lock:
             while self._given_back:
-                self._extents.give(*self._given_back.popleft())
+                self._extents.free(*self._given_back.popleft())
                 self._returned += 1
-            start = self._extents.take(total)
+            start = self._extents.allocate(total)
         if start is None:
             return None
         holder = self._type.from_buffer(self._mapping)

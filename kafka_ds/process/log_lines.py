@@ -58,7 +58,7 @@ def set_up_child(process: str) -> None:
     """The log of a process that a broker has started; `process` is what its lines call it."""
     node = os.environ.get(NODE_VARIABLE, "")
     set_up(os.environ.get(FORMAT_VARIABLE, TEXT), process=process, node=node)
-    for logger, level in _levels_told().items():
+    for logger, level in _levels_of_environment().items():
         set_level(logger, level)
 
 
@@ -67,12 +67,12 @@ def set_level(logger: str, level: str | None) -> None:
     logging.getLogger(None if logger == ROOT else logger).setLevel(
         logging.NOTSET if level is None else LEVELS[level]
     )
-    told = _levels_told()
-    told.pop(logger, None)
-    os.environ[LEVELS_VARIABLE] = json.dumps(told if level is None else {**told, logger: level})
+    found = _levels_of_environment()
+    found.pop(logger, None)
+    os.environ[LEVELS_VARIABLE] = json.dumps(found if level is None else {**found, logger: level})
 
 
-def _levels_told() -> dict[str, str]:
+def _levels_of_environment() -> dict[str, str]:
     found: dict[str, str] = json.loads(os.environ.get(LEVELS_VARIABLE, "{}"))
     return found
 

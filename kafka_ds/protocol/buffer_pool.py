@@ -21,7 +21,7 @@ class BufferPool:
         self._free: dict[int, list[bytearray]] = {}
         self.free_bytes = 0
 
-    def take(self, size: int) -> bytearray:
+    def allocate(self, size: int) -> bytearray:
         """A buffer of at least `size` bytes; its contents are whatever they are."""
         if size < POOLED_BYTES_MIN or size > POOLED_BYTES_MAX:
             return bytearray(size)
@@ -34,7 +34,7 @@ class BufferPool:
                 return buffer
         return bytearray(rounded)
 
-    def give(self, buffer: bytearray) -> None:
+    def release(self, buffer: bytearray) -> None:
         """Takes a buffer back; who still looks into it may go on, it is then given to nobody."""
         size = len(buffer)
         if (

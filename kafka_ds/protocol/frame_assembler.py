@@ -136,12 +136,12 @@ class FrameAssembler:
                 return
             self._hold(size)
         if size <= POOLED_BYTES_MAX:
-            self._buffer = self._pool.take(size)
+            self._buffer = self._pool.allocate(size)
         else:
             self._buffer = bytearray(POOLED_BYTES_MAX)
         self._buffer[: len(first)] = first
 
-    def take_room(self) -> None:
+    def allocate_waiting(self) -> None:
         """There is room for the request that waited for it."""
         self.needs_room = False
         self._hold(self._size)
@@ -152,7 +152,7 @@ class FrameAssembler:
             self._exempt_bytes += size
             return
         self._held_bytes += size
-        self._memory.take(size)
+        self._memory.allocate(size)
 
     def recycle(self, frame: memoryview) -> None:
         """Gives the memory of an answered request back; the caller forgets the frame."""
@@ -161,8 +161,8 @@ class FrameAssembler:
             exempt = min(len(frame), self._exempt_bytes)
             self._exempt_bytes -= exempt
             self._held_bytes -= len(frame) - exempt
-            self._memory.give(len(frame) - exempt)
-        self._pool.give(frame.obj)  # type: ignore[arg-type]
+            self._memory.release(len(frame) - exempt)
+        self._pool.release(frame.obj)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Forgets the request that is being received, and those that were not answered."""
@@ -170,7 +170,7 @@ class FrameAssembler:
         self._head = b""
         if self._memory is not None:
             held, self._held_bytes = self._held_bytes, 0
-            self._memory.give(held)
+            self._memory.release(held)
 
 
 def _why_refused(size: int, size_max: int) -> str:

@@ -24,11 +24,11 @@ class RequestMemory:
         """Whether a request may begin."""
         return self.used_bytes < self.bytes_max
 
-    def take(self, size: int) -> None:
+    def allocate(self, size: int) -> None:
         """So much more is in memory."""
         self.used_bytes += size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Give memory back; requests that wait are called while there is room."""
         self.used_bytes -= size
         assert self.used_bytes >= 0

@@ -52,7 +52,7 @@ __all__ = ["enter_keys", "index_entries", "move_keys", "thin_out"]
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
 # Bits that say how records are written and by whom: all that a batch made anew takes over.
-TAKEN_FLAGS = 0x3F
+KEPT_FLAGS = 0x3F
 KIND_FLAGS = 0x38
 CRC_FROM = 21
 
@@ -357,7 +357,7 @@ def _made_anew(
     start: Int,
 ) -> tuple[Int, Int]:
     """Write the batch with what stays of it: where it ends, and its largest time."""
-    attributes = batch[ATTRIBUTES] & TAKEN_FLAGS
+    attributes = batch[ATTRIBUTES] & KEPT_FLAGS
     base_timestamp = places[0, RECORD_TIMESTAMP]
     if horizon_ms >= 0:
         attributes |= DELETE_HORIZON_FLAG

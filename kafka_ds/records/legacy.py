@@ -220,7 +220,7 @@ class Upconverter:
         self._waiting_bytes = 0
         self._append_time = False
 
-    def take(self, data: memoryview) -> tuple[list[bytes], int]:
+    def feed(self, data: memoryview) -> tuple[list[bytes], int]:
         """Take the whole entries at the beginning of `data`: the batches that are ready, and how much was taken.
 
         Once `damage` is set nothing more is taken.
@@ -233,9 +233,9 @@ class Upconverter:
                 break
             try:
                 if data[position + MAGIC_POSITION] == MAGIC:
-                    ready += self._take_batch(data[position : position + max(size, 0)])
+                    ready += self._add_batch(data[position : position + max(size, 0)])
                 else:
-                    ready += self._take_message(read_message(data, position)[0])
+                    ready += self._add_message(read_message(data, position)[0])
             except CorruptRecord as error:
                 self.damage = str(error)
                 break
@@ -251,7 +251,7 @@ class Upconverter:
         self._waiting, self._waiting_bytes = [], 0
         return [batch]
 
-    def _take_batch(self, batch: memoryview) -> list[bytes]:
+    def _add_batch(self, batch: memoryview) -> list[bytes]:
         header = read_header(batch)
         if not crc_is_valid(batch, 0, header) or header.last_offset_delta < 0:
             raise CorruptRecord("a batch does not match its checksum")
@@ -260,9 +260,9 @@ class Upconverter:
         self.leader_epoch = max(self.leader_epoch, header.leader_epoch)
         return ready
 
-    def _take_message(self, message: Message) -> list[bytes]:
+    def _add_message(self, message: Message) -> list[bytes]:
         if not message.codec:
-            return self._take_plain(_record(message), message.has_append_time)
+            return self._add_record(_record(message), message.has_append_time)
         records = unwrap(message)
         if records[-1].offset - records[0].offset > OFFSET_DELTA_MAX:
             raise CorruptRecord("offsets inside of a compressed message are too far apart")
@@ -276,7 +276,7 @@ class Upconverter:
         )
         return [*self.finish(), batch]
 
-    def _take_plain(self, record: Record, append_time: bool) -> list[bytes]:
+    def _add_record(self, record: Record, append_time: bool) -> list[bytes]:
         self._advance(record.offset, record.offset)
         self.messages += 1
         ready = [] if self._joins(record, append_time) else self.finish()

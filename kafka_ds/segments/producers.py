@@ -297,7 +297,7 @@ class Producers:
             left[header.producer_id] = kept
         return left
 
-    def take_back(self, before: Before) -> None:
+    def restore(self, before: Before) -> None:
         """Go back to these batches: later ones were truncated."""
         for producer_id, batches in before.items():
             producer = self._producers[producer_id]

@@ -231,7 +231,7 @@ class TopicChange:
         if removed:
             for part in self.partitions:
                 if any(_name(each["remove"]["path"]) in removed for each in part.removes):
-                    self._take_out(FilesRemoved, part, version, "a file was removed by another")
+                    self._reject(FilesRemoved, part, version, "a file was removed by another")
         self._raise_if_nothing_is_left()
 
     def _admit(self, view: TableView) -> None:
@@ -249,7 +249,7 @@ class TopicChange:
             self._check_number(part, AppIdKind.LOG_START, view.log_start(part.partition), -1)
             self._check_gap(part, view)
             if not all(_is_in(view, each["remove"]) for each in part.removes):
-                self._take_out(FilesRemoved, part, -1, "a file is not in the table")
+                self._reject(FilesRemoved, part, -1, "a file is not in the table")
         self._raise_if_nothing_is_left()
 
     def _check_table(self, version: int, action: Action) -> None:
@@ -286,13 +286,13 @@ class TopicChange:
         if kind is AppIdKind.LEADER_EPOCH:
             if number > part.leader_epoch:
                 why = f"leader epoch {number} wrote, this one's is {part.leader_epoch}"
-                self._take_out(LeaderEpochFenced, part, version, why)
+                self._reject(LeaderEpochFenced, part, version, why)
         elif kind is AppIdKind.TIERED_END:
             if part.has_range and number >= part.start_offset:
                 why = f"offsets up to {number} are there"
-                self._take_out(RangeTaken, part, version, why)
+                self._reject(RangeTaken, part, version, why)
         elif 0 <= part.log_start_offset <= number:
-            self._take_out(LogStartMoved, part, version, f"the log starts at {number}")
+            self._reject(LogStartMoved, part, version, f"the log starts at {number}")
 
     def _check_gap(self, part: PartitionIntent, view: TableView) -> None:
         """Nothing that comes between makes a gap: ends and log starts only grow."""
@@ -303,11 +303,9 @@ class TopicChange:
         begins = max(next_offset, view.log_start(part.partition) or 0, part.leader_log_start)
         if part.start_offset > begins:
             why = f"the table ends at {next_offset - 1}, the range begins at {part.start_offset}"
-            self._take_out(RangeGap, part, -1, why)
+            self._reject(RangeGap, part, -1, why)
 
-    def _take_out(
-        self, kind: type[Conflict], part: PartitionIntent, version: int, why: str
-    ) -> None:
+    def _reject(self, kind: type[Conflict], part: PartitionIntent, version: int, why: str) -> None:
         text = f"partition {part.partition}: {why}"
         if version >= 0:
             text += f" (version {version})"

@@ -28,7 +28,7 @@ class MissingFile:
     version: int
 
 
-def taken_out(
+def removed_by_restore(
     version: int,
     topic_id: bytes,
     removed: Iterable[FileEntry],

@@ -27,7 +27,7 @@ from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.files.parquet import FileReader, UnreadableFile
 from kafka_ds.topic.forgotten_numbers import forgotten_number
 from kafka_ds.topic.index import UNKNOWN, FileEntry, FileIndex, ForeignCommit, account
-from kafka_ds.topic.missing import RESTORE, MissingFile, joined, still_missing, taken_out
+from kafka_ds.topic.missing import RESTORE, MissingFile, joined, removed_by_restore, still_missing
 from kafka_ds.topic.names import (
     DATA_FILE_PATTERN,
     AppIdKind,
@@ -84,7 +84,7 @@ class TopicSnapshot(TableSnapshot):
             newest = TableSnapshot(snapshot.log, reads_vectors=True)
             newest.read()
             snapshot._newest_txns = newest.txns
-            snapshot._take_marks(newest.txns.items())
+            snapshot._apply_marks(newest.txns.items())
         snapshot.read(version)
         return snapshot
 
@@ -164,12 +164,12 @@ class TopicSnapshot(TableSnapshot):
             return info.get("operation") == RESTORE and OURS not in info
         return False
 
-    def _take(self, state: CheckpointState) -> None:
-        super()._take(state)
+    def _load_checkpoint(self, state: CheckpointState) -> None:
+        super()._load_checkpoint(state)
         self.foreign_commits = [e for e in self.foreign_commits if e.version <= state.version]
         self._gone = set(_of_others(state, self.log.table))
         self._missing = {}
-        self._take_marks(self.txns.items())
+        self._apply_marks(self.txns.items())
         for path in [each for each in self._missing if each in self.files]:
             del self._missing[path]
         columns = state.files
@@ -190,7 +190,7 @@ class TopicSnapshot(TableSnapshot):
     ) -> None:
         self._complete_added(version, removed, added)
         txns = [each["txn"] for each in actions if "txn" in each]
-        marked = self._take_marks((each["appId"], each["version"]) for each in txns)
+        marked = self._apply_marks((each["appId"], each["version"]) for each in txns)
         for entry in (*removed, *(self.files[path] for path in marked if path in self.files)):
             self.index.remove(entry)
         if ours_of(actions) is None and (removed or added):
@@ -225,8 +225,8 @@ class TopicSnapshot(TableSnapshot):
             for number in {each.partition for each in gone}
         }
         if self.topic_id is not None:
-            taken = taken_out(version, self.topic_id, gone, ends)
-            self._missing.update((each.path, each) for each in taken)
+            missing = removed_by_restore(version, self.topic_id, gone, ends)
+            self._missing.update((each.path, each) for each in missing)
 
     def _is_back(self, entry: FileEntry) -> bool:
         """Whether a file that came was in the table before, and holds no offset that is in another file of it."""
@@ -317,12 +317,12 @@ class TopicSnapshot(TableSnapshot):
         }
         return due
 
-    def _take_marks(self, txns: Iterable[tuple[str, int]]) -> set[str]:
+    def _apply_marks(self, txns: Iterable[tuple[str, int]]) -> set[str]:
         """Files whose quarantine, or the end of it, is news."""
         news: set[str] = set()
         for text, version in txns:
             if (missing := missing_range(text)) is not None:
-                self._take_missing(missing, version)
+                self._apply_missing(missing, version)
             if (spelled := quarantined_path(text)) is None:
                 continue
             path = resolve_path(self.log.table, spelled)
@@ -332,7 +332,7 @@ class TopicSnapshot(TableSnapshot):
                 news.add(path)
         return news
 
-    def _take_missing(self, missing: MissingRange, version: int) -> None:
+    def _apply_missing(self, missing: MissingRange, version: int) -> None:
         path = resolve_path(self.log.table, missing.action_path)
         if version >= 0:
             self._missing[path] = MissingFile(range=missing, path=path, version=version)

@@ -122,8 +122,8 @@ def _decoded(
     try:
         kind = framed.select(marked.alias("each")).schema["each"].dataType
     except (PySparkException, Py4JError) as problem_of_schema:
-        told = f"schema {schema_id} cannot be read: {str(problem_of_schema).partition(chr(10))[0]}"
-        return DecodedSchema(schema_id=schema_id, first=first, problem=told)
+        text = f"schema {schema_id} cannot be read: {str(problem_of_schema).partition(chr(10))[0]}"
+        return DecodedSchema(schema_id=schema_id, first=first, problem=text)
     assert isinstance(kind, t.StructType)
     values = f.when(f.col(_ID) == schema_id, marked)
     return DecodedSchema(
@@ -170,10 +170,10 @@ def with_avro_keys(rows: DataFrame, registry: SchemaRegistry) -> DataFrame:
     texts = [_text(each, "key") for each in schemas if each.type is not None]
     problem = _problem(schemas, "key")
     key = f.coalesce(*texts) if texts else f.lit(None).cast("string")
-    taken = _with_values(framed, schemas, "key").withColumns(
+    keyed = _with_values(framed, schemas, "key").withColumns(
         {KEY: f.when(problem.isNull(), key), REASON: joined_reasons(REASON, problem)}
     )
-    return taken.select(*METADATA, VALUE, REASON, TOMBSTONE)
+    return keyed.select(*METADATA, VALUE, REASON, TOMBSTONE)
 
 
 def _text(schema: DecodedSchema, name: str) -> SparkColumn:
@@ -311,8 +311,8 @@ def _merged(now: t.DataType, new: t.DataType) -> t.DataType | None:
     if isinstance(now, t.DecimalType) and isinstance(new, t.DecimalType):
         whole = new.precision - new.scale
         return now if new.scale <= now.scale and whole <= now.precision - now.scale else None
-    takes_whole = isinstance(now, t.DoubleType) and isinstance(new, t.LongType)
-    return now if takes_whole or now == new else None
+    widens = isinstance(now, t.DoubleType) and isinstance(new, t.LongType)
+    return now if widens or now == new else None
 
 
 def _merged_fields(now: t.StructType, new: t.StructType) -> t.StructType | None:

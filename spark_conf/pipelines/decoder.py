@@ -226,16 +226,16 @@ def _column(
     if column.within is not None:
         # Below this one all kinds are known: it is taken only if its own is.
         inner = _columns(column.within, here, is_all=True)
-        taken = f.struct(*(each.alias(name) for name, each in inner.items()))
+        decoded = f.struct(*(each.alias(name) for name, each in inner.items()))
         is_there = value.isNotNull() & ~f.is_variant_null(value)
     elif column.is_json:
-        taken, is_there = f.to_json(value), f.lit(True)
+        decoded, is_there = f.to_json(value), f.lit(True)
     else:
-        taken = f.try_variant_get(f.col(_PARSED), _path(here), ddl(column.kind))
+        decoded = f.try_variant_get(f.col(_PARSED), _path(here), ddl(column.kind))
         is_there = f.lit(True)
     if is_all and len(of_field.columns) == 1 and not of_field.rescued:
-        return taken if column.within is None else f.when(is_there, taken)
-    return f.when(is_there & _text_of_kind(value).isin(*sorted(column.texts)), taken)
+        return decoded if column.within is None else f.when(is_there, decoded)
+    return f.when(is_there & _text_of_kind(value).isin(*sorted(column.texts)), decoded)
 
 
 def _rescued(level: Level, *, is_all: bool) -> SparkColumn:
@@ -243,7 +243,7 @@ def _rescued(level: Level, *, is_all: bool) -> SparkColumn:
     refused = [f"{text} {each.name}" for each in level.fields for text in each.rescued]
     if is_all and not refused:
         return f.lit(None).cast("string")
-    taken = {
+    fitting = {
         f"{text} {each.name}"
         for each in level.fields
         for column in each.columns
@@ -253,7 +253,7 @@ def _rescued(level: Level, *, is_all: bool) -> SparkColumn:
     def is_left(name: SparkColumn, value: SparkColumn) -> SparkColumn:
         kind = _text_of_kind(value)
         named = f.concat(kind, f.lit(" "), name)
-        left = named.isin(refused) if is_all else ~named.isin(sorted(taken - set(refused)))
+        left = named.isin(refused) if is_all else ~named.isin(sorted(fitting - set(refused)))
         return left & (kind != "VOID")
 
     fields = f.try_variant_get(f.col(_PARSED), "$", "map<string,variant>")

@@ -90,7 +90,7 @@ class Deletions:
             actions = self._log.read_version(version)
             if actions is None:
                 return {*self._snapshot.partitions()}
-            for path in _taken_out(actions):
+            for path in _removed_paths(actions):
                 partition = _PARTITION.search(path)
                 if partition is None:
                     return {*self._snapshot.partitions()}
@@ -118,7 +118,7 @@ class Deletions:
         )
 
 
-def _taken_out(actions: Iterable[Action]) -> list[str]:
+def _removed_paths(actions: Iterable[Action]) -> list[str]:
     """The files that another engine's commit took out for good."""
     actions = list(actions)
     if ours_of(actions) is not None or commit_info(actions).get("operation") == RESTORE:

@@ -198,7 +198,7 @@ class Pipelines:
         if mode == CURRENT:
             wanted = records.join(wanted.select("key").distinct(), "key", "left_semi")
         with self._decoded(pipeline, table, wanted.select(records.columns)) as decoded:
-            return table.take_again(decoded, mode)
+            return table.rewrite(decoded, mode)
 
     def _advance(self, pipeline: Pipeline, ends: Mapping[int, int]) -> bool:
         """Take one step towards these ends; whether there was one to take."""
@@ -229,14 +229,14 @@ class Pipelines:
             return False
         for line in lost_offsets(done, step, ends):
             LOGGER.error("%s-%s", pipeline.topic, line)
-        self._take(pipeline, table, step)
+        self._write_step(pipeline, table, step)
         table.optimize(step)
         return True
 
-    def _take(self, pipeline: Pipeline, table: TypedTable, step: TableStep) -> None:
+    def _write_step(self, pipeline: Pipeline, table: TypedTable, step: TableStep) -> None:
         began = time.monotonic()
         with self._decoded(pipeline, table, self._records(pipeline, step)) as decoded:
-            table.take(step, decoded, pipeline.cluster_columns)
+            table.write_step(step, decoded, pipeline.cluster_columns)
         LOGGER.info(
             "%s: step %d, %d offsets in %.1f s",
             pipeline.topic,

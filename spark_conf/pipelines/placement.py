@@ -118,21 +118,21 @@ class _Work:
         full = {text: kind for text, kind in kinds.items() if not is_empty(kind)}
         if not self._is_nameable(name):
             return PlacedField(name=name, columns=(), rescued=frozenset(full))
-        taken: dict[str, set[str]] = {}
+        chosen: dict[str, set[str]] = {}
         rescued: set[str] = set()
         for text, kind in full.items():
             column = self._column_for(name, kind, texts[text])
             if column is None:
                 rescued.add(text)
             else:
-                taken.setdefault(column, set()).add(text)
+                chosen.setdefault(column, set()).add(text)
         if (present := self.now.get(name)) is not None:
             # What is empty is null, unless there is a column for it.
             fits = (t for t, k in kinds.items() if _merged(None, present, k) == present)
-            taken.setdefault(name, set()).update(t for t in fits if t not in full)
+            chosen.setdefault(name, set()).update(t for t in fits if t not in full)
         columns = [
             FieldColumn(name=column, kind=self.now[column], texts=frozenset(of_it))
-            for column, of_it in taken.items()
+            for column, of_it in chosen.items()
         ]
         placed = [self._with_objects(column, texts, rescued) for column in columns]
         return PlacedField(

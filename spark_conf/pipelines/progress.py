@@ -119,8 +119,8 @@ def next_step(
     number = 1 if done is None else done.number + 1
     if begun is not None and (begun.number, begun.topic_id) == (number, topic_id) and begun.end:
         return begun
-    taken = {} if done is None else done.end
-    start = {p: max(taken.get(p, 0), starts.get(p, 0)) for p in {*taken, *ends}}
+    done_to = {} if done is None else done.end
+    start = {p: max(done_to.get(p, 0), starts.get(p, 0)) for p in {*done_to, *ends}}
     behind = [p for p, end in ends.items() if end > start[p]]
     if not behind:
         return None

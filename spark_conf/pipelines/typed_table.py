@@ -101,14 +101,14 @@ class TypedTable:
 
     # -- a step ---------------------------------------------------------------------------------
 
-    def take(
+    def write_step(
         self, step: TableStep, decoded: DecodedRows, cluster_columns: Sequence[str] = ()
     ) -> None:
-        """Take a step: its errors, unless they are there already, and then its rows."""
+        """Write a step: its errors, unless they are there already, and then its rows."""
         is_current = step.mode == CURRENT
         if is_current:
-            told = f.concat_ws("; ", REASON, f.when(f.col(KEY).isNull(), f.lit(NO_KEY)))
-            reason = f.when(told != "", told)
+            reasons = f.concat_ws("; ", REASON, f.when(f.col(KEY).isNull(), f.lit(NO_KEY)))
+            reason = f.when(reasons != "", reasons)
             decoded = replace(decoded, rows=decoded.rows.withColumn(REASON, reason))
         self._append_errors(step, decoded)
         with_tombstones = decoded.rows.drop(REASON)
@@ -178,7 +178,7 @@ class TypedTable:
         errors = self._spark.read.format("delta").load(self.errors_path)
         return errors.where(f.col(RESCUED).isNotNull()).select("_partition", "_offset").distinct()
 
-    def take_again(self, decoded: DecodedRows, mode: str) -> int:
+    def rewrite(self, decoded: DecodedRows, mode: str) -> int:
         """Write rows of records that were taken before; the errors of those that fit now go, and are counted."""
         from delta.tables import DeltaTable
 
@@ -284,8 +284,8 @@ def with_newer(rows: DataFrame, newer: DataFrame) -> DataFrame:
         return f.first(f.when(side, row), ignorenulls=True).alias(name)
 
     by_key = both.groupBy(KEY).agg(of(f.col("_is_newer"), "s"), of(~f.col("_is_newer"), "t"))
-    takes = f.expr(f"coalesce(t IS NULL OR (s IS NOT NULL AND ({_NEWER})), false)")
-    chosen = by_key.select(f.when(takes, f.col("s")).otherwise(f.col("t")).alias("row"))
+    is_new = f.expr(f"coalesce(t IS NULL OR (s IS NOT NULL AND ({_NEWER})), false)")
+    chosen = by_key.select(f.when(is_new, f.col("s")).otherwise(f.col("t")).alias("row"))
     return chosen.select("row.*").where(~f.col(TOMBSTONE)).drop(TOMBSTONE)
 
 

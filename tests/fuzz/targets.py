@@ -107,7 +107,7 @@ def converted(data: bytes) -> None:
 def legacy(data: bytes) -> None:
     """A segment of an old Kafka: the result is whole batches, in order; the rest is reported as damage or cut."""
     upconverter = Upconverter(next_offset=0, leader_epoch=0)
-    ready, taken = upconverter.take(memoryview(data))
+    ready, taken = upconverter.feed(memoryview(data))
     assert taken <= len(data)
     next_offset = 0
     for batch in [*ready, *upconverter.finish()]:

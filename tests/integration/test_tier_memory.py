@@ -86,7 +86,7 @@ def test_topics_that_come_and_go_leave_nothing(
         storage.maintain(topic, maintenance)
         clock.ms += DAY_MS
         orphans.are_due_in(f"{TOPICS}/{topic}")
-        orphans.take_out()
+        orphans.vacuum_due()
         copier.give_up(topic_id, 0, 1)
         assert copier.is_given_up(topic_id, 0, 1)
         sweeper.delete_topic(topic, topic_id)

@@ -584,7 +584,7 @@ def test_the_table_s_history_says_what_each_commit_did(lake: Lake) -> None:
     storage = storage_of(lake)
     storage.move_log_start(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=25)
     storage.remove_below(TOPIC, TOPIC_ID, 0, leader_epoch=3, offset=20)
-    optimize(storage, takes_any_expired=True)
+    optimize(storage, rewrites_any_expired=True)
     history = table(lake).history()
     versions = range(table(lake).version(), -1, -1)
     assert [each.get("readVersion", -1) for each in history] == [each - 1 for each in versions]
@@ -643,7 +643,7 @@ def test_the_segments_of_expired_rows_can_be_said_to_be_gone(lake: Lake) -> None
 def test_any_expired_row_goes_where_that_is_asked_for(lake: Lake) -> None:
     begin_at(lake, 11)
     assert optimize(storage_of(lake)).expired_rows == 0
-    assert optimize(storage_of(lake), takes_any_expired=True).expired_rows == 1
+    assert optimize(storage_of(lake), rewrites_any_expired=True).expired_rows == 1
     # The file that lies wholly below is retention's to take out.
     assert offsets(lake) == [*range(10), *range(11, END)]
 

@@ -41,13 +41,13 @@ def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
     reading = lake.open()[1]
     orphans = Orphans(open_store(lake.settings.lake_uri), SystemLogClock())
     orphans.are_due_in(f"topics/{TOPIC}")
-    assert orphans.take_out() == [], "it may be on its way yet"
+    assert orphans.vacuum_due() == [], "it may be on its way yet"
     for name, modified in files(folder).items():
         os.utime(folder / name, (modified - DAYS_SECONDS,) * 2)
     reading.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=False)
     later = Orphans(open_store(lake.settings.lake_uri), SystemLogClock())
     later.are_due_in(f"topics/{TOPIC}")
-    gone = {each.removeprefix(f"topics/{TOPIC}/") for each in later.take_out()}
+    gone = {each.removeprefix(f"topics/{TOPIC}/") for each in later.vacuum_due()}
     assert gone == left
     assert len(files(folder)) == 2
     assert lake.records() == records(0, 10)

@@ -164,14 +164,14 @@ def test_an_answer_goes_on_in_the_next_chunk_if_it_is_there(lake: Lake) -> None:
     cold = lake.storage.reader
     key = ChunkKey(topic_id=TOPIC_ID, partition=0, committed_only=True, layout="0" * 16)
     first = BatchChunk(0, (b"aa", b"bb"), (5, 10), 0)
-    assert cold._take(key, first, 0, 100) == ([first.take(0, 2)], 10, 10)
+    assert cold._runs(key, first, 0, 100) == ([first.slice(0, 2)], 10, 10)
     second = BatchChunk(10, (b"cc", b"dd"), (15, 20), 64)
     cold.cache.put(key, second)
-    assert cold._take(key, first, 1, 4) == ([((b"bb",), 2), ((b"cc",), 64)], 20, 15)
-    assert cold._take(key, first, 0, 100)[1:] == (20, 20)
+    assert cold._runs(key, first, 1, 4) == ([((b"bb",), 2), ((b"cc",), 64)], 20, 15)
+    assert cold._runs(key, first, 0, 100)[1:] == (20, 20)
     # The first batch at least, and no part of any.
-    assert cold._take(key, first, 1, 1) == ([((b"bb",), 2)], 10, 10)
-    assert cold._take(key, first, 0, 3) == ([((b"aa",), 0)], 10, 5)
+    assert cold._runs(key, first, 1, 1) == ([((b"bb",), 2)], 10, 10)
+    assert cold._runs(key, first, 0, 3) == ([((b"aa",), 0)], 10, 5)
 
 
 def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(lake: Lake) -> None:

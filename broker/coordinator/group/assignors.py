@@ -45,22 +45,22 @@ def _kept(
     members: Subscribers, order: list[str], sizes: Sizes
 ) -> tuple[dict[str, set[Partition]], set[Partition]]:
     """What each member had and may keep; and all of these partitions together."""
-    taken: set[Partition] = set()
+    held: set[Partition] = set()
     has: dict[str, set[Partition]] = {}
     for member_id in order:
         member = members[member_id]
         has[member_id] = {
-            p for p in member.had - taken if p[0] in member.topic_ids and p[1] < sizes.get(p[0], 0)
+            p for p in member.had - held if p[0] in member.topic_ids and p[1] < sizes.get(p[0], 0)
         }
-        taken |= has[member_id]
-    return has, taken
+        held |= has[member_id]
+    return has, held
 
 
 def _level(
     members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
 ) -> dict[str, set[Partition]]:
     """All subscribe to the same topics: each gets an equal number, and some one more."""
-    has, taken = _kept(members, order, sizes)
+    has, held = _kept(members, order, sizes)
     if not order:
         return has
     least, more = divmod(sum(sizes[topic] for topic in topics), len(order))
@@ -72,13 +72,13 @@ def _level(
     for member_id in order:
         surplus = sorted(has[member_id])[quota[member_id] :]
         has[member_id].difference_update(surplus)
-        taken.difference_update(surplus)
+        held.difference_update(surplus)
     free = iter(
         [
             (topic, partition)
             for topic in sorted(topics)
             for partition in range(sizes[topic])
-            if (topic, partition) not in taken
+            if (topic, partition) not in held
         ]
     )
     for member_id in order:
@@ -91,13 +91,13 @@ def _spread(
     members: Subscribers, order: list[str], topics: set[bytes], sizes: Sizes
 ) -> dict[str, set[Partition]]:
     """Subscriptions differ: give free partitions to those with the fewest, then move from those with the most."""
-    has, taken = _kept(members, order, sizes)
+    has, held = _kept(members, order, sizes)
     levels = _Levels(members, order, topics, has)
     # Topics that few want come first: the others have more places to go to.
     for topic in sorted(topics, key=lambda t: (levels.subscribers[t].bit_count(), t)):
         for partition in range(sizes[topic]):
-            if (topic, partition) not in taken:
-                levels.give(levels.least(topic), (topic, partition))
+            if (topic, partition) not in held:
+                levels.add(levels.least(topic), (topic, partition))
     # Each move makes the sum of the squares smaller, so this ends.
     moved = True
     while moved:
@@ -121,8 +121,8 @@ def _give_away(levels: _Levels, giver: int) -> bool:
             taker = levels.least(topic)
             if partitions and levels.counts[taker] + 1 < levels.counts[giver]:
                 partition = partitions.pop()
-                levels.take(giver, partition)
-                levels.give(taker, partition)
+                levels.remove(giver, partition)
+                levels.add(taker, partition)
                 gave = again = True
     return gave
 
@@ -171,12 +171,12 @@ class _Levels:
             self.subscribers[topic] & fewer for topic in {topic for topic, _ in self.has[giver]}
         )
 
-    def give(self, place: int, partition: Partition) -> None:
+    def add(self, place: int, partition: Partition) -> None:
         """One more for this member."""
         self.has[place].add(partition)
         self._move(place, 1)
 
-    def take(self, place: int, partition: Partition) -> None:
+    def remove(self, place: int, partition: Partition) -> None:
         """One fewer for this member."""
         self.has[place].remove(partition)
         self._move(place, -1)

@@ -439,7 +439,7 @@ class _Join:
         member_id = f"{prefix}-{self._state.new_id()}"
         if instance_id is not None:
             if instance_id in group.static_ids:
-                self._take_place_over(instance_id, member_id)
+                self._replace_static_member(instance_id, member_id)
             else:
                 self._add(member_id)
         elif self._client.api_version >= FIRST_VERSION_THAT_RETURNS:
@@ -521,7 +521,7 @@ class _Join:
 
     # -- the same instance again --------------------------------------------------------------------
 
-    def _take_place_over(self, instance_id: str, member_id: str) -> None:
+    def _replace_static_member(self, instance_id: str, member_id: str) -> None:
         group, step, now = self._group, self._step, self._now
         former_leader_id = group.leader_id
         old = group.members[group.static_ids[instance_id]]

@@ -187,11 +187,13 @@ class Heartbeats:
         elif instance_id not in group.static_ids:
             return group.members.get(member_id) or ConsumerGroupMember(member_id=member_id)
         else:
-            return self._take_over(draft, group.members[group.static_ids[instance_id]], member_id)
+            return self._replace_static_member(
+                draft, group.members[group.static_ids[instance_id]], member_id
+            )
         _check_epoch(member, request)
         return member
 
-    def _take_over(
+    def _replace_static_member(
         self, draft: GroupDraft, old: ConsumerGroupMember, member_id: str
     ) -> ConsumerGroupMember:
         """A static member is back, perhaps under another id."""

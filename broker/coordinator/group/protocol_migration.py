@@ -118,19 +118,19 @@ class ProtocolMigration:
             raise _stays(classic, "the group does not use the consumer embedded protocol.")
         if len(classic.members) > settings.group_consumer_max_size:
             raise _stays(classic, "the group size exceeds the consumer group maximum size.")
-        taken: set[Partition] = set()
+        assigned: set[Partition] = set()
         members = []
         for member in classic.members.values():
             try:
-                upgraded = self._member_of(classic, member, taken)
+                upgraded = self._member_of(classic, member, assigned)
             except MalformedFrame:
                 raise _stays(classic, "the embedded consumer protocol is malformed.") from None
-            taken.update(upgraded.assigned)
+            assigned.update(upgraded.assigned)
             members.append(upgraded)
         return members
 
     def _member_of(
-        self, classic: ClassicGroup, member: ClassicGroupMember, taken: set[Partition]
+        self, classic: ClassicGroup, member: ClassicGroupMember, assigned: set[Partition]
     ) -> ConsumerGroupMember:
         assignment = decode_assignment(member.assignment)
         if assignment.user_data and classic.protocol_name not in FORGETFUL_ASSIGNORS:
@@ -142,7 +142,7 @@ class ProtocolMigration:
             )
         # All protocols of a member say the same about topics.
         subscription = decode_subscription(member.protocols[0][1])
-        has = self.partitions_of(assignment.assigned_partitions) - taken
+        has = self.partitions_of(assignment.assigned_partitions) - assigned
         return ConsumerGroupMember(
             member_id=member.member_id,
             instance_id=member.group_instance_id,

@@ -204,15 +204,15 @@ class TransactionCoordinator:
         try:
             return submit(None)
         except NeedsProducerId:
-            taken = self._producer_ids.take()
-        return self._when_there_are_ids(submit) if taken is None else submit(taken)
+            producer_id = self._producer_ids.claim_next()
+        return self._when_there_are_ids(submit) if producer_id is None else submit(producer_id)
 
     async def _when_there_are_ids(self, submit: Callable[[int | None], Any]) -> Any:
         try:
-            taken = await self._producer_ids.next()
+            producer_id = await self._producer_ids.next()
         except KafkaError as error:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
-        answer = submit(taken)
+        answer = submit(producer_id)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
     # -- what is to be seen -------------------------------------------------------------------------

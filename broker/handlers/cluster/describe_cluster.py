@@ -41,7 +41,7 @@ def describe_cluster(
             cluster_id="",
             brokers=[],
         )
-    told = brokers_of(image, context.listener, fenced=request.include_fenced_brokers)
+    seen = brokers_of(image, context.listener, fenced=request.include_fenced_brokers)
     brokers = [
         DescribeClusterBroker(
             broker_id=broker.broker_id,
@@ -50,12 +50,12 @@ def describe_cluster(
             rack=broker.rack,
             is_fenced=broker.fenced,
         )
-        for broker, host, port in told
+        for broker, host, port in seen
     ]
     operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id or "",
-        controller_id=controller_of(image, told),
+        controller_id=controller_of(image, seen),
         brokers=brokers,
         cluster_authorized_operations=cluster_operations(context) if operations else NOT_ASKED,
     )

@@ -17,7 +17,7 @@ from kafka_ds.protocol.refusal import refusals_of
 from kafka_ds.protocol.types import NO_UUID
 
 
-def take_out_unknown(
+def remove_unknown(
     request: Any, version: int, image: MetadataImage, *, by_id: bool = False
 ) -> list[Any]:
     """Leave only partitions that exist in the request, each topic with its name and id; the others' refusals."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.groups.common import client_of
-from broker.handlers.groups.known_partitions import merge, take_out_unknown
+from broker.handlers.groups.known_partitions import merge, remove_unknown
 from broker.handlers.responses import answered
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode
@@ -34,7 +34,7 @@ def offset_commit(
     """Commit the offsets of partitions that exist."""
     version = context.header.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    refused = take_out_unknown(request, version, context.node.metadata, by_id=by_id)
+    refused = remove_unknown(request, version, context.node.metadata, by_id=by_id)
     if refused and not request.topics:
         return OffsetCommitResponse(topics=refused)
 

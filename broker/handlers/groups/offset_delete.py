@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from broker.handlers.groups.common import client_of
-from broker.handlers.groups.known_partitions import merge, take_out_unknown
+from broker.handlers.groups.known_partitions import merge, remove_unknown
 from broker.handlers.responses import then
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
@@ -25,7 +25,7 @@ def offset_delete(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
     """Forget the offsets of partitions that exist."""
-    refused = take_out_unknown(request, context.header.api_version, context.node.metadata)
+    refused = remove_unknown(request, context.header.api_version, context.node.metadata)
     answer = context.node.groups.submit(request.group_id, request, client_of(context))
 
     def finish(response: OffsetDeleteResponse) -> OffsetDeleteResponse:

@@ -21,7 +21,7 @@ from broker.coordinator.transaction.add_partitions_to_txn_manager import (
 )
 from broker.coordinator.transaction.transaction_metadata import ProducerIdAndEpoch
 from broker.handlers.groups.common import client_of
-from broker.handlers.groups.known_partitions import merge, take_out_unknown
+from broker.handlers.groups.known_partitions import merge, remove_unknown
 from broker.handlers.responses import answered
 from broker.registry import RequestContext, serves
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -45,7 +45,7 @@ def txn_offset_commit(
     """Commit the offsets of partitions that exist, with the transaction."""
     version = context.header.api_version
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    refused = take_out_unknown(request, version, context.node.metadata, by_id=by_id)
+    refused = remove_unknown(request, version, context.node.metadata, by_id=by_id)
 
     def finish(response: TxnOffsetCommitResponse) -> TxnOffsetCommitResponse:
         merge(response, refused, by_id=by_id)

@@ -160,7 +160,7 @@ class Appender:
             kind = records[_KIND_POSITION]
             if kind & (TRANSACTIONAL_FLAG | CODEC_MASK) or topic in INTERNAL_TOPICS:
                 self._check_unusual(topic, kind)
-            if self._preparer.takes(partition, records):
+            if self._preparer.must_wait(partition, records):
                 return self._append_later(partition, data.index, records)
             pending = self.join_transaction(partition, records)
             if pending is not None:
@@ -215,7 +215,7 @@ class Appender:
         """Append a batch that had to wait; raises KafkaError, or TakesLong."""
         if self._replicas.get(partition.topic, partition.partition) is not partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # A topic of the same name.
-        if not is_prepared and self._preparer.takes(partition, records):
+        if not is_prepared and self._preparer.must_wait(partition, records):
             raise TakesLong  # One that waited for the same answer does, and must not be overtaken.
         return self.append_now(partition, records, is_prepared=is_prepared)
 

@@ -41,7 +41,7 @@ def describe_log_dirs(
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
     by_directory: dict[str, Topics] = {path: {} for path in manager.directory_ids}
 
-    def tell(log: Log, lag: int, *, is_future: bool) -> None:
+    def add(log: Log, lag: int, *, is_future: bool) -> None:
         topics = by_directory.get(os.path.dirname(log.directory))
         if topics is not None and (wanted is None or (log.topic, log.partition) in wanted):
             partition = DescribeLogDirsPartition(
@@ -53,9 +53,9 @@ def describe_log_dirs(
             topics.setdefault(log.topic, []).append(partition)
 
     for log in manager.logs():
-        tell(log, max(log.committed_offset - log.log_end_offset, 0), is_future=False)
+        add(log, max(log.committed_offset - log.log_end_offset, 0), is_future=False)
     for future in manager.future_logs:
-        tell(future.log, context.node.moves.lag(future), is_future=True)
+        add(future.log, context.node.moves.lag(future), is_future=True)
     return DescribeLogDirsResponse(
         results=[
             _directory(path, by_directory[path]) if error is None else _failed(path)

@@ -39,10 +39,10 @@ def init_producer_id(
     if request.transactional_id is not None:
         return _transactional(request, request.transactional_id, context)
     producer_ids = context.node.producer_ids
-    taken = producer_ids.take()
-    if taken is None:
+    producer_id = producer_ids.claim_next()
+    if producer_id is None:
         return _wait(producer_ids)
-    return InitProducerIdResponse(producer_id=taken, producer_epoch=0)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def _transactional(

@@ -82,7 +82,7 @@ class LogDirectories:
         for directory in self.online:
             with _failing_alone(directory):
                 directory.claim(node_id=node_id, cluster_id=cluster_id, now_ms=now_ms)
-                directory.take_clean_marker()
+                directory.consume_clean_marker()
         return cluster_id
 
     def check(self) -> None:
@@ -140,7 +140,7 @@ class LogDirectories:
             then()
         else:
             written = partial(self._written, directory, name, then)
-            self.submit_and_tell(directory, directory.file(name), work, written)
+            self.submit_and_report(directory, directory.file(name), work, written)
 
     def _written(
         self,
@@ -154,23 +154,23 @@ class LogDirectories:
         else:  # It is written the next time, changed or not.
             self._checkpointed.pop((directory.path, name), None)
 
-    def checkpoint_and_tell(
-        self, directory: LogDirectory, name: str, offsets: Offsets, tell: Done
+    def checkpoint_and_report(
+        self, directory: LogDirectory, name: str, offsets: Offsets, report: Done
     ) -> None:
         """Write a directory's checkpoint in Background, changed or not, and report the outcome."""
         self._checkpointed.pop((directory.path, name), None)
         work = directory.checkpoint(name, offsets)
-        self.submit_and_tell(directory, directory.file(name), work, tell)
+        self.submit_and_report(directory, directory.file(name), work, report)
 
-    def submit_and_tell(
-        self, directory: LogDirectory, what: str, work: Callable[[], object], tell: Done
+    def submit_and_report(
+        self, directory: LogDirectory, what: str, work: Callable[[], object], report: Done
     ) -> None:
         """Work on a directory in Background, and report the outcome."""
         watch = self._watch(directory, what)
 
         def done(error: BaseException | None) -> None:
             watch(error)
-            tell(error)
+            report(error)
 
         self._background.submit(work, done)
 

@@ -117,7 +117,7 @@ class LogDirectory:
             replace(self._disk, path, properties, durable=True)
             self.node_id, self.cluster_id = node_id, cluster_id
 
-    def take_clean_marker(self) -> None:
+    def consume_clean_marker(self) -> None:
         """Whether the last broker stopped cleanly; removes the marker."""
         path = self.file(names.CLEAN_SHUTDOWN)
         data = read_or_none(self._disk, path)

@@ -151,7 +151,7 @@ class LogLoader:
         except KafkaError as error:  # Batches that are believed, and are none.
             raise DamagedLogError(f"{name}: {error}") from error
 
-    def _finish(self, futures: Opening, told_ms: int) -> None:
+    def _finish(self, futures: Opening, logged_ms: int) -> None:
         for done, future in enumerate(as_completed(futures), start=1):
             contents, folder = futures[future]
             try:
@@ -166,8 +166,8 @@ class LogLoader:
                     contents.failure = contents.failure or error
             self.remaining[contents.directory.path] -= 1
             now_ms = self._clock.monotonic_ms()
-            if now_ms - told_ms >= PROGRESS_EVERY_MS and done < len(futures):
-                told_ms = now_ms
+            if now_ms - logged_ms >= PROGRESS_EVERY_MS and done < len(futures):
+                logged_ms = now_ms
                 left = len(futures) - done
                 _LOGGER.info("Loading logs: %d of %d, remaining %d", done, len(futures), left)
 

@@ -3,7 +3,7 @@
 Only the event loop's thread calls it; waiting for a disk goes to Background. A log that fails is logged and does not
 keep the others from their upkeep; one that is damaged where nothing may be truncated is not served (`DamagedLogs`). A
 directory that fails goes offline alone (KIP-112): its partitions are not served until the broker is restarted, and are
-not created elsewhere meanwhile. What a crash leaves is told by `_settle` (two logs of a name) and `take_name` (a move).
+not created elsewhere meanwhile. A crash is healed by `_settle` (two logs of a name) and `name_future` (a move).
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ class FutureLog:
     is_named: bool = False
     """Its folder has the log's name already."""
 
-    def take_start(self) -> None:
-        """Take its log's start and epochs; both have the same end."""
+    def copy_start(self) -> None:
+        """Copy its log's start and epochs; both have the same end."""
         assert self.of is not None
         self.log.log_start_offset = self.of.log_start_offset
-        self.log.take_epochs_of(self.of)
+        self.log.copy_epochs_of(self.of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ class LogManager:
                 self._add_loaded(contents)
             self._offline.update(key for key in self.damaged if key not in self._logs)
             some_failed = directories.some_failed or len(self.damaged) > 0
-            self._take_futures(some_failed=some_failed)
+            self._recover_futures(some_failed=some_failed)
             self._checkpointed.high_watermarks = self._high_watermarks_of(found)
             directories.check()
         except BaseException:
@@ -331,15 +331,15 @@ class LogManager:
             newer.advance_log_start_offset(start_offset)
         return is_second
 
-    def _take_futures(self, *, some_failed: bool) -> None:
+    def _recover_futures(self, *, some_failed: bool) -> None:
         """Let copies continue, or take the places of logs that are gone."""
         for log in tuple(self._logs.values()):
             self._resume_future(log)
         for key, future in tuple(self._futures.items()):
             if future.of is not None:
                 continue
-            is_told = self._home_for(*key) == future.home.directory_id
-            if is_told or not some_failed:
+            is_assigned = self._home_for(*key) == future.home.directory_id
+            if is_assigned or not some_failed:
                 self._adopt(key, self._without_log(future), future.home)
 
     def _high_watermarks_of(self, found: Iterable[Contents]) -> dict[TopicPartition, int]:
@@ -604,7 +604,7 @@ class LogManager:
         await self._write_checkpoints(names.RECOVERY_POINT_CHECKPOINT, self._recovery_points, homes)
         unclean = [directory for directory in homes if self._is_cleaned_lowered(directory)]
         if unclean:
-            await self._write_checkpoints(names.CLEANER_CHECKPOINT, self._take_cleaned, unclean)
+            await self._write_checkpoints(names.CLEANER_CHECKPOINT, self._record_cleaned, unclean)
         lowered = [directory for directory in homes if self._is_start_lowered(directory)]
         if lowered:
             await self._write_starts_now(lowered)
@@ -684,7 +684,7 @@ class LogManager:
         waiting = []
         for directory in homes:
             written: asyncio.Future[None] = loop.create_future()
-            self._directories.checkpoint_and_tell(
+            self._directories.checkpoint_and_report(
                 directory,
                 name,
                 self._with_kept(directory, name, offsets(directory)),
@@ -699,10 +699,10 @@ class LogManager:
             self._write_cleaned(directory, wait=False)
 
     def _write_cleaned(self, directory: LogDirectory, *, wait: bool) -> None:
-        own = self._take_cleaned(directory)
+        own = self._record_cleaned(directory)
         self._write_checkpoint(directory, names.CLEANER_CHECKPOINT, own, wait=wait)
 
-    def _take_cleaned(self, directory: LogDirectory) -> Offsets:
+    def _record_cleaned(self, directory: LogDirectory) -> Offsets:
         self._checkpointed.cleaned[directory] = {
             key: offset
             for key, log in self._placed(directory)
@@ -764,7 +764,7 @@ class LogManager:
     #
     # A copy is a log in a folder `<topic>-<partition>.<id>-future`. It begins where its log's oldest segment does, with
     # the producers that are known there. It is not cleaned, nor is its log meanwhile, as in Kafka. It takes its log's
-    # place in steps (`take_name`, `replace_with_future`, `discard_replaced`), and a crash between any two of them loses
+    # place in steps (`name_future`, `replace_with_future`, `discard_replaced`); a crash between any two of them loses
     # nothing: both are whole, and a start takes the newer one, or goes on copying where it finds a `-future` folder.
 
     def future_log(self, topic: str, partition: int) -> FutureLog | None:
@@ -876,14 +876,14 @@ class LogManager:
 
     # -- taking the log's place -----------------------------------------------------------------
 
-    def take_name(self, future: FutureLog, done: Done) -> None:
+    def name_future(self, future: FutureLog, done: Done) -> None:
         """Step 1: the copy's folder gets the log's name; `done` when that is durable. Raises OSError."""
         log = future.log
         if not future.is_named:
             self._rename_future(future, names.folder_name(log.topic, log.partition))
             future.is_named = True
         work = partial(self._sync_names, log.directory, future.home.path)
-        self._directories.submit_and_tell(future.home, log.directory, work, done)
+        self._directories.submit_and_report(future.home, log.directory, work, done)
 
     def _sync_names(self, folder: str, parent: str) -> None:
         sync_file(self._disk, f"{folder}/{names.PARTITION_METADATA}")
@@ -901,7 +901,7 @@ class LogManager:
         future, log = self._futures[key], self._logs[key]
         assert future.is_named
         assert future.of is log
-        future.take_start()
+        future.copy_start()
         log.exchange_files(future.log)
         del self._futures[key]
         self._leaving[key] = self._homes[key], future.log

@@ -45,11 +45,13 @@ def drop(segment: Segment, size: int, rest: Sequence[Segment]) -> Dropped:
             end_offset = max(end_offset, header.next_offset)
     size_bytes = size - position + sum(each.size_bytes for each in rest)
     dropped = Dropped(offset=offset, end_offset=end_offset, size_bytes=size_bytes)
-    tell(segment.path, position, reason, dropped, segments_behind=len(rest))
+    log_truncation(segment.path, position, reason, dropped, segments_behind=len(rest))
     return dropped
 
 
-def tell(path: str, position: int, reason: str, dropped: Dropped, *, segments_behind: int) -> None:
+def log_truncation(
+    path: str, position: int, reason: str, dropped: Dropped, *, segments_behind: int
+) -> None:
     """Log that a log is truncated at a byte of a segment."""
     offset, end_offset = dropped.offset, dropped.end_offset
     offsets = (

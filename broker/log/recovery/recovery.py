@@ -26,7 +26,7 @@ from broker.log.recovery.leftovers import (
     offsets_of,
     unlink_segment,
 )
-from broker.log.recovery.upconversion import Converted, begins_old, convert, is_old, tell
+from broker.log.recovery.upconversion import Converted, begins_old, convert, is_old, log_conversion
 from broker.log.segment.scan import headers, valid_batches
 from broker.log.segment.segment import Segment
 from kafka_ds.process.seams import Disk
@@ -116,7 +116,7 @@ def load(
             converted += _convert_old(disk, directory, found.base_offsets, vouched_to)
             files = list_files(disk, directory)
         else:
-            tell(directory, converted)
+            log_conversion(directory, converted)
             gone = converted[-1].dropped if converted else None
             if gone is not None:  # What is left of this log is whole.
                 end_offset = max(loaded.known_end_offset, gone.end_offset)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from broker.log.epochs import LeaderEpochs
 from broker.log.failures import DamagedLogError
-from broker.log.recovery.damage import Dropped
-from broker.log.recovery.damage import tell as tell_dropped
+from broker.log.recovery.damage import Dropped, log_truncation
 from broker.log.recovery.leftovers import unlink_segment
 from broker.log.segment.scan import ReadAt
 from kafka_ds.process.seams import Disk, DiskFile
@@ -86,11 +85,11 @@ def convert(
     file = disk.open(path)
     try:
         size = file.size()
-        taken = _pour(file, size, upconverter, parts)
-        if taken < size and is_vouched_for:
+        consumed = _pour(file, size, upconverter, parts)
+        if consumed < size and is_vouched_for:
             why = upconverter.damage or "cut short"
             raise DamagedLogError(
-                f"{path}: damaged at byte {taken} of {size} ({why}), so its messages of format 0 or 1 stay. To do "
+                f"{path}: damaged at byte {consumed} of {size} ({why}), so its messages of format 0 or 1 stay. To do "
                 f"without what is behind the damage, keep a copy, and take {names.RECOVERY_POINT_CHECKPOINT} and "
                 f"{names.CLEAN_SHUTDOWN} out of the log directory: all its logs are recovered then, and each is "
                 "deleted from its first damage on"
@@ -106,8 +105,8 @@ def convert(
         parts.close()
         file.close()
     dropped = None
-    if taken < size:
-        dropped = _dropped(disk, path, upconverter, taken, size, behind)
+    if consumed < size:
+        dropped = _dropped(disk, path, upconverter, consumed, size, behind)
         for base in behind:
             unlink_segment(disk, directory, base)
     parts.swap()
@@ -120,7 +119,7 @@ def convert(
 
 
 def _dropped(
-    disk: Disk, path: str, upconverter: Upconverter, taken: int, size: int, behind: Sequence[int]
+    disk: Disk, path: str, upconverter: Upconverter, consumed: int, size: int, behind: Sequence[int]
 ) -> Dropped:
     """Say what goes with the damaged end of a segment and the segments behind it."""
     folder = path.rpartition("/")[0]
@@ -129,10 +128,10 @@ def _dropped(
     dropped = Dropped(
         offset=offset,
         end_offset=max([offset, *behind]),
-        size_bytes=size - taken + sum(map(disk.size, paths)),
+        size_bytes=size - consumed + sum(map(disk.size, paths)),
     )
     reason = upconverter.damage or "cut short"
-    tell_dropped(path, taken, reason, dropped, segments_behind=len(behind))
+    log_truncation(path, consumed, reason, dropped, segments_behind=len(behind))
     return dropped
 
 
@@ -141,10 +140,10 @@ def _pour(file: DiskFile, size: int, upconverter: Upconverter, parts: _Parts) ->
     position, wanted = 0, READ_BYTES
     while position < size and upconverter.damage is None:
         data = file.read(min(wanted, size - position), position)
-        ready, taken = upconverter.take(memoryview(data))
+        ready, consumed = upconverter.feed(memoryview(data))
         parts.append(ready)
-        position += taken
-        if taken:
+        position += consumed
+        if consumed:
             wanted = READ_BYTES
         elif wanted >= size - position or len(data) < HEAD_BYTES:
             break  # The last entry is longer than the file.
@@ -257,7 +256,7 @@ class _Parts:
         self._disk.sync_directory(self._directory)
 
 
-def tell(directory: str, converted: Sequence[Converted]) -> None:
+def log_conversion(directory: str, converted: Sequence[Converted]) -> None:
     """Log what was done."""
     if converted:
         _LOGGER.warning(

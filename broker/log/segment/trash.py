@@ -63,7 +63,7 @@ class Trash:
                 segment.renamed(names.DELETED)
             self._rename(more, paths)
         except OSError:
-            self.take_back()
+            self.undo_discard()
             raise
         return True
 
@@ -76,7 +76,7 @@ class Trash:
                 continue
             paths.append(path + names.DELETED)
 
-    def take_back(self) -> None:
+    def undo_discard(self) -> None:
         """Undo the last `discard`: the files get their names back. If one does not, the log takes nothing more."""
         _, segments, paths = self._waiting.pop()
         try:

@@ -283,20 +283,20 @@ class Fetcher:
                     self._partitions.hold_back(partition)
             return
         appended = 0
-        taken = []
+        fetched = []
         for key, data in answered.items():
             found = asked.get(key)
             if found is None or not self._partitions.is_current(*found):
                 continue
             partition, question = found
-            taken.append(partition)
+            fetched.append(partition)
             with self._partitions.guard(partition):
                 appended += await self._process_partition_data(partition, question, data)
             if appended >= APPENDED_AT_ONCE_BYTES:
                 appended = 0
                 await asyncio.sleep(0)
-        await self._flush_all(taken)
-        await self._write_cuts(taken)
+        await self._flush_all(fetched)
+        await self._write_cuts(fetched)
 
     async def _write_cuts(self, partitions: list[FollowerPartition]) -> None:
         """Make truncations of these partitions durable, if there are any."""

@@ -177,10 +177,10 @@ class FollowerPartition:
             if log.log_end_offset < before:  # It begins with a batch that began earlier.
                 follower.truncated(log.log_end_offset, log.leader_epochs.latest_epoch)
             self.is_unflushed = self._must_flush()
-            self._take_ends(data)
+            self._update_offsets(data)
         return appended
 
-    def _take_ends(self, data: FetchPartitionData) -> None:
+    def _update_offsets(self, data: FetchPartitionData) -> None:
         follower, log = self.follower, self.log
         moved = follower.appended(
             log.log_end_offset, log.leader_epochs.latest_epoch, data.high_watermark

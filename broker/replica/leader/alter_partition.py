@@ -169,10 +169,10 @@ class AlterPartitionManager:
         )
 
 
-def _answer(told: AlterPartitionResponsePartition) -> AlterPartitionAnswer:
+def _answer(answer: AlterPartitionResponsePartition) -> AlterPartitionAnswer:
     return AlterPartitionAnswer(
-        error=ErrorCode(told.error_code),
-        isr=tuple(told.isr),
-        leader_epoch=told.leader_epoch,
-        partition_epoch=told.partition_epoch,
+        error=ErrorCode(answer.error_code),
+        isr=tuple(answer.isr),
+        leader_epoch=answer.leader_epoch,
+        partition_epoch=answer.partition_epoch,
     )

@@ -60,7 +60,7 @@ class BatchPreparer:
         self.waiting_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def takes(self, partition: LeaderPartition, records: memoryview) -> bool:
+    def must_wait(self, partition: LeaderPartition, records: memoryview) -> bool:
         """Whether a batch has to wait for its turn; if not, the log itself prepares what needs it."""
         if self.queues and partition in self.queues:
             return True

@@ -60,7 +60,7 @@ class CachedPartition:
         key: tuple[str | bytes, int],
         requested: FetchPartition,
         place: int,
-        told: FetchPartitionData | None = None,
+        sent: FetchPartitionData | None = None,
     ) -> None:
         """`place` is its place in the line: the smaller, the earlier."""
         self.key = key
@@ -68,10 +68,10 @@ class CachedPartition:
         self.place = place
         # Led here, while it is idle.
         self.partition: LeaderPartition | None = None
-        self.high_watermark = UNKNOWN_OFFSET if told is None else told.high_watermark
-        self.log_start_offset = UNKNOWN_OFFSET if told is None else told.log_start_offset
+        self.high_watermark = UNKNOWN_OFFSET if sent is None else sent.high_watermark
+        self.log_start_offset = UNKNOWN_OFFSET if sent is None else sent.log_start_offset
 
-    def forget_told(self) -> None:
+    def reset(self) -> None:
         """The reader was told nothing."""
         self.high_watermark = self.log_start_offset = UNKNOWN_OFFSET
 
@@ -292,10 +292,10 @@ class FetchSession:
         return self._places
 
     def remember(
-        self, requested: Sequence[FetchTopic], told: Sequence[FetchableTopicResponse]
+        self, requested: Sequence[FetchTopic], sent: Sequence[FetchableTopicResponse]
     ) -> None:
         """What the full request asked for and was told, which begins the session."""
-        for topic, answer in zip(requested, told, strict=True):
+        for topic, answer in zip(requested, sent, strict=True):
             name = self._name(topic)
             for partition, data in zip(topic.partitions, answer.partitions, strict=True):
                 key = name, partition.partition
@@ -348,13 +348,13 @@ class FetchSession:
         self.is_closed = True
         self.idle.clear()
 
-    def forget_told(self, answer: FetchableTopicResponse) -> None:
+    def resend(self, answer: FetchableTopicResponse) -> None:
         """Send everything again."""
         for data in answer.partitions:
             cached = self.partitions.get((self._name(answer), data.partition_index))
             if cached is not None:
                 self.idle.remove(cached)
-                cached.forget_told()
+                cached.reset()
 
     def _name(self, topic: FetchTopic | ForgottenTopic | FetchableTopicResponse) -> Topic:
         return topic.topic_id if self.has_topic_ids else topic.topic
@@ -482,7 +482,7 @@ class FetchSessionCache:
         shard.sessions[session_id] = session
         return session
 
-    def untold(self, request: FetchRequest, response: FetchResponse) -> int:
+    def discard(self, request: FetchRequest, response: FetchResponse) -> int:
         """An answer does not reach its reader; under which session's number it is told that there is none.
 
         What the answer has is news again the next time; a session that it began has no reader, and is closed.
@@ -494,7 +494,7 @@ class FetchSessionCache:
             self._close(session.session_id)
             return NO_SESSION
         for topic in response.responses:
-            session.forget_told(topic)
+            session.resend(topic)
         return session.session_id
 
     def _shard(self, session_id: int) -> _Shard:

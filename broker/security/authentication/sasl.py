@@ -49,7 +49,7 @@ class SaslServer:
         self._exchange: ServerMechanism | None = None
         self.ends_ms: int | None = None  # of the session, by the wall's clock
         self.phase = SaslState.HANDSHAKE
-        self.takes_bare_tokens = False
+        self.expects_raw_tokens = False
         self.user = ""
         self.is_again = False  # whether the client authenticates anew
 
@@ -94,7 +94,7 @@ class SaslServer:
                 f"this listener offers {', '.join(self._offered)}",
             )
         self._mechanism, self._exchange = mechanism, offered.new()
-        self.takes_bare_tokens = version == 0
+        self.expects_raw_tokens = version == 0
         self.phase = SaslState.AUTHENTICATE
 
     def authenticate(self, token: bytes, now_ms: int) -> tuple[bytes, int]:
@@ -129,7 +129,7 @@ class SaslServer:
         if not exchange.is_done:
             return answer, 0
         self.user, self._exchange = exchange.user, None
-        self.phase, self.takes_bare_tokens = SaslState.DONE, False
+        self.phase, self.expects_raw_tokens = SaslState.DONE, False
         return answer, self._begin_session(exchange.expires_ms, now_ms)
 
     def refuse(self, api_key: int) -> KafkaError:

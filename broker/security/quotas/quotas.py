@@ -100,7 +100,7 @@ class TokenBucket:
         self._filled_ms = max(now_ms, self._filled_ms)
         return self._tokens
 
-    def take(self, count: float) -> None:
+    def consume(self, count: float) -> None:
         """Take this much, also more than there is."""
         self._tokens -= count
 
@@ -243,15 +243,15 @@ class ClientQuotas:
         if found is None:
             return 0.0
         limit, _, burst = found
-        taken = min(count, burst + 1)
-        self._bucket(limit).take(taken)
-        return taken
+        consumed = min(count, burst + 1)
+        self._bucket(limit).consume(consumed)
+        return consumed
 
-    def give_back_mutations(self, user: str, client_id: str, taken: float, now_ms: int) -> None:
+    def give_back_mutations(self, user: str, client_id: str, consumed: float, now_ms: int) -> None:
         """It is decided; what was changed indeed counts by `mutated`."""
         found = self._filled(user, client_id, now_ms)
         if found is not None:
-            self._bucket(found[0]).take(-taken)
+            self._bucket(found[0]).consume(-consumed)
 
     def mutated(self, user: str, client_id: str, count: int, now_ms: int) -> int:
         """A client has changed this many partitions; how long it has to wait before it may change more."""
@@ -259,7 +259,7 @@ class ClientQuotas:
         if found is None:
             return 0
         limit, tokens, _ = found
-        self._bucket(limit).take(count)
+        self._bucket(limit).consume(count)
         self._sensor(CONTROLLER_MUTATION_RATE, limit.shared).rate.record(count, now_ms)
         return _wait_ms((count - tokens) / limit.value)
 

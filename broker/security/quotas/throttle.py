@@ -94,7 +94,7 @@ class Throttling:
         "_reserved",
         "_served",
         "_size_bytes",
-        "_taken",
+        "_mutations",
         "_throttle_ms",
         "_user",
     )
@@ -111,7 +111,7 @@ class Throttling:
         self._client_id = context.header.client_id or ""
         self._throttle_ms = 0
         # What may be changed by this request, if it can be: how many partitions, by topic.
-        self._taken: Counter[str] = Counter()
+        self._mutations: Counter[str] = Counter()
         self._reserved = 0.0
 
     def mutations(self, request: Any) -> tuple[str, list[Any], list[Any]] | None:
@@ -136,7 +136,7 @@ class Throttling:
                 continue
             allowed.append(item)
             count = mutation.partitions_of(item, node.metadata, node.config)
-            self._taken[_key_of(item)] += count
+            self._mutations[_key_of(item)] += count
             self._reserved += self._quotas.reserve_mutations(
                 self._user, self._client_id, count, self._now_ms()
             )
@@ -155,12 +155,12 @@ class Throttling:
             self._wait(PRODUCER_BYTE_RATE, wait_ms)
         if is_fetch:
             return self._fetched(request, response, now_ms)
-        if self._taken:
+        if self._mutations:
             self._mutated(response, now_ms)
         if response is None:
             return Unanswered(self._throttle_ms) if self._throttle_ms else None
-        told_ms = getattr(response, "throttle_time_ms", None)
-        if told_ms is not None and told_ms < self._throttle_ms:
+        answered_ms = getattr(response, "throttle_time_ms", None)
+        if answered_ms is not None and answered_ms < self._throttle_ms:
             response.throttle_time_ms = self._throttle_ms
         return response
 
@@ -193,7 +193,7 @@ class Throttling:
             if not each.error_code
             for key in (each.name, getattr(each, "topic_id", NO_UUID).hex())
         }
-        count = sum(count for key, count in self._taken.items() if key in changed)
+        count = sum(count for key, count in self._mutations.items() if key in changed)
         wait_ms = self._quotas.mutated(self._user, self._client_id, count, now_ms)
         if self._context.header.api_version < mutation.strict_since:
             self._wait(CONTROLLER_MUTATION_RATE, wait_ms)
@@ -216,7 +216,7 @@ class Throttling:
         return FetchResponse(
             throttle_time_ms=self._throttle_ms,
             error_code=response.error_code,
-            session_id=sessions.untold(request, response),
+            session_id=sessions.discard(request, response),
             responses=[],
         )
 

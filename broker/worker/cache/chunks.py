@@ -54,7 +54,7 @@ class BatchChunk:
             end += 1
         return end
 
-    def take(self, start: int, end: int) -> ChunkSlice:
+    def slice(self, start: int, end: int) -> ChunkSlice:
         """The batches of these indexes."""
         at = self.shared_at
         if at is not None:

@@ -254,8 +254,8 @@ class DiskCache:
             for buffer in encode_chunk(entry.key, chunk):
                 left = memoryview(buffer)
                 while left:
-                    taken = file.write(left, position)
-                    left, position = left[taken:], position + taken
+                    count = file.write(left, position)
+                    left, position = left[count:], position + count
         finally:
             file.close()
         self._disk.rename(path + TEMPORARY, path)

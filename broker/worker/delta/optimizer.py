@@ -98,19 +98,19 @@ class TableOptimizer:
         partition: int,
         *,
         leader_epoch: int,
-        takes_any_expired: bool = False,
+        rewrites_any_expired: bool = False,
         merges_any: bool = False,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Optimized:
         """Do a bounded part of what there is to do; `goes_on` is asked before each step that matters.
 
-        `takes_any_expired`: a file is rewritten for a single expired row, whatever the ratio is; `merges_any`: two
+        `rewrites_any_expired`: a file is rewritten for a single expired row, whatever the ratio is; `merges_any`: two
         small files are merged, however many are waited for otherwise.
         Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknown, OSError.
         """
         shared = self._tables.get(topic)
         began, done = time.monotonic(), Optimized()
-        rules = replace(self._rules, expired_ratio=0.0) if takes_any_expired else self._rules
+        rules = replace(self._rules, expired_ratio=0.0) if rewrites_any_expired else self._rules
         rules = replace(rules, files_min=2) if merges_any else rules
         self._look_for_files(shared, topic_id, partition, leader_epoch)
         done.lost_ranges = self._lost_ranges(shared, topic_id, partition)

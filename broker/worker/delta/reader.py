@@ -175,7 +175,7 @@ class ColdReader:
             reads_on = offset <= found.log_start or (place, offset) in self._ends
         size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
         chunk, index = self._chunk(place, found.layout, offset, size_bytes, max_bytes)
-        runs, following, next_offset = self._take(place.key(found.layout), chunk, index, max_bytes)
+        runs, following, next_offset = self._runs(place.key(found.layout), chunk, index, max_bytes)
         # Who is in the middle of a chunk, or begins with one, has more of it to come as long as it is not its last.
         if (reads_on or index) and following <= found.tiered_end:
             with self._lock:
@@ -189,13 +189,13 @@ class ColdReader:
             log_start_offset=found.log_start,
         )
 
-    def _take(
+    def _runs(
         self, key: ChunkKey, chunk: BatchChunk, index: int, max_bytes: int
     ) -> tuple[list[ChunkSlice], int, int]:
         """Batches of a chunk and of the prepared ones after it; the offsets after the last chunk and the last batch."""
         runs, end = [], max(index + 1, chunk.end_of(index, max_bytes))
         while True:
-            runs.append(chunk.take(index, end))
+            runs.append(chunk.slice(index, end))
             max_bytes -= runs[-1].size_bytes
             next_offset = chunk.next_offsets[end - 1]
             if end < len(chunk.batches):

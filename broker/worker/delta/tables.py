@@ -40,7 +40,7 @@ class SharedTable:
         self._followed = 0.0
         self._claimed: bytes | None = None
         """The topic that may write to it; another process may have made the table, and asked nobody."""
-        self._told = -1
+        self._reported_version = -1
         self._missing: dict[int, Sequence[tuple[int, int]]] = {}
         """By partition, as far as it was told."""
         self.complaints = 0
@@ -72,8 +72,8 @@ class SharedTable:
     def _complain(self) -> None:
         """Log once for each commit of another writer that it added rows that are no records."""
         for each in self.table.snapshot.complaints():
-            if each.version > self._told:
-                self._told = each.version
+            if each.version > self._reported_version:
+                self._reported_version = each.version
                 self.complaints += 1
                 log.error(
                     "%s: version %d (%s) by another engine: %s; %d files are quarantined, no consumer gets their rows",
@@ -84,9 +84,9 @@ class SharedTable:
                     len(each.quarantined),
                 )
 
-        self._tell_of_missing(self.table.snapshot)
+        self._report_missing(self.table.snapshot)
 
-    def _tell_of_missing(self, snapshot: TopicSnapshot) -> None:
+    def _report_missing(self, snapshot: TopicSnapshot) -> None:
         """Log once for each partition that a RESTORE took ranges out of, and once that they are there again."""
         versions = {each.range.partition: each.version for each in snapshot.missing_files()}
         for partition in sorted({*self._missing, *versions}):

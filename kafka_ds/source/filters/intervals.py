@@ -111,22 +111,22 @@ class Intervals:
         remaining, total = self, self.count
         for part in range(min(parts, total), 0, -1):
             size = total // part
-            piece, remaining = remaining._take(size)
+            piece, remaining = remaining._split(size)
             pieces.append(piece)
             total -= size
         return pieces
 
-    def _take(self, count: int) -> tuple[Intervals, Intervals]:
-        taken: list[tuple[int, int]] = []
+    def _split(self, count: int) -> tuple[Intervals, Intervals]:
+        first: list[tuple[int, int]] = []
         rest = list(self.spans)
         while count and rest:
             start, end = rest.pop(0)
             cut = min(end, start + count)
-            taken.append((start, cut))
+            first.append((start, cut))
             count -= cut - start
             if cut < end:
                 rest.insert(0, (cut, end))
-        return Intervals(spans=tuple(taken)), Intervals(spans=tuple(rest))
+        return Intervals(spans=tuple(first)), Intervals(spans=tuple(rest))
 
 
 ALL = Intervals.of((LOWEST, HIGHEST))

@@ -131,7 +131,7 @@ class _Parser:
         return tuple(values)
 
     def _column(self) -> str:
-        kind, text = self._take()
+        kind, text = self._next_token()
         name = text.strip("`").lower()
         if kind != "word" or name not in p.COLUMNS:
             self._position -= 1
@@ -139,7 +139,7 @@ class _Parser:
         return name
 
     def _comparison(self) -> str:
-        kind, text = self._take()
+        kind, text = self._next_token()
         if kind != "sign" or text not in _COMPARISONS:
             self._position -= 1
             self._fail("a comparison was expected")
@@ -148,7 +148,7 @@ class _Parser:
     def _literal(self, column: str) -> int | str | bytes:
         if column == p.TIMESTAMP:
             self._word("timestamp")
-        kind, text = self._take()
+        kind, text = self._next_token()
         if column == p.TIMESTAMP and kind == "text":
             return self._moment(text)
         if column == p.TOPIC and kind == "text":
@@ -182,7 +182,7 @@ class _Parser:
         at = self._position + ahead
         return self._tokens[at][0] if at < len(self._tokens) else "end"
 
-    def _take(self) -> tuple[str, str]:
+    def _next_token(self) -> tuple[str, str]:
         if self._position >= len(self._tokens):
             self._fail("it ends too early")
         kind, text, _ = self._tokens[self._position]

@@ -105,19 +105,19 @@ def ends_as_of(
     _refuse_future(limit, wanted, newest)
     past = {tp: current for tp, current in newest.items() if wanted[tp] < current}
     found = {tp: each.end for tp, each in bounds.items() if each.leader_epoch >= 0}
-    told = _with_history(brokers, past) if past else {}
-    for epoch in {wanted[tp] for tp in told}:
-        same = {tp: current for tp, current in told.items() if wanted[tp] == epoch}
+    answered = _with_history(brokers, past) if past else {}
+    for epoch in {wanted[tp] for tp in answered}:
+        same = {tp: current for tp, current in answered.items() if wanted[tp] == epoch}
         ends = _ends_of(brokers, same, epoch, unknown=HIGHEST)
         found |= {tp: min(end, bounds[tp].end) for tp, end in ends.items()}
-    unknown = (set(bounds) - set(found)) | (set(past) - set(told))
+    unknown = (set(bounds) - set(found)) | (set(past) - set(answered))
     found |= {
         tp: _end_in_table(lakes.get(tp), wanted[tp], bounds[tp].end, fsspec) for tp in unknown
     }
-    untold = {tp for tp in set(past) - set(told) if found[tp] > bounds[tp].end}
-    if untold:
+    unanswered = {tp for tp in set(past) - set(answered) if found[tp] > bounds[tp].end}
+    if unanswered:
         raise OptionError(
-            f"option '{limit.option}': where the epochs end is not known of {names(untold)}, whose leaders lost "
+            f"option '{limit.option}': where the epochs end is not known of {names(unanswered)}, whose leaders lost "
             "their history, and of which the lake does not hold the end"
         )
     return {tp: min(end, bounds[tp].end) for tp, end in found.items()}

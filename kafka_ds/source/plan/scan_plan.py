@@ -257,7 +257,7 @@ def plan_scan(
 def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[LostRange]]:
     lake = view.lake
     asked = predicate.offsets().clip(view.start, view.end)
-    gone = taken_out(view, asked)
+    gone = missing_within(view, asked)
     wanted = asked.minus(gone) if gone else asked
     in_lake = Intervals.of((lake.start, lake.end)) if lake is not None else NONE
     at_leader = Intervals.of((view.log_start, view.log_end))
@@ -279,7 +279,7 @@ def _share(view: PartitionView, predicate: Predicate) -> tuple[_Share, list[Lost
     return _Share(view=view, cold=cold, hot=hot, files=files), lost
 
 
-def taken_out(view: PartitionView, wanted: Intervals) -> Intervals:
+def missing_within(view: PartitionView, wanted: Intervals) -> Intervals:
     """Those of the wanted offsets that a RESTORE took out of the table."""
     if view.lake is None or not view.lake.missing:
         return NONE

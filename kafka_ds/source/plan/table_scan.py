@@ -16,7 +16,7 @@ from typing import Final
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.source.filters.intervals import ALL, HIGHEST, LOWEST, NONE, Intervals
 from kafka_ds.source.filters.predicate import Predicate
-from kafka_ds.source.plan.scan_plan import LostRange, PartitionView, taken_out
+from kafka_ds.source.plan.scan_plan import LostRange, PartitionView, missing_within
 from kafka_ds.source.schema import MILLISECONDS_MAX
 from kafka_ds.source.stream_offset import Position, StreamOffset
 
@@ -78,7 +78,7 @@ def lost(views: Sequence[PartitionView], predicate: Predicate) -> list[LostRange
     return [
         LostRange(topic=view.topic, partition=view.partition, start=start, end=end)
         for view in views
-        for start, end in taken_out(view, _wanted(view, predicate))
+        for start, end in missing_within(view, _wanted(view, predicate))
     ]
 
 

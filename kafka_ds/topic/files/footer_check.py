@@ -48,11 +48,11 @@ def check(metadata: pq.FileMetaData, footer: bytes) -> None:
     except (IndexError, RecursionError) as error:
         raise Contradiction("a footer that ends early") from error
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
-    groups = _taken(fields, ROW_GROUPS, list)
+    groups = _field(fields, ROW_GROUPS, list)
     if len(groups) != metadata.num_row_groups:
         raise Contradiction("a footer that can be understood in several ways")
     for number, group in enumerate(groups):
-        chunks = _taken(group, COLUMNS, list)
+        chunks = _field(group, COLUMNS, list)
         if len(chunks) != len(leaves):
             raise Contradiction(f"{len(chunks)} columns in row group {number}, not {len(leaves)}")
         for leaf, chunk in zip(leaves, chunks, strict=True):
@@ -60,7 +60,7 @@ def check(metadata: pq.FileMetaData, footer: bytes) -> None:
                 raise Contradiction(f"column {leaf.path} of row group {number}: {why}")
 
 
-def _taken(fields: Any, number: int, kind: type[T]) -> T:
+def _field(fields: Any, number: int, kind: type[T]) -> T:
     """A field, or what stands for none. Raises Contradiction where it is another thing."""
     found = fields.get(number, kind()) if isinstance(fields, dict) else None
     if type(found) is not kind:
@@ -69,16 +69,16 @@ def _taken(fields: Any, number: int, kind: type[T]) -> T:
 
 
 def _wrong_in(chunk: Any, leaf: pq.ColumnSchema) -> str | None:
-    of_chunk = _taken(chunk, META_DATA, dict)
+    of_chunk = _field(chunk, META_DATA, dict)
     if not of_chunk or CRYPTO in chunk or ENCRYPTED in chunk:
         return "encrypted, or without what tells of it"
-    kind = _taken(of_chunk, TYPE, int)
+    kind = _field(of_chunk, TYPE, int)
     if not 0 <= kind < len(TYPES) or TYPES[kind] != leaf.physical_type:
         return f"type {kind}, where the schema has {leaf.physical_type}"
-    statistics, sizes = _taken(of_chunk, STATISTICS, dict), _taken(of_chunk, SIZES, dict)
+    statistics, sizes = _field(of_chunk, STATISTICS, dict), _field(of_chunk, SIZES, dict)
     value_bytes = VALUE_BYTES[kind] if kind < len(VALUE_BYTES) else leaf.length
     for field in MINIMA_AND_MAXIMA:
-        if 0 < len(_taken(statistics, field, bytes)) < value_bytes:
+        if 0 < len(_field(statistics, field, bytes)) < value_bytes:
             return "statistics too short for a value"
     if UNENCODED_BYTES in sizes and leaf.physical_type != "BYTE_ARRAY":
         return "the bytes of what are no bytes"
@@ -86,7 +86,7 @@ def _wrong_in(chunk: Any, leaf: pq.ColumnSchema) -> str | None:
         (REPETITION_LEVELS, leaf.max_repetition_level),
         (DEFINITION_LEVELS, leaf.max_definition_level),
     ):
-        if (levels := _taken(sizes, field, list)) and len(levels) != most + 1:
+        if (levels := _field(sizes, field, list)) and len(levels) != most + 1:
             return f"{len(levels)} counts of levels, where there are {most + 1}"
     return None
 

@@ -61,16 +61,16 @@ class Footer:
             for each in self.groups
             if each.max_offset >= start_offset and each.min_offset <= end_offset
         ]
-        taken: list[int] = []
+        numbers: list[int] = []
         size, high = 0, -1
         for each in wanted:
             # A group that begins inside of those taken belongs to them.
-            if taken and size >= max_bytes and each.min_offset > high:
-                return taken, min(end_offset, each.min_offset - 1)
-            taken.append(each.number)
+            if numbers and size >= max_bytes and each.min_offset > high:
+                return numbers, min(end_offset, each.min_offset - 1)
+            numbers.append(each.number)
             size += each.bytes
             high = max(high, each.max_offset)
-        return taken, end_offset
+        return numbers, end_offset
 
     def known(self, groups: Iterable[int]) -> dict[str, int | None]:
         """Columns that have one value in all rows of these groups, which need not be read for it."""

@@ -146,11 +146,11 @@ def byte_offsets(
     `valid` has a byte for each row, 0 where it has no length, or none at all; they take `room` bytes at most.
     """
     total = np.int64(0)
-    taken = 0
+    value = 0
     for row in range(len(out)):
         if len(valid) == 0 or valid[U(row)] != 0:
-            length = lengths[U(taken)]
-            taken += 1
+            length = lengths[U(value)]
+            value += 1
             if length < 0 or length > room - total:
                 return np.int64(MALFORMED)
             total += length

@@ -236,7 +236,7 @@ def _size(fields: dict[int, Any], number: int) -> int:
 
 def _decompressed(codec: str, body: NDArray[np.uint8], size_bytes: int) -> NDArray[np.uint8]:
     # A frame of zstd that is of another size is refused; snappy says its size first, and Arrow believes it.
-    if codec == "snappy" and _told(body.data) != size_bytes:
+    if codec == "snappy" and _uncompressed_size(body.data) != size_bytes:
         raise Unusual("a page of another size than its header says")
     try:
         plain = pa.Codec(codec).decompress(pa.py_buffer(body), decompressed_size=size_bytes)
@@ -245,7 +245,7 @@ def _decompressed(codec: str, body: NDArray[np.uint8], size_bytes: int) -> NDArr
     return read_only(plain, np.uint8)
 
 
-def _told(body: memoryview) -> int:
+def _uncompressed_size(body: memoryview) -> int:
     try:
         return _varint(body, 0)[0]
     except IndexError:

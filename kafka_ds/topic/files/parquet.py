@@ -199,7 +199,7 @@ def encode_rows(
         write_statistics=list(FOOTER_STATISTICS),
     ) as writer:
         for table in _row_groups(batches, row_group_bytes, schema):
-            facts.take(table)
+            facts.update(table)
             writer.write_table(table, row_group_size=table.num_rows)
     assert facts.rows, "rows make a file"
     return facts.written(path, file.tell())
@@ -250,7 +250,7 @@ class _Facts:
         self.min_offset = self.max_offset = -1
         self.timestamps: list[int] = []
 
-    def take(self, table: pa.Table) -> None:
+    def update(self, table: pa.Table) -> None:
         offsets = table.column("offset").to_numpy()
         assert offsets[0] > self.max_offset and bool((np.diff(offsets) > 0).all()), "offsets rise"
         if self.rows == 0:
@@ -290,7 +290,7 @@ def facts_of(reader: FileReader, entry: FileEntry) -> WrittenFile:
         columns=("offset", "timestamp"),
         vector=entry.vector,
     )
-    facts.take(rows)
+    facts.update(rows)
     return facts.written(entry.path, entry.size)
 
 

@@ -256,8 +256,8 @@ class Peekable:
 
     def up_to(self, size_bytes: int | None) -> Iterable[pa.RecordBatch]:
         """One batch at least, more while they are fewer bytes than that; all of them without a size."""
-        taken = 0
-        while (size_bytes is None or taken < size_bytes) and (batch := self.peek()) is not None:
+        yielded = 0
+        while (size_bytes is None or yielded < size_bytes) and (batch := self.peek()) is not None:
             self._next = None
-            taken += batch.nbytes
+            yielded += batch.nbytes
             yield batch

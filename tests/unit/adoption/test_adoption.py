@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.__main__ import main
-from broker.adoption.mark import check_taken_over
+from broker.adoption.mark import check_adopted
 from broker.config.loader import from_given
 from kafka_ds.process import log_lines
 from kafka_ds.process.settings import ConfigError
@@ -255,9 +255,9 @@ async def test_a_further_broker_that_was_not_taken_over_does_not_start(tmp_path:
             }
         ),
     )
-    check_taken_over(SystemDisk(), image, config)  # A new disk has nothing to lose.
+    check_adopted(SystemDisk(), image, config)  # A new disk has nothing to lose.
     (tmp_path / "new").mkdir()
-    check_taken_over(SystemDisk(), image, config)
+    check_adopted(SystemDisk(), image, config)
 
 
 # -- what is refused -------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class Wire:
         self.session = Session("broker x:1", "me", **how)
 
     def sent(self) -> list[Any]:
-        return [decode_request_header(frame[4:])[0] for frame in self.session.take_outgoing()]
+        return [decode_request_header(frame[4:])[0] for frame in self.session.data_to_send()]
 
     def feed(self, data: bytes, now: float = 0.0) -> list[Any]:
         """What the session makes of these bytes, which come a few at a time."""

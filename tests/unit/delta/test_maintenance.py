@@ -557,12 +557,12 @@ def test_orphans_are_looked_for_once_a_day_where_a_checkpoint_was_made(littered)
     upkeep = TableMaintenance(
         store, CrashPoints(), clock, interval=3, checkpointed=orphans.are_due_in
     )
-    assert orphans.take_out() == []
+    assert orphans.vacuum_due() == []
     upkeep.look_after(littered.folder, littered.snapshot.version)
-    assert names(orphans.take_out()) == ORPHANS, "in no thread that anybody waits for"
+    assert names(orphans.vacuum_due()) == ORPHANS, "in no thread that anybody waits for"
     orphans.are_due_in(littered.folder)
     write_file(littered, 0, [rows(range(300, 310))], attempt="more")
-    assert orphans.take_out() == []
+    assert orphans.vacuum_due() == []
 
 
 def entry(name, days_old):

@@ -459,7 +459,7 @@ class Story:
             if self.random.random() < 0.05:  # It is not delivered, but another in its place.
                 request = reader.request(max_wait_ms=0, min_bytes=1)
                 for side, each in zip(self.sides, given, strict=True):
-                    side.sessions.untold(request, each)
+                    side.sessions.discard(request, each)
                 given[0].responses = []
             reader.take(given[0], self.random, self.ends())
 

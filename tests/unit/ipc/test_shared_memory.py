@@ -18,10 +18,10 @@ def test_gaps_join_again_in_whatever_order_they_come_back() -> None:
         for _ in range(200):
             if taken and lots.random() < 0.5:
                 start = lots.choice(list(taken))
-                extents.give(start, taken.pop(start))
+                extents.free(start, taken.pop(start))
                 continue
             wanted = lots.randrange(1, 20 * LINE_BYTES)
-            found = extents.take(wanted)
+            found = extents.allocate(wanted)
             if found is None:
                 continue
             assert found % LINE_BYTES == 0
@@ -30,19 +30,19 @@ def test_gaps_join_again_in_whatever_order_they_come_back() -> None:
                 assert found + wanted <= start or start + length <= found, "two have the same bytes"
             taken[found] = wanted
         for start, length in taken.items():
-            extents.give(start, length)
-        assert extents.take(size) == 0, "all of it is one gap again"
-        assert extents.take(1) is None
+            extents.free(start, length)
+        assert extents.allocate(size) == 0, "all of it is one gap again"
+        assert extents.allocate(1) is None
 
 
 def test_what_is_given_back_twice_is_our_fault() -> None:
     extents = Extents(4 * LINE_BYTES)
-    start = extents.take(LINE_BYTES)
+    start = extents.allocate(LINE_BYTES)
     assert start == 0
-    extents.give(start, LINE_BYTES)
+    extents.free(start, LINE_BYTES)
     with pytest.raises(AssertionError, match="given back twice"):
-        extents.give(start, LINE_BYTES)
-    assert Extents(0).take(1) is None
+        extents.free(start, LINE_BYTES)
+    assert Extents(0).allocate(1) is None
 
 
 @pytest.fixture(params=["memory", "file"])

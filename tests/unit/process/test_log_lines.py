@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.metadata.event_lines import Told, lines_of
+from broker.metadata.event_lines import Logged, lines_of
 from broker.metadata.events import (
     ConfigChanged,
     Event,
@@ -221,7 +221,7 @@ def test_new_directories_are_no_new_leaders() -> None:
         state = replace(state, **changes)
         return [PartitionChanged(topic="t", topic_id=b"t", partition=0, registration=state)]
 
-    told: Told = {}
+    told: Logged = {}
     created = [TopicCreated(topic="t", topic_id=b"t"), *changed()]
     assert len(list(lines_of(created, told))) == 1
     assert not list(lines_of(changed(directories=(b"a", b""), partition_epoch=1), told))

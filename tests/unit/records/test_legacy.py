@@ -44,7 +44,7 @@ def converted(data: bytes, *, chunk_bytes: int = 1 << 20, next_offset: int = 0) 
     batches: list[bytes] = []
     position, wanted = 0, chunk_bytes
     while position < len(data):
-        ready, taken = upconverter.take(memoryview(data)[position : position + wanted])
+        ready, taken = upconverter.feed(memoryview(data)[position : position + wanted])
         batches += ready
         position += taken
         if upconverter.damage is not None:

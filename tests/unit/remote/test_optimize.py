@@ -39,7 +39,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.asked: list[tuple[type, int]] = []
-        self.takes_any: list[bool] = []
+        self.rewrites_any: list[bool] = []
         self.answers: list[Any] = []
         self.pid: int | None = 1
         self.before: Callable[[], Awaitable[None]] | None = None
@@ -47,7 +47,7 @@ class Worker:
     async def send(self, request: Optimize | GiveUp) -> Any:
         self.asked.append((type(request), request.place.partition))
         if isinstance(request, Optimize):
-            self.takes_any.append(request.takes_any_expired)
+            self.rewrites_any.append(request.rewrites_any_expired)
             if self.before is not None:
                 await self.before()
         answer = self.answers.pop(0) if self.answers else DONE
@@ -169,22 +169,22 @@ async def test_log_starts_are_followed_before_all_other_work() -> None:
     for start in (10, 20):
         led.lake_log_start = start
         await desk.follow(2)
-    assert desk.worker.takes_any == [True, False]
+    assert desk.worker.rewrites_any == [True, False]
     # DeleteRecords waits for nothing.
     led.lake_log_start = led.deleted_below = 30
     desk.worker.answers = [WorkerFailed("unavailable", "the store is away")]
     await desk.follow()
     desk.clock.ms += 1_000
     await desk.follow(2)
-    assert desk.worker.takes_any == [True, False, True, True]
+    assert desk.worker.rewrites_any == [True, False, True, True]
     led.lake_log_start = 40
     desk.worker.answers = [replace(DONE, has_expired=True)]
     await desk.follow()
-    assert desk.worker.takes_any[4:] == [False]
+    assert desk.worker.rewrites_any[4:] == [False]
     # What is left of the hour is for retention's own interval, and for the rewrite.
     desk.clock.ms += 55 * 60_000
     await desk.follow(2)
-    assert desk.worker.takes_any[5:] == [True], "no row outlives retention by more than an hour"
+    assert desk.worker.rewrites_any[5:] == [True], "no row outlives retention by more than an hour"
 
 
 @in_loop
@@ -259,7 +259,7 @@ async def test_on_demand_everything_is_done_whatever_was_seen() -> None:
     desk.worker.answers = [replace(DONE, is_done=False), replace(DONE, rows=2)]
     done = await desk.loop.optimize((TOPIC_ID, 0))
     assert desk.worker.asked == [(Optimize, 0)] * 2
-    assert desk.worker.takes_any[-2:] == [True, True]
+    assert desk.worker.rewrites_any[-2:] == [True, True]
     assert (done.files_before, done.files_after, done.rows) == (8, 2, 42)
     with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
         await desk.loop.optimize((TOPIC_ID, 9))

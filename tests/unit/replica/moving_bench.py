@@ -63,7 +63,7 @@ class MovingBench:
             at_once=1,
             backoff_ms=1,
             is_assigned=lambda _topic, _partition, directory: self.told == directory,
-            tell=lambda _topic, _partition: None,
+            report=lambda _topic, _partition: None,
             changed=self._changed,
         )
 

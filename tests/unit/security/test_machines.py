@@ -224,7 +224,7 @@ def test_what_comes_out_of_order_is_the_end() -> None:
     assert code_of(error) is ErrorCode.UNSUPPORTED_SASL_MECHANISM and sasl.phase is SaslState.FAILED
     sasl = machine()
     sasl.handshake("PLAIN", 0)
-    assert sasl.takes_bare_tokens
+    assert sasl.expects_raw_tokens
     with pytest.raises(KafkaError) as error:
         sasl.authenticate(b"\0alice\0wrong", 0)
     assert code_of(error) is ErrorCode.SASL_AUTHENTICATION_FAILED and sasl.phase is SaslState.FAILED

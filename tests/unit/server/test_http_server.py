@@ -13,7 +13,7 @@ from tests.loops import in_loop
 
 
 async def served(answer: Answer) -> HttpServer:
-    server = HttpServer(answer, takes_posts=True)
+    server = HttpServer(answer, serves_posts=True)
     server.bind(SystemNetwork(), "127.0.0.1", 0, "a.port=0")
     await server.serve()
     return server

@@ -186,29 +186,29 @@ def test_the_registry_knows_what_is_served() -> None:
 
 def test_buffers_are_used_again_when_nobody_looks() -> None:
     pool = BufferPool(bytes_max=1 << 20)
-    buffer = pool.take(POOLED_BYTES_MIN + 1)
+    buffer = pool.allocate(POOLED_BYTES_MIN + 1)
     assert len(buffer) == 2 * POOLED_BYTES_MIN
     view = memoryview(buffer)[5:10]
     assert is_viewed(buffer)
-    pool.give(buffer)
-    assert pool.take(POOLED_BYTES_MIN + 1) is not buffer
+    pool.release(buffer)
+    assert pool.allocate(POOLED_BYTES_MIN + 1) is not buffer
     view.release()
     assert not is_viewed(buffer)
-    pool.give(buffer)
-    assert pool.take(2 * POOLED_BYTES_MIN) is buffer
+    pool.release(buffer)
+    assert pool.allocate(2 * POOLED_BYTES_MIN) is buffer
     assert len(buffer) == 2 * POOLED_BYTES_MIN
 
 
 def test_the_pool_is_bounded() -> None:
     pool = BufferPool(bytes_max=1 << 20)
     for _ in range(20):
-        pool.give(bytearray(128 << 10))
+        pool.release(bytearray(128 << 10))
     assert pool.free_bytes == 1 << 20
     pool.clear()
     assert pool.free_bytes == 0
-    pool.give(bytearray(100_000))  # no size of the pool
-    pool.give(bytearray(2 * POOLED_BYTES_MAX))
-    pool.give(bytearray(10))
+    pool.release(bytearray(100_000))  # no size of the pool
+    pool.release(bytearray(2 * POOLED_BYTES_MAX))
+    pool.release(bytearray(10))
     assert pool.free_bytes == 0
-    assert len(pool.take(10)) == 10
-    assert len(pool.take(POOLED_BYTES_MAX + 1)) == POOLED_BYTES_MAX + 1
+    assert len(pool.allocate(10)) == 10
+    assert len(pool.allocate(POOLED_BYTES_MAX + 1)) == POOLED_BYTES_MAX + 1

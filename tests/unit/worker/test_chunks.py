@@ -17,10 +17,10 @@ def test_what_fits_is_taken_and_where_it_lies() -> None:
     made = chunk(0, [5, 5, 5])
     assert [made.end_of(0, size) for size in (1, 10, 14, 1000)] == [0, 2, 2, 3]
     assert made.end_of(2, 1000) == 3
-    assert made.take(0, 2) == ((bytes(5), bytes(5)), None)
+    assert made.slice(0, 2) == ((bytes(5), bytes(5)), None)
     assert (made.next_offset, made.size_bytes) == (30, 15)
     shared = replace(made, shared_at=64)
-    assert (shared.take(1, 3).shared_at, shared.take(1, 3).size_bytes) == (69, 10)
+    assert (shared.slice(1, 3).shared_at, shared.slice(1, 3).size_bytes) == (69, 10)
 
 
 def test_a_chunk_is_found_where_a_consumer_goes_on() -> None:

@@ -40,7 +40,7 @@ class Reader:
     def lease(self, first_offset: int) -> int:
         found = self.cold.cache.find(OWNER, first_offset)
         assert found is not None
-        return self.memory.lease(found[0].take(0, 1).batches)
+        return self.memory.lease(found[0].slice(0, 1).batches)
 
 
 @pytest.fixture
