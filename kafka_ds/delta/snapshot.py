@@ -103,7 +103,7 @@ class TableSnapshot:
         raise NoSuchVersion(f"{self.log.store.uri(self.log.table)}: version {goal} is not there")
 
     def refresh(self) -> bool:
-        """Follow the log to its newest version; whether there was anything new."""
+        """Follow the log to its newest version, or read it all the first time; whether there was anything new."""
         before, began_ms = self.version, self.log.clock.boot_ms()
         if before < 0 or self.log.is_long_past(self._seen_ms):
             self.read()

@@ -122,10 +122,7 @@ class TopicTable:
     def read(self) -> TopicSnapshot:
         """The newest state of a table that is there; NoSuchTable, or ForeignTable, where it is not."""
         try:
-            if self.snapshot.version < 0:
-                self.snapshot.read()
-            else:
-                self.snapshot.refresh()
+            self.snapshot.refresh()
         except UNREADABLE as error:
             raise self._unreadable(error) from error
         self._check_kind(self.snapshot)

@@ -93,7 +93,7 @@ class Materialiser:
         """Make rows of all events up to `version` at least; gives the version reached."""
         for _ in range(TRIES_MAX):
             self._table.settle()
-            self._follow()
+            self._snapshot.refresh()
             done = self._done()
             if done < version:
                 self._step(done, min(self._snapshot.version, done + VERSIONS_MAX))
@@ -148,10 +148,7 @@ class Materialiser:
         """Whether the rows say that a topic was deleted, as of now. Any thread; the first reads all rows."""
         with self._asking:
             with suppress(NoSuchTable):  # Then nobody has said anything.
-                if self._asked.version < 0:
-                    self._asked.read()
-                else:
-                    self._asked.refresh()
+                self._asked.refresh()
             fresh = self._asked.files.keys() - self._rows_asked
             for row in self._columns(fresh, ["type", "topic_id"]):
                 if row["type"] == TOPIC_DELETED_TYPE:
@@ -164,12 +161,6 @@ class Materialiser:
         for path in files:
             source = pa.BufferReader(self._store.read(path))
             yield from pq.read_table(source, columns=names, use_threads=False).to_pylist()
-
-    def _follow(self) -> None:
-        if self._snapshot.version < 0:
-            self._snapshot.read()
-        else:
-            self._snapshot.refresh()
 
     def _left(self) -> list[_Topic]:
         """The topics whose deletion failed; another one comes first each time."""
@@ -230,7 +221,7 @@ class Materialiser:
         # Once more: a broker that had not heard of it may have made the topic's table since, and found no such row.
         again = self._delete(each for each in fresh if each not in failures)
         if again:
-            self._follow()
+            self._snapshot.refresh()
             self._append([], dict.fromkeys(again, 1), self._done())
         failures |= again
         if failures:
