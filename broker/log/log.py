@@ -25,7 +25,13 @@ from broker.log.segment.scan import headers
 from broker.log.segment.segment import Segment
 from broker.log.segments import LogSegments
 from broker.log.validation import check_client_batch, prepare, too_large_for_segment
-from broker.log.values import AppendInfo, LogRead, RemoteLogAuxState, SegmentView, TimestampOffset
+from broker.log.values import (
+    AppendInfo,
+    EnrichedLogSegment,
+    LogRead,
+    RemoteLogAuxState,
+    TimestampOffset,
+)
 from kafka_ds.process.seams import Background, Clock, Disk
 from kafka_ds.process.system import InlineBackground
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -591,9 +597,11 @@ class Log:
         self.durable_log_start_offset, copy.durable_log_start_offset = its, mine
         self._is_changed = copy._is_changed = True
 
-    def rolled_segments(self, from_offset: int = 0, limit: int | None = None) -> list[SegmentView]:
+    def rolled_segments(
+        self, from_offset: int = 0, limit: int | None = None
+    ) -> list[EnrichedLogSegment]:
         """The rolled local segments that end above an offset, oldest first."""
-        return self.segments.views(from_offset, limit)
+        return self.segments.rolled(from_offset, limit)
 
     def update_config(self, config: LogConfig) -> None:
         self.config = config

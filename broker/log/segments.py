@@ -19,7 +19,7 @@ from broker.log.retention import RetentionCandidate, RetentionLimits, count_dele
 from broker.log.segment import lookup
 from broker.log.segment.segment import Segment
 from broker.log.segment.trash import Trash
-from broker.log.values import SegmentView
+from broker.log.values import EnrichedLogSegment
 from kafka_ds.process.seams import Background, Disk, DiskFile
 from kafka_ds.segments import names
 from kafka_ds.segments.files import read_or_none, sync_file, unlink_if_there, write_whole
@@ -218,18 +218,17 @@ class LogSegments:
         self.all = (*kept[:-1], kept[-1])
         self._loaded = [s for s in self._loaded if s in kept[:-1]]
 
-    def views(self, from_offset: int, limit: int | None = None) -> list[SegmentView]:
-        """The rolled segments that end above an offset, or the first of them, as tiering sees them."""
-        segments = self.all
-        views: list[SegmentView] = []
-        for segment in segments[:-1]:
+    def rolled(self, from_offset: int, limit: int | None = None) -> list[EnrichedLogSegment]:
+        """The rolled segments that end above an offset, or the first of them."""
+        found: list[EnrichedLogSegment] = []
+        for segment in self.all[:-1]:
             base_offset, next_offset = segment.base_offset, segment.next_offset
             if next_offset <= from_offset:
                 continue
-            if len(views) == limit:
+            if len(found) == limit:
                 break
             snapshot = names.file_name(next_offset, names.PRODUCER_SNAPSHOT)
-            view = SegmentView(
+            each = EnrichedLogSegment(
                 base_offset=base_offset,
                 next_offset=next_offset,
                 path=segment.path,
@@ -237,8 +236,8 @@ class LogSegments:
                 max_timestamp_ms=segment.largest_timestamp(),
                 producer_snapshot=read_or_none(self._disk, f"{self._directory}/{snapshot}"),
             )
-            views.append(view)
-        return views
+            found.append(each)
+        return found
 
     def path_of(self, file: DiskFile, offset: int) -> str:
         """Where a file lies now from which a read at this offset began; its own name is of when it was opened."""

@@ -75,13 +75,13 @@ class RemoteLogAuxState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentView:
-    """A rolled segment, as tiering sees it."""
+class EnrichedLogSegment:
+    """A segment and where the next one begins, as in Kafka's RemoteLogManager; of the active one offsets and size."""
 
     base_offset: int
     next_offset: int
-    path: str
     size_bytes: int
-    max_timestamp_ms: int
-    producer_snapshot: bytes | None
+    path: str = ""
+    max_timestamp_ms: int = -1
+    producer_snapshot: bytes | None = None
     """The producers at `next_offset`, in Kafka's snapshot format; a foreign log may not have it."""

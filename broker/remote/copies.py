@@ -235,7 +235,7 @@ class CopyLoop:
                 if not ranges:
                     # The lake was just asked, and names nothing in the way; no copy will show more.
                     self._resume(led)
-                if not ranges and any(s.next_offset > view.last_stable_offset for s in view.closed):
+                if not ranges and any(s.next_offset > view.last_stable_offset for s in view.rolled):
                     self.look_at(led.key, UNSTABLE_RECHECK_MS)
             elif led.state.phase is CopyPhase.READY:
                 self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)

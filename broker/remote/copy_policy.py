@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker.log.epochs import LeaderEpochs
+from broker.log.values import EnrichedLogSegment
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
@@ -24,18 +25,6 @@ Commit = tuple[int, str]
 """Version and commit id."""
 Gap = tuple[int, int]
 """First and last offset."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSpan:
-    """Offsets [base_offset, next_offset) of one local segment, as far as it is written."""
-
-    base_offset: int
-    next_offset: int
-    size_bytes: int
-    newest_ms: int = -1
-    bytes_behind: int = 0
-    """Of the log, from `next_offset` on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +43,12 @@ class CopyLag:
         """Whether nothing is held back."""
         return self.lag_ms == 0 or self.lag_bytes == 0
 
-    def holds_back(self, span: SegmentSpan) -> bool:
-        """Whether it is too early for this segment, and so for those after it."""
+    def holds_back(self, max_timestamp_ms: int, bytes_behind: int) -> bool:
+        """Whether it is too early for a segment, by the bytes of the log behind it, and so for those after it."""
         if self.is_none:
             return False
-        is_old = self.lag_ms is not None and self.now_ms - span.newest_ms >= self.lag_ms
-        return not is_old and (self.lag_bytes is None or span.bytes_behind < self.lag_bytes)
+        is_old = self.lag_ms is not None and self.now_ms - max_timestamp_ms >= self.lag_ms
+        return not is_old and (self.lag_bytes is None or bytes_behind < self.lag_bytes)
 
 
 NO_LAG = CopyLag()
@@ -77,11 +66,13 @@ class CopyView:
     copied_offset: int
     log_start_offset: int
     last_stable_offset: int
-    closed: Sequence[SegmentSpan]
-    active: SegmentSpan | None = None
+    rolled: Sequence[EnrichedLogSegment]
+    active: EnrichedLogSegment | None = None
     lag: CopyLag = NO_LAG
+    bytes_behind: int = 0
+    """Of the log, behind those of `rolled`; 0 where nothing is held back."""
     bytes_beyond: int = 0
-    """Of segments that may be copied as well, behind those of `closed`."""
+    """Of segments that may be copied as well, behind those of `rolled`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +87,16 @@ def pending(view: CopyView, *, with_active: bool) -> list[RemoteLogSegment]:
     """All ranges of a partition that may be copied now, oldest first."""
     start = max(view.copied_offset + 1, view.log_start_offset)
     found: list[RemoteLogSegment] = []
-    for span in view.closed:
-        if span.next_offset <= start:
+    behind = view.bytes_behind + sum(each.size_bytes for each in view.rolled)
+    for each in view.rolled:
+        behind -= each.size_bytes
+        if each.next_offset <= start:
             continue
-        if span.next_offset > view.last_stable_offset or view.lag.holds_back(span):
+        is_stable = each.next_offset <= view.last_stable_offset
+        if not is_stable or view.lag.holds_back(each.max_timestamp_ms, behind):
             break
-        found.append(_part(view, span, start, span.next_offset))
-        start = span.next_offset
+        found.append(_part(view, each, start, each.next_offset))
+        start = each.next_offset
     else:
         active = view.active
         if with_active and view.lag.is_none and active and view.last_stable_offset > start:
@@ -112,11 +106,11 @@ def pending(view: CopyView, *, with_active: bool) -> list[RemoteLogSegment]:
     return found
 
 
-def _part(view: CopyView, span: SegmentSpan, start: int, end: int) -> RemoteLogSegment:
+def _part(view: CopyView, segment: EnrichedLogSegment, start: int, end: int) -> RemoteLogSegment:
     """Cut a range out of a segment; its bytes are guessed in proportion to its offsets."""
-    begin = max(span.base_offset, start)
-    share = (end - begin) / max(1, span.next_offset - span.base_offset)
-    return range_to_copy(view, begin, end - 1, max(1, round(span.size_bytes * share)))
+    begin = max(segment.base_offset, start)
+    share = (end - begin) / max(1, segment.next_offset - segment.base_offset)
+    return range_to_copy(view, begin, end - 1, max(1, round(segment.size_bytes * share)))
 
 
 def range_to_copy(

@@ -211,11 +211,11 @@ class RemoteLogManager:
         for led in tuple(self.copies.led.values()):
             if not led.log.config.copies_to_lake:
                 continue
-            views = led.log.rolled_segments(led.state.copied_offset + 1)
+            rolled = led.log.rolled_segments(led.state.copied_offset + 1)
             size_bytes, count, paused = lags.get(led.log.topic, (0, 0, 0))
-            size_bytes += sum(view.size_bytes for view in views)
+            size_bytes += sum(each.size_bytes for each in rolled)
             paused += led.state.is_paused
-            lags[led.log.topic] = (size_bytes, count + len(views), paused)
+            lags[led.log.topic] = (size_bytes, count + len(rolled), paused)
         return lags
 
     # -- what the broker tells --------------------------------------------------------------

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from broker.log.config import LogConfig
 from broker.log.log import Log
-from broker.log.values import SegmentView
+from broker.log.values import EnrichedLogSegment
 from broker.remote.copy_policy import (
     NO_LAG,
     CopyLag,
     CopyState,
     CopyView,
-    SegmentSpan,
     pending,
     range_to_copy,
 )
@@ -67,44 +66,38 @@ class Led:
         """What may be copied now; of many rolled segments only the first ones. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1
         lag = _copy_lag(log.config, now_ms)
-        views = log.rolled_segments(start, SEGMENTS_MAX)
-        closed = [
-            SegmentSpan(
-                base_offset=each.base_offset,
-                next_offset=each.next_offset,
-                size_bytes=each.size_bytes,
-                newest_ms=each.max_timestamp_ms,
-                bytes_behind=0 if lag.is_none else _bytes_behind(log, each.next_offset),
-            )
-            for each in views
-        ]
+        rolled = log.rolled_segments(start, SEGMENTS_MAX)
         active = None
-        with_active = with_active and len(closed) < SEGMENTS_MAX
+        with_active = with_active and len(rolled) < SEGMENTS_MAX
         if with_active:
-            base = max(closed[-1].next_offset if closed else start, log.local_log_start_offset)
-            active = SegmentSpan(
+            base = max(rolled[-1].next_offset if rolled else start, log.local_log_start_offset)
+            active = EnrichedLogSegment(
                 base_offset=base,
                 next_offset=log.log_end_offset,
-                size_bytes=max(0, log.size_bytes - sum(each.size_bytes for each in closed)),
+                size_bytes=max(0, log.size_bytes - sum(each.size_bytes for each in rolled)),
             )
-        view = self._view(closed, active, lag)
+        view = self._view(rolled, active, lag)
         if not log.config.copies_to_lake:
             return view, []
         found = pending(view, with_active=with_active)
         if (
             found
-            and len(closed) == SEGMENTS_MAX
-            and found[-1].end_offset + 1 == closed[-1].next_offset
+            and len(rolled) == SEGMENTS_MAX
+            and found[-1].end_offset + 1 == rolled[-1].next_offset
         ):
             view = replace(view, bytes_beyond=_bytes_beyond(log, view))
         return view, found
 
     def _view(
         self,
-        closed: Sequence[SegmentSpan],
-        active: SegmentSpan | None = None,
+        rolled: Sequence[EnrichedLogSegment],
+        active: EnrichedLogSegment | None = None,
         lag: CopyLag = NO_LAG,
     ) -> CopyView:
+        behind = 0
+        if rolled and not lag.is_none:
+            offset, segments = rolled[-1].next_offset, self.log.segments.all
+            behind = sum(each.size_bytes for each in segments if each.base_offset >= offset)
         return CopyView(
             topic=self.log.topic,
             topic_id=self.log.topic_id,
@@ -114,9 +107,10 @@ class Led:
             copied_offset=self.state.copied_offset,
             log_start_offset=self.log.log_start_offset,
             last_stable_offset=self.last_stable_offset(),
-            closed=closed,
+            rolled=rolled,
             active=active,
             lag=lag,
+            bytes_behind=behind,
         )
 
     def only_local_bytes(self) -> int:
@@ -151,27 +145,29 @@ class Led:
 
     def locate(self, ranges: Sequence[RemoteLogSegment]) -> list[LogSegmentData]:
         """Where the worker finds the batches of these ranges; the list ends at the first that left the disk."""
-        views = self.log.rolled_segments(ranges[0].start_offset, len(ranges))
+        rolled = self.log.rolled_segments(ranges[0].start_offset, len(ranges))
         found: list[LogSegmentData] = []
         for each in ranges:
             start = each.start_offset
-            view = next((e for e in views if e.base_offset <= start < e.next_offset), None)
+            segment = next((e for e in rolled if e.base_offset <= start < e.next_offset), None)
             whole = (
-                view is not None
-                and view.base_offset == start
-                and view.next_offset == each.end_offset + 1
+                segment is not None
+                and segment.base_offset == start
+                and segment.next_offset == each.end_offset + 1
             )
-            made = self._whole(each, view) if view and whole else self._part(each, view)
+            made = self._whole(each, segment) if segment and whole else self._part(each, segment)
             if made is None:
                 break
             found.append(made)
         return found
 
-    def _whole(self, chosen: RemoteLogSegment, view: SegmentView) -> LogSegmentData:
+    def _whole(self, chosen: RemoteLogSegment, segment: EnrichedLogSegment) -> LogSegmentData:
         """A rolled segment from its first batch to its last."""
-        return self._data(chosen, view, view.path, 0, view.size_bytes)
+        return self._data(chosen, segment, segment.path, 0, segment.size_bytes)
 
-    def _part(self, chosen: RemoteLogSegment, view: SegmentView | None) -> LogSegmentData | None:
+    def _part(
+        self, chosen: RemoteLogSegment, segment: EnrichedLogSegment | None
+    ) -> LogSegmentData | None:
         """A part of a segment; the segment's index finds where it begins."""
         read = self.log.read(
             chosen.start_offset,
@@ -180,25 +176,25 @@ class Led:
             min_one_batch=True,
         )
         if not read.slices:
-            if view is None or not self.log.config.is_compacted:
+            if segment is None or not self.log.config.is_compacted:
                 return None
             # Of what is there yet, compaction has taken all that was left to copy.
-            return self._data(chosen, view, view.path, view.size_bytes, 0)
+            return self._data(chosen, segment, segment.path, segment.size_bytes, 0)
         first = read.slices[0]
         path = self.log.segments.path_of(first.file, chosen.start_offset)
-        return self._data(chosen, view, path, first.position, first.size_bytes)
+        return self._data(chosen, segment, path, first.position, first.size_bytes)
 
     def _data(
         self,
         chosen: RemoteLogSegment,
-        view: SegmentView | None,
+        segment: EnrichedLogSegment | None,
         path: str,
         position: int,
         size_bytes: int,
     ) -> LogSegmentData:
         next_offset = chosen.end_offset + 1
-        closed = view is not None and view.next_offset == next_offset
-        snapshot = (view.producer_snapshot or b"") if view is not None and closed else b""
+        is_rolled = segment is not None and segment.next_offset == next_offset
+        snapshot = (segment.producer_snapshot or b"") if segment is not None and is_rolled else b""
         if next_offset == self.log.log_end_offset:
             # Its reader takes them for heard of when it reads.
             snapshot = self.log.producers.encode_snapshot()
@@ -237,29 +233,16 @@ def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:
     return CopyLag(now_ms=now_ms, lag_ms=limits[0], lag_bytes=limits[1])
 
 
-def _bytes_behind(log: Log, offset: int) -> int:
-    return sum(each.size_bytes for each in log.segments.all if each.base_offset >= offset)
-
-
 def _bytes_beyond(log: Log, view: CopyView) -> int:
     """Bytes of further rolled segments, beyond those in the view, that may be copied, too."""
-    offset, found = view.closed[-1].next_offset, 0
-    behind = 0 if view.lag.is_none else _bytes_behind(log, offset)
+    offset, found, behind = view.rolled[-1].next_offset, 0, view.bytes_behind
     for each in log.segments.all[:-1]:
         if each.base_offset < offset:
             continue
         behind -= each.size_bytes
         if each.next_offset > view.last_stable_offset:
             break
-        if not view.lag.is_none and view.lag.holds_back(
-            SegmentSpan(
-                base_offset=each.base_offset,
-                next_offset=each.next_offset,
-                size_bytes=each.size_bytes,
-                newest_ms=each.largest_timestamp(),
-                bytes_behind=behind,
-            )
-        ):
+        if not view.lag.is_none and view.lag.holds_back(each.largest_timestamp(), behind):
             break
         found += each.size_bytes
     return found

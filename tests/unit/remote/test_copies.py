@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.log.values import SegmentView
+from broker.log.values import EnrichedLogSegment
 from broker.remote import manager as tier_manager
 from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyState
@@ -117,7 +117,7 @@ class Refuses(CopiesAtOnce):
         return outcomes_of(answer, "conflict", self.reason) if self.reason else answer
 
 
-class Segment(SegmentView):
+class Segment(EnrichedLogSegment):
     """A log's own."""
 
     def largest_timestamp(self) -> int:
@@ -279,7 +279,7 @@ def test_what_is_too_young_is_held_back(changes: dict[str, int], count: int) -> 
 def test_copies_hurry_while_more_is_closed_than_they_take(rate: int, expected: list[str]) -> None:
     """A copy takes a MiB; during each of the first six half as much again is closed."""
     led = led_partition("t", 0, 0, 1 << 19)
-    views: list[SegmentView] = []
+    views: list[EnrichedLogSegment] = []
     led.log.rolled_segments = lambda start=0, limit=None: [  # type: ignore[method-assign]
         each for each in views if each.next_offset > start
     ]

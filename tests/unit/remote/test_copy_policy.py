@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from broker.log.epochs import LeaderEpochs
+from broker.log.values import EnrichedLogSegment
 from broker.remote.copy_policy import (
     Backoff,
     CopyLag,
@@ -14,7 +15,6 @@ from broker.remote.copy_policy import (
     CopyState,
     CopyView,
     Pace,
-    SegmentSpan,
     choose,
     pending,
 )
@@ -23,17 +23,17 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 TOPIC_ID = b"t" * 16
 
 
-def span(base: int, following: int, size: int = 1000) -> SegmentSpan:
-    return SegmentSpan(base_offset=base, next_offset=following, size_bytes=size)
+def span(base: int, following: int, size: int = 1000) -> EnrichedLogSegment:
+    return EnrichedLogSegment(base_offset=base, next_offset=following, size_bytes=size)
 
 
 def view(
-    closed: list[SegmentSpan],
+    closed: list[EnrichedLogSegment],
     *,
     copied: int = -1,
     stable: int = 10**9,
     start: int = 0,
-    active: SegmentSpan | None = None,
+    active: EnrichedLogSegment | None = None,
     partition: int = 0,
     topic_id: bytes = TOPIC_ID,
 ) -> CopyView:
@@ -46,7 +46,7 @@ def view(
         copied_offset=copied,
         log_start_offset=start,
         last_stable_offset=stable,
-        closed=closed,
+        rolled=closed,
         active=active,
     )
 
@@ -77,16 +77,16 @@ def test_a_range_begins_inside_a_segment_when_part_of_it_is_copied() -> None:
 def old_and_new() -> CopyView:
     """Segments of 1,000 bytes, a minute old, half a minute, and new; and 500 bytes that are not closed."""
     closed = [
-        SegmentSpan(
+        EnrichedLogSegment(
             base_offset=10 * at,
             next_offset=10 * at + 10,
             size_bytes=1_000,
-            newest_ms=30_000 * at,
-            bytes_behind=2_500 - 1_000 * at,
+            max_timestamp_ms=30_000 * at,
         )
         for at in range(3)
     ]
-    return view(closed, active=SegmentSpan(base_offset=30, next_offset=35, size_bytes=500))
+    active = EnrichedLogSegment(base_offset=30, next_offset=35, size_bytes=500)
+    return replace(view(closed, active=active), bytes_behind=500)
 
 
 @pytest.mark.parametrize(
