@@ -74,7 +74,7 @@ def check(config: BrokerConfig, disk: Disk, open_lake: Callable[[str], Store]) -
 async def restore(node: Node, say: Say, report: Report | None = None) -> None:
     """Bring back what belongs to this broker, which is not started yet; it is stopped when this returns.
 
-    `report` is told how many partitions of how many are back; without it the log is, now and then.
+    `report` is called with how many partitions of how many are back; without it the log is, now and then.
     """
     await node.start(serves_clients=False)
     assert node.failed is not None

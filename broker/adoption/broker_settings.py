@@ -5,7 +5,7 @@ Rules of this file:
 - What decides when records are deleted is taken over, or says so in the file already, or nothing is taken over at all:
   with another default records would be gone after the first start.
 - A broker's own min.insync.replicas is not: with eligible leader replicas the cluster's holds for all (KIP-966).
-- Of all else its name is told, and not its value, which may be a secret.
+- Of all else its name is logged, and not its value, which may be a secret.
 """
 
 from __future__ import annotations

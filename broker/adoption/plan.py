@@ -407,7 +407,7 @@ def _check_policies(
 
 
 def _sum_up(found: FoundDirectory, logs: Sequence[FoundLog], drafted: _Drafted) -> None:
-    """What the operator is told last: what is taken over, what stays behind, and which brokers are to follow."""
+    """The summary for the operator: what is taken over, what stays behind, and which brokers are to follow."""
     lines = drafted.lines
     for log in logs:
         if log.remote_start_offset is not None:

@@ -62,7 +62,7 @@ class Program(click.Group):
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether an error is something to tell, and not a mistake of ours. Its classes are loaded if it is of one."""
+    """Whether an error is one to report, and not a bug. Its classes are loaded if it is of one."""
     if isinstance(error, OSError):
         return True
     loaded = sys.modules

@@ -472,7 +472,7 @@ class LogConfigs:
 
     def __init__(self) -> None:
         self._config: BrokerConfig | None = None
-        # What was told of.
+        # Those that were logged.
         self._unknown: set[str] = set()
         self._made: dict[frozenset[tuple[str, str]], LogConfig] = {}
 

@@ -42,7 +42,7 @@ Apply = Callable[[Sequence[Event]], Awaitable[None]]
 
 
 def _ignore(*_: object) -> None:
-    """Nobody is to be told."""
+    """Nobody is to be notified."""
 
 
 class ClusterDriver:

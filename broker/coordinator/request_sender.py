@@ -68,7 +68,7 @@ class RequestSender(Generic[T]):
         self._peers = others.new_peers()
         self._queues: dict[int, deque[_Queued[T]]] = {}
         self._sending: dict[int, asyncio.Task[None]] = {}
-        # Brokers that could not be asked, which is told once: callers ask again many times.
+        # Brokers that could not be asked, which is logged once: callers ask again many times.
         self._away: set[int] = set()
 
     def __len__(self) -> int:

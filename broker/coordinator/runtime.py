@@ -232,7 +232,7 @@ class CoordinatorContext(Generic[S]):
             return
         took_ms = self._clock.monotonic_ms() - began_ms
         self._loads.loaded(took_ms, self._clock.monotonic_ms())
-        # There are fifty and more: a quick one is told to who asks for details.
+        # There are fifty and more: a quick one is logged at DEBUG.
         level = logging.INFO if has_logged else logging.DEBUG
         end = log.log_end_offset
         said = "Finished loading of metadata from %s with epoch %d up to offset %d in %d ms"
@@ -258,7 +258,7 @@ class CoordinatorContext(Generic[S]):
         self._arm()
 
     def close(self) -> None:
-        """Take nothing more, and tell all who wait."""
+        """Accept nothing more, and fail all that waits."""
         self._refusal = ErrorCode.NOT_COORDINATOR
         self.partition.unwatch(self)
         for handle in (self._loading, self.timer, self._completing):
@@ -395,7 +395,7 @@ class CoordinatorContext(Generic[S]):
             result = follows
 
     def _append(self, result: CoordinatorResult) -> KafkaError | None:
-        """Append the records and replay them; the error that clients are told where that fails.
+        """Append the records and replay them; the error for clients where that fails.
 
         All of them or none: half of what was decided (a group that moves to another protocol) is no state of anything.
         """
@@ -563,7 +563,7 @@ class CoordinatorRuntime(Generic[S]):
             pass
 
     def stop(self) -> None:
-        """Take nothing more, and tell all who wait."""
+        """Accept nothing more, and fail all that waits."""
         self._topic.stop()
         for context in self._contexts.values():
             context.close()

@@ -26,7 +26,7 @@ def topic_operations(context: RequestContext, name: str) -> int:
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """What whoever asks may do to the cluster, in the same way; nothing is told to who may not describe it."""
+    """What whoever asks may do to the cluster, in the same way; nothing is shown to who may not describe it."""
     if not may(context, AclOperation.DESCRIBE):
         return 0
     return operations_for(context, ResourceType.CLUSTER, CLUSTER_NAME)
@@ -45,10 +45,10 @@ def brokers_of(
 
 
 def controller_of(image: MetadataImage, seen: Sequence[tuple[BrokerRegistration, str, int]]) -> int:
-    """The broker that a client is told is the controller; -1 if the client is told of no broker.
+    """The broker that is named to a client as the controller; -1 if the client sees no broker.
 
     Any broker forwards requests to the controller (KIP-590), so Kafka names any live broker. Here it is the controller,
-    as long as it is alive: if a client is told of a broker that goes away, it waits for it (librdkafka for a minute,
+    as long as it is alive: if the named broker goes away, it waits for it (librdkafka for a minute,
     without asking again).
     """
     staying = [broker.broker_id for broker, _, _ in seen if broker.is_active]

@@ -133,5 +133,5 @@ class Durability:
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name}: {error}")
 
     def close(self) -> None:
-        """Whatever Background returns later changes nothing here; those who wait for it are told."""
+        """Whatever Background returns later changes nothing here; those who wait for it are notified."""
         self._is_closed = True

@@ -400,7 +400,7 @@ class Log:
     def flush(
         self, up_to: int | None = None, *, wait: bool = False, then: Outcome | None = None
     ) -> None:
-        """Make all below `up_to` (the end) durable, in Background unless waiting; `then` is told of it."""
+        """Make all below `up_to` (the end) durable, in Background unless waiting; `then` is called with the outcome."""
         target = self.log_end_offset if up_to is None else up_to
         now_ms = self._clock.now_ms()
         self.durability.flush(self._prepare_sync, target, now_ms, wait=wait, then=then)
@@ -581,7 +581,7 @@ class Log:
     def exchange_files(self, copy: Log) -> None:
         """Continue in the files of a copy with the same offsets and epochs, which has this log's from then on.
 
-        Holders of the log object keep it, so nobody must be told. A sync in progress concerns the old files: it moves
+        Holders of the log object keep it: nobody must be notified. A sync in progress concerns the old files: it moves
         no recovery point of the new ones.
         """
         assert copy.log_end_offset == self.log_end_offset

@@ -21,7 +21,7 @@ from kafka_ds.records.batch import BatchHeader, CorruptRecord, crc_is_valid, ite
 LOAD_BYTES = 5 * 1024 * 1024
 RECORDS_AT_ONCE = 500
 
-# Takes the batch of this header at this position of the data; tells how many records it had.
+# Takes the batch of this header at this position of the data; returns how many records it had.
 ReplayBatch: TypeAlias = Callable[["bytes | bytearray", int, BatchHeader], int]
 
 

@@ -1,4 +1,4 @@
-"""Shell: tells the controller in which log directory each replica of this broker is (KIP-858).
+"""Shell: reports to the controller in which log directory each replica of this broker is (KIP-858).
 
 The disk is right: the directory in which a log is, or would be created, is reported if the metadata say otherwise, so
 that a replica is used again after its disk was replaced. A damaged log is reported as lost if other replicas are in
@@ -41,7 +41,7 @@ IsDamaged = Callable[[str, int, bytes], bool]
 
 
 class DirectoryAssignments:
-    """The assignments that the controller must still be told."""
+    """The assignments that are still to be sent to the controller."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class BrokerIdentity:
 def advertised_endpoints(
     config: BrokerConfig, bound: Mapping[str, tuple[str, int]], own_host: str
 ) -> tuple[Endpoint, ...]:
-    """The endpoints that clients are told: the advertised ones, completed with the ports of the bound sockets."""
+    """The endpoints for clients: the advertised ones, completed with the ports of the bound sockets."""
     return tuple(
         Endpoint(
             listener=endpoint.name,

@@ -28,7 +28,7 @@ from kafka_ds.protocol.messages.configs import GROUP_RESOURCE, TOPIC_RESOURCE
 # Text, and the fields that a structured log has beside it.
 Line: TypeAlias = tuple[str, dict[str, object]]
 
-# What was told last: of topics by their ids, in them of partitions.
+# What was logged last: of topics by their ids, in them of partitions.
 Logged: TypeAlias = dict[bytes, dict[int, PartitionRegistration]]
 
 # So many partitions of a topic have a line each.

@@ -22,7 +22,7 @@ from kafka_ds.topic.metadata_table import NO_BROKER_EPOCH
 NO_LEADER = -1
 RECOVERED = 0
 RECOVERING = 1
-# Directory ids that name no directory (KIP-858): not told yet, failed, and one of an older release.
+# Directory ids that name no directory (KIP-858): not assigned yet, failed, and one of an older release.
 UNASSIGNED_DIRECTORY = bytes(16)
 LOST_DIRECTORY = bytes(15) + b"\x01"
 MIGRATING_DIRECTORY = bytes(15) + b"\x02"
@@ -53,7 +53,7 @@ class PartitionRegistration:
 
     `replicas` begins with the preferred leader. `isr`, and without one `elr`, hold all that was committed; one of
     them may lead. `last_known_elr` is the last leader of a partition that has neither (KIP-966). `directories` are
-    those of `replicas`, one each, or none where nobody has told them (KIP-858).
+    those of `replicas`, one each, or none where nobody has reported them (KIP-858).
     """
 
     replicas: tuple[int, ...]
@@ -108,7 +108,7 @@ class RegisterBroker(Event):
     """A broker's process has started; `previous_broker_epoch` tells whether it had stopped cleanly.
 
     A `broker_epoch` of -1, as earlier releases wrote it, is that of the event's own place. `log_dirs` are the ids of
-    the directories that work; none: the broker does not tell them; LOST_DIRECTORY alone: all have failed.
+    the directories that work; none: the broker does not report them; LOST_DIRECTORY alone: all have failed.
     """
 
     broker_id: int

@@ -74,7 +74,7 @@ def why_unsupported(image: MetadataImage, supported: Sequence[SupportedFeature])
 def why_level_unsupported(
     name: str, level: int, supported: Sequence[SupportedFeature]
 ) -> str | None:
-    """Why a broker cannot work at this level, or None; one that tells no levels can work at all."""
+    """Why a broker cannot work at this level, or None; one that reports no levels can work at all."""
     if not supported:
         return None
     lowest, highest = next(((s.lowest, s.highest) for s in supported if s.name == name), (0, 0))

@@ -157,7 +157,7 @@ class MetadataLog:
             raise ForeignMetadata(f"lake.uri: {self.folder}: version {version}: {error}") from error
 
     def found(self, cluster_id: str) -> None:
-        """Make a cluster of this id, unless there is one by then; `load` tells which."""
+        """Make a cluster of this id, unless there is one by then; `load` says which."""
         commit = self.begin([ClusterCreated(cluster_id=cluster_id)], MetadataImage())
         try:
             self._table.commit(commit.attempt, read_version=self._past_quiet(commit.decided_on))

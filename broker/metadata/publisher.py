@@ -1,6 +1,6 @@
 """Shell: publishes a commit to the parts of a broker, one after the other.
 
-Rules of this file: an error of one publisher keeps no other from its own. What one is not told of a commit it never
+Rules of this file: an error of one publisher keeps no other from its own. What one misses of a commit it never
 hears: a group whose partition is led here now would have no coordinator until the broker is started anew.
 """
 
@@ -23,7 +23,7 @@ async def publish(events: Sequence[Event], publishers: Sequence[MetadataPublishe
             doing = publisher(events)
             if doing is not None:
                 await doing
-        except Exception as error:  # noqa: BLE001 - raised below, when all have been told
+        except Exception as error:  # noqa: BLE001 - raised below, when all have been notified
             failed.append(error)
     if failed:
         raise ExceptionGroup("a commit took no effect on some parts of this broker", failed)

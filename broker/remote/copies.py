@@ -59,7 +59,7 @@ STATE_QUESTION_PARTITIONS_MAX = 1_000
 
 
 class CopyLoop:
-    """Copies what the policy chooses, and tells the logs."""
+    """Copies what the policy chooses, and updates the logs."""
 
     def __init__(
         self,

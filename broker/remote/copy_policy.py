@@ -209,7 +209,7 @@ class CopyState:
     """One led partition: what is FINISHED, what is being copied, what may go locally.
 
     What a copy of this leader saw in the store may go after its grace time, once its commit was seen there again. What
-    the lake has told of (another leader's copies, or those before a crash) is looked for first; while anything is
+    the lake has reported (another leader's copies, or those before a crash) is looked for first; while anything is
     missing, nothing behind it goes.
 
     UNKNOWN → READY (the lake answered) → COPYING → READY (finished or failed). In each of them it is paused
@@ -246,7 +246,7 @@ class CopyState:
         self.deletable_offset = NOTHING_COPIED
         """Last offset whose local copy may go."""
         self.unseen = 0
-        """How often the lake told of what nobody has looked for since; 0 where all was seen."""
+        """How often the lake reported what nobody has looked for since; 0 where all was seen."""
         self.missing: list[Gap] = []
         """Offsets that the store lacked when it was looked at last."""
         self.lost_ranges: list[Gap] = []

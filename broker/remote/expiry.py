@@ -1,8 +1,8 @@
 """Shell: the leader's side of retention in the lake: it moves the log start, then has rows removed.
 
 Rules of this file: the new log start is durable in the table before the log's own moves, so that no later leader shows
-again what a consumer was told is gone. Rows are removed after that. Between any two requests this broker may lose the
-leadership. The next leader does the rest, and what the table was told holds under any leader (the largest log start
+again what a consumer saw as gone. Rows are removed after that. Between any two requests this broker may lose the
+leadership. The next leader does the rest, and what the table holds is valid under any leader (the largest log start
 wins).
 Partitions are looked at every `remote.log.manager.task.interval.ms`; the worker is asked only where `Outlook` sees a
 reason, so that an idle worker is not kept running.

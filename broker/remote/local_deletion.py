@@ -49,7 +49,7 @@ class LocalDeletion:
         led: Mapping[Key, Led],
         copy_again: Callable[[Led], None],
     ) -> None:
-        """`led` is read and never changed; `copy_again` is told where the lake has lost its end."""
+        """`led` is read and never changed; `copy_again` is called where the lake has lost its end."""
         self._clock = clock
         self._worker = worker
         self._crash_points = crash_points
@@ -64,7 +64,7 @@ class LocalDeletion:
         self._wake.set()
 
     def stop(self) -> None:
-        """Stop telling logs."""
+        """Stop updating logs."""
         self._stopped = True
         self._wake.set()
 

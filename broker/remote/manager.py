@@ -218,7 +218,7 @@ class RemoteLogManager:
             lags[led.log.topic] = (size_bytes, count + len(rolled), paused)
         return lags
 
-    # -- what the broker tells --------------------------------------------------------------
+    # -- what the broker reports -------------------------------------------------------------
 
     def partition_opened(
         self,
@@ -261,7 +261,7 @@ class RemoteLogManager:
             self.copies.look_at(key)
 
     def log_start_moved(self, log: Log) -> None:
-        """DeleteRecords has moved the log's start up: the lake is told in the background.
+        """DeleteRecords has moved the log's start up: the lake follows in the background.
 
         The log's own directory knows it already; the lake needs it in case that is lost.
         """

@@ -45,7 +45,7 @@ class Led:
     deleted_below: int = 0
     """Where DeleteRecords has moved the log start, under this leadership."""
     moves_log_start: bool = False
-    """Whether the lake is being told."""
+    """Whether the lake is being updated."""
 
     @property
     def key(self) -> Key:
@@ -256,7 +256,7 @@ def sources_of(
 ) -> tuple[list[LogSegmentData], list[Led]]:
     """The worker's request for the chosen ranges, and the partitions in it.
 
-    A log that cannot be read is left out, and `failed` is told.
+    A log that cannot be read is left out, and `failed` is called.
     """
     sources: list[LogSegmentData] = []
     taking_part: list[Led] = []

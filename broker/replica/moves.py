@@ -1,7 +1,7 @@
 """Shell: moves replicas from one log directory of this broker to another (KIP-113).
 
 A move is a task that copies whole batches up to the log's end, until the copy is level; the last ones without giving
-way to others, so that nothing is appended in between. Then the controller is told that the replica is in the new
+way to others, so that nothing is appended in between. Then the controller learns that the replica is in the new
 directory (KIP-858), and only when the metadata say so the copy takes its log's place.
 num.replica.alter.log.dirs.threads logs are copied at once, within replica.alter.log.dirs.io.max.bytes.per.second. What
 happens to the log meanwhile is seen before each step (`broker.log.directories.comparison`); a copy whose directory
@@ -50,7 +50,7 @@ class MovesAround:
     """What moves need from the broker.
 
     `is_assigned(topic, partition, directory_id)`: whether the metadata say that the replica is there; `report` has the
-    controller told where it is; `changed` waits for the next change of the metadata, so many seconds at most.
+    controller informed where it is; `changed` waits for the next change of the metadata, so many seconds at most.
     """
 
     clock: Clock

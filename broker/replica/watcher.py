@@ -8,7 +8,7 @@ P = TypeVar("P", contravariant=True)
 
 
 class Watcher(Protocol[P]):
-    """A parked request, or a coordinator, that waits for a partition; told in the event loop's thread."""
+    """A parked request, or a coordinator, that waits for a partition; called in the event loop's thread."""
 
     def advanced(self, partition: P) -> None:
         """More may be read: the high watermark has moved, or, for followers, the log's end."""

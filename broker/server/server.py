@@ -88,7 +88,7 @@ class Server:
         await self.keys.configure(config)
 
     async def open(self, config: BrokerConfig) -> None:
-        """Takes the settings that hold at the start; ConfigError tells of keys that cannot be read."""
+        """Takes the settings that hold at the start; ConfigError names keys that cannot be read."""
         await self._configure_limits(config)
         await self.keys.open(config)
 

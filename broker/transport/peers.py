@@ -1,7 +1,7 @@
 """Shell: connections to other brokers by their number: one each, made when needed, kept while it works.
 
 Callers that ask for the same broker at once wait for the same connection. A connection that is lost, or leads to an old
-address of the broker, is made again at the next request; those who wait for the old one are told that it is
+address of the broker, is made again at the next request; those who wait for the old one learn that it is
 unreachable.
 """
 

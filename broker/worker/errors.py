@@ -39,7 +39,7 @@ STORE_ERRORS = (StorageError, CommitError, Conflict, ForeignTable, OSError)
 def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
     """Keep what goes wrong with one partition, or one table, from others: they go on.
 
-    `failed` is told why, and the outcome: FAILED, or CONFLICT where somebody has to undo something.
+    `failed` is called with the reason and the outcome: FAILED, or CONFLICT where somebody has to undo something.
     """
     try:
         yield

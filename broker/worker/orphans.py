@@ -24,7 +24,7 @@ ORPHAN_AGE_MS = 7 * DAY_MS
 
 
 class Orphans:
-    """Looks for orphans in the tables it is told of. `are_due_in`: any thread; `vacuum_due`: one thread."""
+    """Looks for orphans in the tables that are named to it. `are_due_in`: any thread; `vacuum_due`: one thread."""
 
     def __init__(self, store: Store, clock: LogClock) -> None:
         self._store = store

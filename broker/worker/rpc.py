@@ -111,7 +111,7 @@ class CopyAnswer:
     partitions: list[PartitionOutcome]
     milliseconds: int = 0
     complaints: int = 0
-    """Other writers' commits with rows, those that the broker was not told of yet."""
+    """Other writers' commits with rows, those that were not reported to the broker yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -251,7 +251,7 @@ class Service:
         self._copier.give_up(place.topic_id, place.partition, place.leader_epoch)
 
     def _fresh_complaints(self) -> int:
-        """Other writers' commits with rows, those that the broker was not told of yet."""
+        """Other writers' commits with rows, those that were not reported to the broker yet."""
         before, self._complaints_reported = self._complaints_reported, self._storage.complaints()
         return self._complaints_reported - before
 

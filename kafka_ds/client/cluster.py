@@ -62,7 +62,7 @@ Value = TypeVar("Value")
 EARLIEST_LOCAL_VERSION: Final = 8  # KIP-405
 COORDINATOR_KEYS_VERSION: Final = 4  # KIP-699
 BRIEF_MS: Final = 20
-# A wrong address is told soon, but not before a name has come back that is unknown while brokers are rolled
+# A wrong address is reported soon, but not before a name has come back that is unknown while brokers are rolled
 # (Kubernetes), or a broker has started that was started together with the query.
 PATIENCE_MS: Final[dict[type[ClientError], int]] = {NoSuchHost: 10_000, NobodyListens: 15_000}
 
@@ -379,7 +379,7 @@ class Cluster:
         """A connection to whichever broker answers.
 
         Raises:
-            BrokerUnreachable: none does; the message tells of each.
+            BrokerUnreachable: none does; the message names each.
             NoSuchHost: none has a name that can be resolved.
             NobodyListens: all refuse connections, or have no such name, and did ever since.
         """

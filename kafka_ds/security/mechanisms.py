@@ -62,7 +62,7 @@ class Plain:
 
 
 class OauthBearer:
-    """RFC 7628: a token, in one message; a refusal is told as JSON, and acknowledged."""
+    """RFC 7628: a token, in one message; a refusal is answered as JSON, and acknowledged."""
 
     def __init__(self, token: Secret) -> None:
         self._token = token

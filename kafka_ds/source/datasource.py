@@ -102,7 +102,7 @@ class KafkaDataSource(DataSource):
     OptionError
         An option, topic or partition that is wrong; the message names the option.
     DataLoss
-        Offsets that are gone, told range by range; with ``failOnDataLoss`` = false they are counted and left out.
+        Offsets that are gone, reported range by range; with ``failOnDataLoss`` = false they are counted and left out.
     PlanGone, PlanDiverged, TopicGone
         What a plan was pinned to was vacuumed, compacted, cut by an unclean election, or deleted: run the query again.
     CorruptBatch

@@ -66,7 +66,7 @@ class Merged:
 def merge_events(
     events: DeltaLog, *, files_min: int, at: Callable[[str], None] = lambda point: None
 ) -> list[Merged]:
-    """Merge what is to be merged of one of `SCHEMAS`' tables, so many small files at least; `at` is told of each step.
+    """Merge what is to be merged of one of `SCHEMAS`' tables, so many small files at least; `at` is called each step.
 
     Raises CommitError where the store failed (what is not committed is tried anew the next time), OSError.
     """

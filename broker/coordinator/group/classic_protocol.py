@@ -151,7 +151,7 @@ class Rebalancing:
     def cancel_assignments(
         self, group: ClassicGroup, code: ErrorCode, now: Instant, step: ResultBuilder
     ) -> None:
-        """Nobody gets an assignment in this generation: tell those who wait for one."""
+        """Nobody gets an assignment in this generation: answer those who wait for one."""
         assert group.state is ClassicGroupState.COMPLETING_REBALANCE
         for member in group.members.values():
             member.assignment = EMPTY_ASSIGNMENT
@@ -160,7 +160,7 @@ class Rebalancing:
             )
 
     def hand_out_assignments(self, group: ClassicGroup, now: Instant, step: ResultBuilder) -> None:
-        """The members' assignments are in the log: tell those who wait for theirs."""
+        """The members' assignments are in the log: answer those who wait for theirs."""
         group.transition_to(ClassicGroupState.STABLE, now.now_ms)
         self._state.counts[Count.COMPLETED_REBALANCES] += 1
         for member in group.members.values():
@@ -246,7 +246,7 @@ def refused_join(code: ErrorCode, member_id: str = NO_MEMBER_ID) -> JoinGroupRes
 
 
 def generation_of(group: ClassicGroup, member: ClassicGroupMember) -> JoinGroupResponse:
-    """The current generation as this member is told it: the group's leader gets all members."""
+    """The current generation as this member is answered: the group's leader gets all members."""
     leads = group.leader_id == member.member_id
     return JoinGroupResponse(
         generation_id=group.generation_id,

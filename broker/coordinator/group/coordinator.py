@@ -78,7 +78,7 @@ class GroupCoordinator:
         self.runtime.start()
 
     def stop(self) -> None:
-        """Take nothing more, and tell all who wait."""
+        """Accept nothing more, and fail all that waits."""
         self.runtime.stop()
 
     def apply(self, events: Sequence[Event]) -> None:

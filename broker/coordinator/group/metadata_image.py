@@ -35,7 +35,7 @@ class TopicShape(NamedTuple):
 
 
 class CoordinatorMetadataImage(Protocol):
-    """What the machine of groups is told of topics."""
+    """What the group coordinator knows of topics."""
 
     version: int
     names_version: int

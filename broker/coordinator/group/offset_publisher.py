@@ -72,7 +72,7 @@ class OffsetPublisher:
                 log.exception("Offsets are not published to the lake")
 
     async def publish_last(self, seconds: float) -> bool:
-        """Write what has moved, before this broker stops; what cannot be written in time is told, and False."""
+        """Write what has moved, before this broker stops; what cannot be written in time is logged, and False."""
         if self._interval_ms < 0:
             return True
         try:

@@ -18,7 +18,7 @@ from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatRe
 async def broker_heartbeat(
     request: BrokerHeartbeatRequest, context: RequestContext
 ) -> BrokerHeartbeatResponse:
-    """Hear a broker, and tell it how it stands."""
+    """Receive a broker's heartbeat, and answer its state."""
     node = context.node
     now_ms = node.clock.monotonic_ms()
     reply = await node.controller.decide(

@@ -59,7 +59,7 @@ from kafka_ds.protocol.refusal import refusal
 from kafka_ds.protocol.types import NO_UUID, api_key_of
 
 FIRST_VERSION_WITH_IDS = 12
-# What keeps a topic from being created now, as clients that asked for metadata are told: they ask again.
+# What keeps a topic from being created now, as clients that asked for metadata see it: they ask again.
 _NOT_NOW = {
     ErrorCode.THROTTLING_QUOTA_EXCEEDED: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.NOT_CONTROLLER: ErrorCode.LEADER_NOT_AVAILABLE,
@@ -202,7 +202,7 @@ class MetadataAnswer:
     def of(
         self, wanted: Sequence[MetadataRequestTopic], errors: dict[str, ErrorCode]
     ) -> MetadataResponse:
-        """These topics; `errors` tells why some could not be created."""
+        """These topics; `errors` says why some could not be created."""
         return self._response([self._wanted(each, errors) for each in wanted])
 
     def _response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:

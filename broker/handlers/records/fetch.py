@@ -718,7 +718,7 @@ class FetchResults:
         return [result for result in self if result.partition is partition]
 
     def idle(self, broker_epoch: int) -> list[tuple[CachedPartition, LeaderPartition]]:
-        """Those of a session that have nothing to tell until something happens to them.
+        """Those of a session that have no news until something happens to them.
 
         `broker_epoch` is the one in which a follower asks.
         """

@@ -363,7 +363,7 @@ _NO_FAILURES = frozenset(
     }
 )
 _NO_BATCH = "a produced partition holds exactly one record batch"
-# Where the log has looked at the batch, Kafka tells its start with the refusal, that clients may see what expired.
+# Where the log has looked at the batch, Kafka answers its start with the refusal, that clients may see what expired.
 _WITHOUT_LOG_START = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -100,7 +100,7 @@ class LogDirectories:
     def _fail(self, directory: LogDirectory, error: OSError) -> None:
         if directory.failure is None:
             self._failed(directory, error)
-            assert directory.failure is not None, "whoever is told gives it up"
+            assert directory.failure is not None, "`failed` gives it up"
 
     def submit(self, directory: LogDirectory, what: str, work: Callable[[], object]) -> None:
         """Work on a directory in Background."""

@@ -94,7 +94,7 @@ class FutureLog:
     of: Log | None
     """The log that it is the copy of, if there is one."""
     is_announced: bool = False
-    """The cluster is told, or about to be told, that the replica is here."""
+    """The directory is reported to the controller, or about to be."""
     is_named: bool = False
     """Its folder has the log's name already."""
 
@@ -120,7 +120,7 @@ class LogManagerSettings:
 class LogsInCluster:
     """What the cluster's metadata say of logs.
 
-    Without `cluster_id` it is that of the disks, or a new one. `topic_id_for(topic)` tells which of two logs of a name
+    Without `cluster_id` it is that of the disks, or a new one. `topic_id_for(topic)` says which of two logs of a name
     is the topic's, `home_for(topic, partition)` in which directory the cluster believes a log to be.
     `producer_id_expiration_ms()` is the setting now in force.
     """

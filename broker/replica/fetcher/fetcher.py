@@ -39,7 +39,7 @@ _LOGGER = logging.getLogger(__name__)
 
 # Bytes that are appended before others get their turn in the event loop.
 APPENDED_AT_ONCE_BYTES = 1 << 20
-# The first version of Fetch that tells a follower where its log diverges (KIP-595), and that knows topics by id.
+# The first version of Fetch that answers a follower where its log diverges (KIP-595), and that knows topics by id.
 FIRST_VERSION_THAT_COMPARES = 12
 _LOST_SESSION = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
 
@@ -99,7 +99,7 @@ class Fetcher:
         self._leader.close()
 
     def add(self, partitions: Iterable[FollowerPartition]) -> None:
-        """Fetch these, too; they have been told whom they follow."""
+        """Fetch these, too; they know whom they follow."""
         for partition in partitions:
             self._partitions.add(partition)
         self._partitions.changed.set()

@@ -4,7 +4,7 @@ Rules of this file:
 - Followers copy nothing. Every `remote.log.manager.task.interval.ms` each leader is asked once, by ListOffsets -5
   (KIP-1005), where the lake ends, for those partitions alone of which there may be news: idle ones cost nothing, and
   no worker process is needed to know it.
-- A leader tells what is FINISHED. As on the leader local segments go `lake.local.grace.ms` later, and never what is not
+- Leaders report what is FINISHED. As on the leader local segments go `lake.local.grace.ms` later, and never what is not
   committed here.
 """
 

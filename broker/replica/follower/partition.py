@@ -104,7 +104,7 @@ class FollowerPartition:
         self._watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher[FollowerPartition]) -> None:
-        """Stop telling this reader."""
+        """Stop notifying this reader."""
         self._watchers.pop(watcher, None)
 
     @property

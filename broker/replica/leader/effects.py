@@ -13,7 +13,7 @@ from broker.replica.leader.isr import Proposal
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHighWatermark:
-    """Everything below this offset is committed: tell the log, wake requests that wait for it."""
+    """Everything below this offset is committed: update the log, wake requests that wait for it."""
 
     high_watermark: int
 

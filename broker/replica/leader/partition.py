@@ -459,7 +459,7 @@ class LeaderPartition:
             self._log_end_watchers[watcher] = None
 
     def unwatch(self, watcher: Watcher[LeaderPartition]) -> None:
-        """Stop telling this watcher."""
+        """Stop notifying this watcher."""
         self.watchers.pop(watcher, None)
         if self._log_end_watchers:
             self._log_end_watchers.pop(watcher, None)

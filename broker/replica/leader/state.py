@@ -127,7 +127,7 @@ class LeaderState:
         return self._advance(now_ms)
 
     def lake_reaches(self, next_offset: int) -> Effects:
-        """The lake has all records below it: they were committed once, whatever the followers have told so far."""
+        """The lake has all records below it: they were committed once, whatever the followers have reported so far."""
         committed = min(next_offset, self.durable_end_offset)
         if committed <= self.high_watermark or self._recovering:
             return NOTHING

@@ -51,7 +51,7 @@ Basis = Hashable
 
 
 class CachedPartition:
-    """A partition of a session: what the reader asks for, and what it was told last."""
+    """A partition of a session: what the reader asks for, and what it was sent last."""
 
     __slots__ = ("high_watermark", "key", "log_start_offset", "place", "partition", "requested")
 
@@ -72,13 +72,13 @@ class CachedPartition:
         self.log_start_offset = UNKNOWN_OFFSET if sent is None else sent.log_start_offset
 
     def reset(self) -> None:
-        """The reader was told nothing."""
+        """Nothing was sent to the reader."""
         self.high_watermark = self.log_start_offset = UNKNOWN_OFFSET
 
     def is_news(self, data: FetchPartitionData, *, is_follower: bool) -> bool:
-        """Whether this is news for the reader; remembers it as told.
+        """Whether this is news for the reader; remembers it as sent.
 
-        A follower that had to truncate took nothing else of what it was told: its requests say so (v18, KIP-1166).
+        A follower that had to truncate took nothing else of what it was sent: its requests say so (v18, KIP-1166).
         """
         requested = self.requested
         is_news = (
@@ -106,7 +106,7 @@ class IdlePartitions:
     what the last one found, and change nothing but times and counters, which are kept here for all of them
     together (1,000 idle partitions: 0.03-0.05 ms a fetch instead of 6.3-9.8 for a follower, 2.7-4.4 for a
     consumer).
-    - A partition becomes idle with a response, if its lookup found nothing to read, nothing to tell and nothing
+    - A partition becomes idle with a response, if its lookup found nothing to read, no news and nothing
       wrong, and nothing has happened to it since. A follower must be in the ISR and have the whole log: else
       each of its fetches says something that counts.
     - It is active again before anything happens to it (`LeaderPartition._changing`), when a request comes after its
@@ -129,7 +129,7 @@ class IdlePartitions:
     )
 
     def __init__(self, activated: Callable[[CachedPartition], None]) -> None:
-        """`activated` is told of each that is idle no more."""
+        """`activated` is called with each that is idle no more."""
         self.replica_id = CONSUMER
         self.last_fetch = LastFetch()
         self._basis: Basis = None
@@ -207,7 +207,7 @@ class IdlePartitions:
     def park(
         self, fetch: object, joined: Callable[[CachedPartition, LeaderPartition], None]
     ) -> None:
-        """While this fetch waits, tell `joined` of each that becomes active."""
+        """While this fetch waits, call `joined` with each that becomes active."""
         self._parked[fetch] = joined
 
     def unpark(self, fetch: object) -> None:
@@ -294,7 +294,7 @@ class FetchSession:
     def remember(
         self, requested: Sequence[FetchTopic], sent: Sequence[FetchableTopicResponse]
     ) -> None:
-        """What the full request asked for and was told, which begins the session."""
+        """What the full request asked for and was answered, which begins the session."""
         for topic, answer in zip(requested, sent, strict=True):
             name = self._name(topic)
             for partition, data in zip(topic.partitions, answer.partitions, strict=True):

@@ -70,7 +70,7 @@ class PlainServer:
 
 
 class OauthBearerServer:
-    """RFC 7628: a refused token is told as JSON; the client acknowledges that, and the exchange fails."""
+    """RFC 7628: a refused token is answered as JSON; the client acknowledges that, and the exchange fails."""
 
     def __init__(self, verify: Callable[[str], Token]) -> None:
         """`verify` raises InvalidCredentials for a token that is not good."""

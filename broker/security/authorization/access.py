@@ -173,7 +173,7 @@ ACCESS: Mapping[str, tuple[Rule, ...]] = {
     "ApiVersions": (),
     "SaslHandshake": (),
     "SaslAuthenticate": (),
-    # The handler: what may be described is told, of each topic.
+    # The handler: what may be described is answered, of each topic.
     "Metadata": (),
     "DescribeCluster": (),
     "Produce": (

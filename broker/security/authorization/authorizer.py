@@ -51,13 +51,13 @@ class Authorizer:
         allows_unlisted: bool,
         denied: Callable[[Principal, str, int, int, str], None] | None = None,
     ) -> None:
-        """`allows_unlisted` is allow.everyone.if.no.acl.found; `denied` is told of each new refusal."""
+        """`allows_unlisted` is allow.everyone.if.no.acl.found; `denied` is called with each new refusal."""
         self._super_users = frozenset(super_users)
         self._allows_unlisted = allows_unlisted
         self._denied = denied
         self._index = AclIndex(())
         self.decisions: dict[_Key, bool] = {}
-        # Refusals that `denied` was not told of.
+        # Refusals that `denied` was not called with.
         self._unlogged_denials: set[_Key] = set()
 
     def replace(self, acls: Iterable[Acl]) -> None:

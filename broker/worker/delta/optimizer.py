@@ -39,7 +39,7 @@ from kafka_ds.topic.index import FileEntry
 log = logging.getLogger(__name__)
 
 OPERATION = "OPTIMIZE"
-# What one question does at most: its answer tells the leader that there is more.
+# What one question does at most: its answer says that there is more.
 TASKS_MAX = 20
 SECONDS_MAX = 5.0
 # How often files are written that are gone once their commit is made.
@@ -89,7 +89,7 @@ class TableOptimizer:
         self._optimized: set[str] = set()
         """Others' files that were looked into."""
         self.passed_over: set[str] = set()
-        """Files that cannot be read or written anew; each is told of once, unless there are very many."""
+        """Files that cannot be read or written anew; each is logged once, unless there are very many."""
 
     def optimize(
         self,

@@ -42,7 +42,7 @@ class SharedTable:
         """The topic that may write to it; another process may have made the table, and asked nobody."""
         self._reported_version = -1
         self._missing: dict[int, Sequence[tuple[int, int]]] = {}
-        """By partition, as far as it was told."""
+        """By partition, as it was logged last."""
         self.complaints = 0
         """Others' commits that put rows in, as far as they were met here."""
 

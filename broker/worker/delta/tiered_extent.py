@@ -25,7 +25,7 @@ class TieredExtent:
     """Where a partition begins in the storage."""
 
     log_start_offset: int
-    """As the storage was told last, by whoever leads or led."""
+    """As the storage was asked last, by whoever leads or led."""
     tiered_end: int
     """-1: nothing."""
     horizon: int
