@@ -27,7 +27,7 @@ from broker.coordinator.result import (
     TransactionalProducer,
 )
 from broker.log.replay import LoadFailed, replay_log
-from broker.membership.internal_topics import CreateTopics, InternalTopic, InternalTopicSettings
+from broker.membership.internal_topics import InternalTopic
 from broker.metadata.events import NO_LEADER, PartitionRegistration
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.partition import LeaderPartition
@@ -542,19 +542,18 @@ class CoordinatorRuntime(Generic[S]):
 
     def __init__(
         self,
-        settings: InternalTopicSettings,
+        topic: InternalTopic,
         *,
         partitions: ReplicaManager,
         image: MetadataImage,
-        create_topics: CreateTopics,
         begin: Callable[[LeaderPartition], CoordinatorContext[S]],
     ) -> None:
         """`image` is the published one; `begin` makes the coordinator of a partition."""
-        self.name = settings.name
+        self.name = topic.name
         self._partitions = partitions
         self._image = image
         self._begin = begin
-        self._topic = InternalTopic(settings, image=image, create_topics=create_topics)
+        self._topic = topic
         self._contexts: dict[int, CoordinatorContext[S]] = {}
 
     def start(self) -> None:

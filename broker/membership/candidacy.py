@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.membership.channel import endpoint_of
@@ -26,6 +25,7 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import ControllerLivenessRequest, ControllerLivenessResponse
 
 if TYPE_CHECKING:
+    from broker.config.broker import BrokerConfig
     from broker.controller.driver import ClusterDriver, ControllerClaim
     from kafka_ds.delta.store.store import Store
     from kafka_ds.process.seams import Clock, Network
@@ -43,23 +43,12 @@ PAUSE_MS_MIN = 1_500
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateSettings:
-    """Who stands, and how patient it is."""
-
-    node_id: int
-    listener: str
-    client_id: str
-    session_timeout_ms: int
-    lease_interval_ms: int
-
-
 class Candidacy:
     """One broker's part in the choice of a controller."""
 
     def __init__(
         self,
-        settings: CandidateSettings,
+        config: BrokerConfig,
         driver: ClusterDriver,
         store: Store,
         *,
@@ -70,7 +59,7 @@ class Candidacy:
         decide_claim: Callable[[ControllerClaim, int | None], None],
     ) -> None:
         """`executor`: the lease's thread; `decide_claim(claiming, the broker that is dead)` says what a claim holds."""
-        self._settings = settings
+        self._config = config
         self._driver = driver
         self._store = store
         self._executor = executor
@@ -88,16 +77,16 @@ class Candidacy:
         self._was_active = False
         # When the controller has last read and written the store.
         self._reached_ms = self._awake_ms
-        self._stall = StallDetector(settings.session_timeout_ms, self._awake_ms)
+        self._stall = StallDetector(config.broker_session_timeout_ms, self._awake_ms)
         # Counted for the metrics.
         self.store_errors = 0
         image = driver.image
         self.election = ControllerElection(
-            settings.node_id,
+            config.node_id,
             controller_id=image.controller_id,
             controller_epoch=image.controller_epoch,
-            session_timeout_ms=settings.session_timeout_ms,
-            lease_interval_ms=settings.lease_interval_ms,
+            session_timeout_ms=config.broker_session_timeout_ms,
+            lease_interval_ms=config.controller_lease_interval_ms,
             now_ms=self._awake_ms,
         )
 
@@ -130,7 +119,7 @@ class Candidacy:
     async def release(self) -> None:
         """Release the lease: this broker makes no more decisions. Called after its last one."""
         image, epoch = self._driver.image, self._leased_epoch
-        if (image.controller_id, image.controller_epoch) != (self._settings.node_id, epoch):
+        if (image.controller_id, image.controller_epoch) != (self._config.node_id, epoch):
             return  # Another one decides, or the epoch is that of a process that was here before.
         try:
             async with asyncio.timeout(RELEASE_SECONDS_MAX):
@@ -157,11 +146,11 @@ class Candidacy:
     def has_lost_store(self) -> bool:
         """Whether the controller, which this broker is, has not got through to the store for a session timeout."""
         still_ms = self._clock.monotonic_ms() - self._reached_ms
-        return self._driver.is_active and still_ms >= self._settings.session_timeout_ms
+        return self._driver.is_active and still_ms >= self._config.broker_session_timeout_ms
 
     @property
     def _pause_ms(self) -> int:
-        return max(PAUSE_MS_MIN, self._settings.session_timeout_ms // 2)
+        return max(PAUSE_MS_MIN, self._config.broker_session_timeout_ms // 2)
 
     # -- the controller -------------------------------------------------------------------------
 
@@ -169,7 +158,9 @@ class Candidacy:
         """Show that this controller lives, and see that it is one; until when that is enough."""
         self._was_active = True
         if self._clock.monotonic_ms() >= self._lease_due_ms:
-            self._lease_due_ms = self._clock.monotonic_ms() + self._settings.lease_interval_ms
+            self._lease_due_ms = (
+                self._clock.monotonic_ms() + self._config.controller_lease_interval_ms
+            )
             try:
                 if await self._driver.confirm() and not self._stands_still():
                     await self.write_lease(self._driver.image.controller_epoch)
@@ -193,7 +184,7 @@ class Candidacy:
         self._leased_epoch = controller_epoch
         host, port = self._address
         lease = Lease(
-            controller_id=self._settings.node_id,
+            controller_id=self._config.node_id,
             controller_epoch=controller_epoch,
             sequence=self._sequence,
             host=host,
@@ -211,7 +202,7 @@ class Candidacy:
             self._was_active = False
             self.election.resigned(now_ms)
         if now_ms >= self._lease_due_ms:
-            self._lease_due_ms = now_ms + self._settings.lease_interval_ms
+            self._lease_due_ms = now_ms + self._config.controller_lease_interval_ms
             await self.look()
         image = self._driver.image
         self.election.knows(image.controller_id, image.controller_epoch, self._clock.monotonic_ms())
@@ -259,12 +250,13 @@ class Candidacy:
 
     async def query_peers(self) -> list[int]:
         """How long ago the controller answered each of the others, as far as they can be asked."""
-        image, settings = self._driver.image, self._settings
+        image, config = self._driver.image, self._config
         asked = [
             endpoint
             for broker_id in image.brokers
-            if broker_id not in (settings.node_id, image.controller_id)
-            and (endpoint := endpoint_of(image, broker_id, settings.listener)) is not None
+            if broker_id not in (config.node_id, image.controller_id)
+            and (endpoint := endpoint_of(image, broker_id, config.inter_broker_listener))
+            is not None
         ]
         controller = (image.controller_id, image.controller_epoch)
         answers = await asyncio.gather(
@@ -292,18 +284,18 @@ class Candidacy:
     async def _controller_liveness(
         self, host: str, port: int, controller_id: int, controller_epoch: int
     ) -> ControllerLivenessResponse:
-        settings = self._settings
+        config = self._config
         request = ControllerLivenessRequest(
-            asking_id=settings.node_id,
+            asking_id=config.node_id,
             controller_id=controller_id,
             controller_epoch=controller_epoch,
         )
-        timeout_ms = min(ASK_MS_MAX, settings.session_timeout_ms // 3)
+        timeout_ms = min(ASK_MS_MAX, config.broker_session_timeout_ms // 3)
         connection = await PeerConnection.connect(
             self._network,
             host,
             port,
-            client_id=settings.client_id,
+            client_id=f"broker-{config.node_id}",
             timeout_ms=timeout_ms,
         )
         try:
@@ -320,7 +312,7 @@ class Candidacy:
         Where nobody is the question is refused at once. Who lets it wait may only not run for a moment, and is asked
         for as long as any broker is waited for.
         """
-        until_ms = self._clock.monotonic_ms() + self._settings.session_timeout_ms
+        until_ms = self._clock.monotonic_ms() + self._config.broker_session_timeout_ms
         while await self._may_be_twin() and self._clock.monotonic_ms() < until_ms:
             await self.look()
 
@@ -334,22 +326,22 @@ class Candidacy:
         Who claims writes a lease first. So over the lease of who won there may lie that of one who lost, and it is only
         written again after an interval.
         """
-        lease, image, settings = self._lease, self._driver.image, self._settings
+        lease, image, config = self._lease, self._driver.image, self._config
         places = set()
         is_released = False
-        if lease is not None and lease.controller_id == settings.node_id:
+        if lease is not None and lease.controller_id == config.node_id:
             is_released = lease.released and lease.controller_epoch >= image.controller_epoch
             if not lease.released:
                 places.add((lease.host, lease.port, lease.controller_epoch))
-        registered = endpoint_of(image, settings.node_id, settings.listener)
-        if image.controller_id == settings.node_id and registered is not None and not is_released:
+        registered = endpoint_of(image, config.node_id, config.inter_broker_listener)
+        if image.controller_id == config.node_id and registered is not None and not is_released:
             places.add((*registered, image.controller_epoch))
         # This port is ours, so it is nobody else's.
         return {each for each in places if each[:2] != self._address}
 
     async def _may_live(self, host: str, port: int, controller_epoch: int) -> bool:
         """Whether a process of this broker's number may live there; raises ConfigError where one does."""
-        node_id = self._settings.node_id
+        node_id = self._config.node_id
         try:
             answer = await self._controller_liveness(host, port, node_id, controller_epoch)
         except PeerLate as error:
@@ -390,7 +382,7 @@ class Candidacy:
         self._lease_due_ms = self._reached_ms = now_ms
         _LOGGER.info(
             "broker %d is the controller of epoch %d",
-            self._settings.node_id,
+            self._config.node_id,
             claim.controller_epoch + 1,
         )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TypeAlias
 
 from broker.controller.controller import NewTopic, TopicResult
@@ -25,34 +25,36 @@ _LOGGER = logging.getLogger(__name__)
 CreateTopics: TypeAlias = Callable[[Sequence[NewTopic]], Awaitable[list[TopicResult]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InternalTopicSettings:
-    """The settings of an internal topic."""
-
-    name: str
-    num_partitions: int
-    replication_factor: int
-    segment_bytes: int
-    # Whether the factor was set, or is Kafka's default.
-    is_factor_set: bool = False
-    more: tuple[tuple[str, str | None], ...] = ()
+# Of each of them, besides its own.
+CONFIGS = (
+    ("cleanup.policy", "compact"),
+    ("compression.type", "producer"),
+    ("remote.storage.enable", "false"),
+)
 
 
 class InternalTopic:
     """One internal topic of the cluster."""
 
     def __init__(
-        self, settings: InternalTopicSettings, *, image: MetadataImage, create_topics: CreateTopics
+        self,
+        topic: NewTopic,
+        *,
+        is_factor_set: bool,
+        image: MetadataImage,
+        create_topics: CreateTopics,
     ) -> None:
-        """`image` is the published one."""
-        self._settings = settings
+        """`image` is the published one; `is_factor_set`: the replication factor is not Kafka's default."""
+        self.name = topic.name
+        self._topic = topic
+        self._is_factor_set = is_factor_set
         self._image = image
         self._create_topics = create_topics
         self._creating: asyncio.Task[None] | None = None
 
     async def ensure(self) -> None:
         """Create the topic, if nobody has; raises COORDINATOR_NOT_AVAILABLE where that fails."""
-        if self._settings.name in self._image.topics:
+        if self.name in self._image.topics:
             return
         if self._creating is None:
             self._creating = asyncio.get_running_loop().create_task(self._create())
@@ -64,38 +66,23 @@ class InternalTopic:
             self._creating.cancel()
 
     async def _create(self) -> None:
-        settings = self._settings
-        factor = settings.replication_factor
-        if not settings.is_factor_set and len(self._image.brokers) < factor:
+        factor = self._topic.replication_factor
+        if not self._is_factor_set and len(self._image.brokers) < factor:
             factor = max(len(self._image.brokers), 1)
             _LOGGER.warning(
                 "creating %s with replication factor %d: there are no more brokers",
-                settings.name,
+                self.name,
                 factor,
             )
-        wanted = NewTopic(
-            name=settings.name,
-            num_partitions=settings.num_partitions,
-            replication_factor=factor,
-            configs=_configs(settings),
-        )
+        configs = (*CONFIGS, *self._topic.configs)
+        wanted = replace(self._topic, replication_factor=factor, configs=configs)
         try:
             (result,) = await self._create_topics([wanted])
         except KafkaError as error:
-            result = TopicResult(name=settings.name, error=error.code, message=error.message)
+            result = TopicResult(name=self.name, error=error.code, message=error.message)
         finally:
             self._creating = None
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             reason = result.message or result.error.name
-            _LOGGER.error("%s cannot be created: %s", settings.name, reason)
+            _LOGGER.error("%s cannot be created: %s", self.name, reason)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.message)
-
-
-def _configs(settings: InternalTopicSettings) -> tuple[tuple[str, str | None], ...]:
-    return (
-        ("cleanup.policy", "compact"),
-        ("compression.type", "producer"),
-        ("segment.bytes", str(settings.segment_bytes)),
-        ("remote.storage.enable", "false"),
-        *settings.more,
-    )

@@ -72,29 +72,20 @@ def advertised_endpoints(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifecycleSettings:
-    """broker.heartbeat.interval.ms, broker.session.timeout.ms, initial.broker.registration.timeout.ms."""
-
-    heartbeat_interval_ms: int
-    session_timeout_ms: int
-    registration_timeout_ms: int
-
-
 class Lifecycle:
     """This broker as the controller sees it."""
 
     def __init__(
         self,
         identity: BrokerIdentity,
-        settings: LifecycleSettings,
+        config: BrokerConfig,
         driver: ClusterDriver,
         channel: ControllerChannel,
         *,
         offline_log_dirs: Callable[[], Sequence[bytes]] = tuple,
     ) -> None:
         self.identity = identity
-        self._settings = settings
+        self._config = config
         self._driver = driver
         self._channel = channel
         self._offline_log_dirs = offline_log_dirs
@@ -131,8 +122,8 @@ class Lifecycle:
     async def register(self) -> None:
         """Register; on return the metadata here includes it. Raises ConfigError if it is refused."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.registration_timeout_ms / 1_000
-        pause_seconds = self._settings.heartbeat_interval_ms / 1_000
+        deadline = loop.time() + self._config.initial_broker_registration_timeout_ms / 1_000
+        pause_seconds = self._config.broker_heartbeat_interval_ms / 1_000
         why = "no controller answers"
         while self.registration is None:
             left_ms = int((deadline - loop.time()) * 1_000)
@@ -141,7 +132,7 @@ class Lifecycle:
             try:
                 answer = await self._channel.send(
                     self._registration_request(),
-                    timeout_ms=min(left_ms, self._settings.session_timeout_ms),
+                    timeout_ms=min(left_ms, self._config.broker_session_timeout_ms),
                 )
                 error = ErrorCode(answer.error_code)
             except KafkaError as refusal:
@@ -199,13 +190,13 @@ class Lifecycle:
     async def unfenced(self) -> None:
         """Wait until this broker may lead."""
         while self.is_fenced:
-            await self._driver.changed(self._settings.session_timeout_ms / 1_000)
+            await self._driver.changed(self._config.broker_session_timeout_ms / 1_000)
 
     # -- living ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Be heard of, until cancelled."""
-        interval = self._settings.heartbeat_interval_ms / 1_000
+        interval = self._config.broker_heartbeat_interval_ms / 1_000
         while True:
             is_behind = self._driver.applied_version < self._driver.image.version
             answer = await self._beat()
@@ -230,7 +221,7 @@ class Lifecycle:
                     want_shut_down=self._wants_shut_down,
                     offline_log_dirs=list(self._offline_log_dirs()),
                 ),
-                timeout_ms=self._settings.session_timeout_ms,
+                timeout_ms=self._config.broker_session_timeout_ms,
             )
             error, why = ErrorCode(answer.error_code), ""
         except KafkaError as refusal:

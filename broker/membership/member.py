@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from broker.controller.draft import ControllerDecision
 from broker.controller.duties import Duties
-from broker.membership.candidacy import Candidacy, CandidateSettings
+from broker.membership.candidacy import Candidacy
 from broker.membership.channel import ControllerChannel, endpoint_of
 from broker.membership.directories import DirectoryAssignments, DirectoryOf, IsDamaged
 from broker.membership.lifecycle import (
     REFUSED_FOR_GOOD,
     BrokerIdentity,
     Lifecycle,
-    LifecycleSettings,
 )
 from broker.membership.metadata_fetcher import MetadataFetcher
 from broker.membership.other_brokers import OtherBrokers
@@ -83,13 +82,7 @@ class ClusterMember:
             request_timeout_ms=config.request_timeout_ms,
         )
         self.candidacy = Candidacy(
-            CandidateSettings(
-                node_id=config.node_id,
-                listener=config.inter_broker_listener,
-                client_id=self._client_id,
-                session_timeout_ms=config.broker_session_timeout_ms,
-                lease_interval_ms=config.controller_lease_interval_ms,
-            ),
+            config,
             driver,
             store,
             executor=lease_thread,
@@ -117,10 +110,6 @@ class ClusterMember:
         )
         self.duties = self._new_duties()
 
-    @property
-    def _client_id(self) -> str:
-        return f"broker-{self._config.node_id}"
-
     def others(self) -> OtherBrokers:
         """How parts of this broker reach other brokers."""
         config = self._config
@@ -143,7 +132,7 @@ class ClusterMember:
         return await self._peers.send(broker_id, *place, request, timeout_ms=timeout_ms)
 
     def _new_peers(self) -> Peers:
-        peers = Peers(self._network, client_id=self._client_id)
+        peers = Peers(self._network, client_id=f"broker-{self._config.node_id}")
         self.peers.append(peers)
         return peers
 
@@ -203,11 +192,7 @@ class ClusterMember:
         config = self._config
         self._lifecycle = Lifecycle(
             identity,
-            LifecycleSettings(
-                heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
-                session_timeout_ms=config.broker_session_timeout_ms,
-                registration_timeout_ms=config.initial_broker_registration_timeout_ms,
-            ),
+            config,
             self.driver,
             self._new_channel(),
             offline_log_dirs=lambda: [

@@ -13,13 +13,14 @@ from typing import Any
 from uuid import uuid4
 
 from broker.config.broker import BrokerConfig
+from broker.controller.topics import NewTopic
 from broker.coordinator.group.metadata_image import PublishedMetadataImage
 from broker.coordinator.group.shard import GroupCoordinatorShard, Request, TopicsDeleted
 from broker.coordinator.group.values import Client, Count
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.placement import TOPIC
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
-from broker.membership.internal_topics import CreateTopics, InternalTopicSettings
+from broker.membership.internal_topics import CreateTopics, InternalTopic
 from broker.metadata.events import Event, PartitionChanged, TopicDeleted
 from broker.metadata.image import MetadataImage
 from broker.replica.leader.partition import LeaderPartition
@@ -59,19 +60,18 @@ class GroupCoordinator:
                 commit_timeout_ms=settings.offsets_commit_timeout_ms,
             )
 
-        self.runtime = CoordinatorRuntime(
-            InternalTopicSettings(
+        topic = InternalTopic(
+            NewTopic(
                 name=TOPIC,
                 num_partitions=settings.offsets_topic_num_partitions,
                 replication_factor=settings.offsets_topic_replication_factor,
-                segment_bytes=settings.offsets_topic_segment_bytes,
-                is_factor_set="offsets.topic.replication.factor" in settings.origins,
+                configs=(("segment.bytes", str(settings.offsets_topic_segment_bytes)),),
             ),
-            partitions=partitions,
+            is_factor_set="offsets.topic.replication.factor" in settings.origins,
             image=image,
             create_topics=create_topics,
-            begin=begin,
         )
+        self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
 
     def start(self) -> None:
         """Begin to read what this broker leads; requests are refused per partition until that is done."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from broker.config.broker import BrokerConfig
+from broker.controller.topics import NewTopic
 from broker.coordinator.loads import CoordinatorState, Loads
 from broker.coordinator.request_sender import RequestSender
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
@@ -33,7 +34,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     ProducerIdAndEpoch,
     TransactionMetadata,
 )
-from broker.membership.internal_topics import CreateTopics, InternalTopicSettings
+from broker.membership.internal_topics import CreateTopics, InternalTopic
 from broker.membership.other_brokers import OtherBrokers
 from broker.membership.producer_ids import ProducerIds
 from broker.metadata.events import Event, PartitionChanged
@@ -79,20 +80,21 @@ class TransactionCoordinator:
                 perform=self.marker_channel.perform,
             )
 
-        self.runtime = CoordinatorRuntime(
-            InternalTopicSettings(
+        topic = InternalTopic(
+            NewTopic(
                 name=TOPIC,
                 num_partitions=settings.transaction_state_log_num_partitions,
                 replication_factor=settings.transaction_state_log_replication_factor,
-                segment_bytes=settings.transaction_state_log_segment_bytes,
-                is_factor_set="transaction.state.log.replication.factor" in settings.origins,
-                more=(("min.insync.replicas", str(settings.transaction_state_log_min_isr)),),
+                configs=(
+                    ("segment.bytes", str(settings.transaction_state_log_segment_bytes)),
+                    ("min.insync.replicas", str(settings.transaction_state_log_min_isr)),
+                ),
             ),
-            partitions=partitions,
+            is_factor_set="transaction.state.log.replication.factor" in settings.origins,
             image=image,
             create_topics=create_topics,
-            begin=begin,
         )
+        self.runtime = CoordinatorRuntime(topic, partitions=partitions, image=image, begin=begin)
         self._marker_sender = RequestSender(others, WriteTxnMarkersRequests())
         self._join_sender = RequestSender(others, AddPartitionsToTxnRequests())
         self.joins = AddPartitionsToTxnManager(

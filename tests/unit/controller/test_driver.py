@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker import BrokerConfig
 from broker.controller.brokers import HeartbeatReply
 from broker.controller.driver import RecentCommits
-from broker.membership.lifecycle import BrokerIdentity, Lifecycle, LifecycleSettings
+from broker.membership.lifecycle import BrokerIdentity, Lifecycle
 from broker.metadata.events import PartitionChanged, decode_events, encode_events
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
@@ -97,11 +98,7 @@ async def test_a_heartbeat_tells_of_a_commit_when_it_has_taken_effect(memory_pat
             features=(),
             previous_broker_epoch=-1,
         ),
-        LifecycleSettings(
-            heartbeat_interval_ms=3_600_000,
-            session_timeout_ms=60_000,
-            registration_timeout_ms=60_000,
-        ),
+        BrokerConfig(broker_heartbeat_interval_ms=3_600_000, broker_session_timeout_ms=60_000),
         broker.driver,
         controller,  # type: ignore[arg-type]
     )

@@ -12,18 +12,15 @@ from typing import Any
 
 import pytest
 
+from broker.controller.topics import NewTopic
 from broker.coordinator.loads import CoordinatorState
 from broker.coordinator.result import CoordinatorResult, Instant, Ticket
 from broker.coordinator.runtime import CoordinatorContext, CoordinatorRuntime
-from broker.membership.internal_topics import InternalTopicSettings
+from broker.membership.internal_topics import InternalTopic
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.records.batch import BatchHeader
 from tests.loops import in_loop, until
 from tests.unit.coordinator.partition_bench import PartitionBench
-
-SETTINGS = InternalTopicSettings(
-    name="__x", num_partitions=2, replication_factor=1, segment_bytes=1 << 20
-)
 
 
 class Context:
@@ -40,11 +37,12 @@ class Context:
 
 def test_nothing_is_kept_of_a_coordinator_whose_lead_is_over() -> None:
     led: dict[int, str] = {0: "the first lead", 1: "another partition"}
+    image: Any = SimpleNamespace(topics={"__x": SimpleNamespace(partitions=[0, 1])})
+    create: Any = None  # It is there.
     topic: CoordinatorRuntime[Any] = CoordinatorRuntime(
-        SETTINGS,
+        InternalTopic(NewTopic(name="__x"), is_factor_set=False, image=image, create_topics=create),
         partitions=SimpleNamespace(find=lambda _, index: led.get(index)),  # type: ignore[arg-type]
-        image=SimpleNamespace(topics={"__x": SimpleNamespace(partitions=[0, 1])}),  # type: ignore[arg-type]
-        create_topics=None,  # type: ignore[arg-type]
+        image=image,
         begin=Context,  # type: ignore[arg-type]
     )
     topic.start()

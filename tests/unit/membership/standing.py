@@ -4,8 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from broker.config.broker import BrokerConfig
 from broker.controller.driver import ControllerClaim
-from broker.membership.candidacy import Candidacy, CandidateSettings
+from broker.membership.candidacy import Candidacy
 from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint, SupportedFeature
@@ -46,13 +47,7 @@ class Standing:
 
         network: Any = None  # Nobody is asked.
         self.candidacy = Candidacy(
-            CandidateSettings(
-                node_id=node_id,
-                listener="PLAINTEXT",
-                client_id=f"broker-{node_id}",
-                session_timeout_ms=9_000,
-                lease_interval_ms=2_000,
-            ),
+            BrokerConfig(node_id=node_id),
             self.broker.driver,
             self.store,
             executor=self.thread,
