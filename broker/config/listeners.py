@@ -26,13 +26,12 @@ from kafka_ds.process.settings import (
     boolean,
     i32,
     i64,
-    password,
     settings_of,
     string,
     strings,
 )
 from kafka_ds.security.mechanisms import MECHANISMS
-from kafka_ds.security.secret import Secret
+from kafka_ds.security.tls_settings import TlsSettings
 
 LISTENER_PREFIX = "listener.name."
 JAAS = "sasl.jaas.config"
@@ -40,51 +39,14 @@ _CLIENT_AUTH = ("none", "requested", "required")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerConfig(AccessConfig):
+class ListenerConfig(TlsSettings, AccessConfig):
     """How listeners are secured, and whom they let in."""
 
     # -- TLS ----------------------------------------------------------------------------------------
-    ssl_keystore_type: str = string(
-        "JKS",
-        "The format of the broker's key store: PEM or PKCS12. JKS reads PKCS12 as well.",
-        changeable=True,
-    )
-    ssl_keystore_location: str | None = string(
-        None, "The file with the broker's private key and its certificates.", changeable=True
-    )
-    ssl_keystore_password: Secret | None = password("The password of a PKCS12 key store.")
-    ssl_keystore_key: Secret | None = password("The private key itself, as PEM, instead of a file.")
-    ssl_keystore_certificate_chain: Secret | None = password(
-        "The certificates of ssl.keystore.key, as PEM, the broker's own first."
-    )
-    ssl_key_password: Secret | None = password("The password of an encrypted private key in PEM.")
-    ssl_truststore_type: str = string(
-        "JKS",
-        "The format of the trust store: PEM or PKCS12. JKS reads PKCS12 as well.",
-        changeable=True,
-    )
-    ssl_truststore_location: str | None = string(
-        None,
-        "The file of trusted certificates. If neither this nor ssl.truststore.certificates is set, the system's are "
-        "trusted.",
-        changeable=True,
-    )
-    ssl_truststore_password: Secret | None = password("The password of a PKCS12 trust store.")
-    ssl_truststore_certificates: Secret | None = password(
-        "The trusted certificates themselves, as PEM, instead of a file."
-    )
     ssl_client_auth: str = string(
         "none",
         "Whether clients must show a certificate (required), may show one (requested), or are not asked (none).",
         choices=_CLIENT_AUTH,
-    )
-    ssl_enabled_protocols: tuple[str, ...] = strings(
-        ("TLSv1.2", "TLSv1.3"),
-        "The versions of TLS that are accepted.",
-        choices=("TLSv1.2", "TLSv1.3"),
-    )
-    ssl_cipher_suites: tuple[str, ...] = strings(
-        (), "The cipher suites, by Java's or OpenSSL's names; if empty, OpenSSL chooses."
     )
     ssl_allow_dn_changes: bool = boolean(
         False,
@@ -94,11 +56,6 @@ class ListenerConfig(AccessConfig):
         False,
         "Whether a certificate that replaces another while the broker runs may lack some of its hosts (subject "
         "alternative names).",
-    )
-    ssl_endpoint_identification_algorithm: str = string(
-        "https",
-        "Whether a broker checks that another broker's certificate matches its host: https means yes, empty means no.",
-        choices=("https", ""),
     )
     ssl_principal_mapping_rules: str = string(
         "DEFAULT",

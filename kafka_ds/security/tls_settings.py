@@ -5,29 +5,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from kafka_ds.process.settings import password, string, strings
 from kafka_ds.security.secret import Secret
 
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots: a broker's configuration inherits it beside another class that has some.
+@dataclass(frozen=True, kw_only=True)
 class TlsSettings:
-    """The `ssl.*` settings, by Kafka's names and with Kafka's defaults."""
+    """The `ssl.*` settings, by Kafka's names and with Kafka's defaults; a broker's configuration inherits them."""
 
-    ssl_keystore_type: str = JKS
-    ssl_keystore_location: str | None = None
-    ssl_keystore_password: Secret | None = None
-    ssl_keystore_key: Secret | None = None
-    ssl_keystore_certificate_chain: Secret | None = None
-    ssl_key_password: Secret | None = None
-    ssl_truststore_type: str = JKS
-    ssl_truststore_location: str | None = None
-    ssl_truststore_password: Secret | None = None
-    ssl_truststore_certificates: Secret | None = None
-    ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
-    ssl_cipher_suites: tuple[str, ...] = ()
-    ssl_endpoint_identification_algorithm: str = "https"
+    ssl_keystore_type: str = string(
+        JKS,
+        "The format of the broker's key store: PEM or PKCS12. JKS reads PKCS12 as well.",
+        changeable=True,
+    )
+    ssl_keystore_location: str | None = string(
+        None, "The file with the broker's private key and its certificates.", changeable=True
+    )
+    ssl_keystore_password: Secret | None = password("The password of a PKCS12 key store.")
+    ssl_keystore_key: Secret | None = password("The private key itself, as PEM, instead of a file.")
+    ssl_keystore_certificate_chain: Secret | None = password(
+        "The certificates of ssl.keystore.key, as PEM, the broker's own first."
+    )
+    ssl_key_password: Secret | None = password("The password of an encrypted private key in PEM.")
+    ssl_truststore_type: str = string(
+        JKS,
+        "The format of the trust store: PEM or PKCS12. JKS reads PKCS12 as well.",
+        changeable=True,
+    )
+    ssl_truststore_location: str | None = string(
+        None,
+        "The file of trusted certificates. If neither this nor ssl.truststore.certificates is set, the system's are "
+        "trusted.",
+        changeable=True,
+    )
+    ssl_truststore_password: Secret | None = password("The password of a PKCS12 trust store.")
+    ssl_truststore_certificates: Secret | None = password(
+        "The trusted certificates themselves, as PEM, instead of a file."
+    )
+    ssl_enabled_protocols: tuple[str, ...] = strings(
+        ("TLSv1.2", "TLSv1.3"),
+        "The versions of TLS that are accepted.",
+        choices=("TLSv1.2", "TLSv1.3"),
+    )
+    ssl_cipher_suites: tuple[str, ...] = strings(
+        (), "The cipher suites, by Java's or OpenSSL's names; if empty, OpenSSL chooses."
+    )
+    ssl_endpoint_identification_algorithm: str = string(
+        "https",
+        "Whether a broker checks that another broker's certificate matches its host: https means yes, empty means no.",
+        choices=("https", ""),
+    )
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
