@@ -15,6 +15,7 @@ import click
 from broker.cli.cluster import cluster
 from broker.cli.config import config
 from broker.cli.demo import demo
+from broker.cli.erase import erase
 from broker.cli.group import group
 from broker.cli.options import Target, cluster_options, plain
 from broker.cli.pipelines import pipelines
@@ -120,6 +121,7 @@ for command in (
     sql,
     table,
     tier,
+    erase,
     pipelines,
     cluster,
     config,

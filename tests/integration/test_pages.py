@@ -71,9 +71,6 @@ def test_the_tutorial_and_what_continues_it(broker: BrokerProcess, tmp_path: Pat
 
     for block in steps("docs/how-to/erase.md"):
         reader.follow(block)
-        if "topic alter" in block.code:
-            wait_until("the disk is empty", lambda: not records_on_disk(tmp_path))
-    reader.type("python vacuum.py", "… files removed\n")
     seen = reader.run("kafka-ds tail orders --from beginning --no-follow --values").stdout
     assert seen.count("\n") == 1000 - 254
     assert "ada" not in seen
@@ -196,10 +193,6 @@ def test_the_system_tables_are_asked(tmp_path: Path) -> None:
 def wait_for_rows(broker: BrokerProcess, home: Path, count: int, **environment: str) -> None:
     kafka_ds = CommandLine(broker.bootstrap, home, **environment)
     wait_until("the lake", lambda: kafka_ds.json("tier", "status")[0]["lake_rows"] == count)
-
-
-def records_on_disk(folder: Path) -> bool:
-    return any(log.stat().st_size for log in (folder / "data" / "log").glob("orders-*/*.log"))
 
 
 def records_of(folder: Path, column: str) -> set[bytes]:

@@ -87,10 +87,11 @@ class ResidueFiles:
                     found = _chunks(name, covering, start_offset, last_offset, undecodable_only)
                     if missing is None:
                         break
-                except FileNotFoundError:
+                except (FileNotFoundError, CorruptResidue):
                     if is_last:
                         raise
                 # Of an attempt that lost, and taken out since, or not there when it was listed: others say the same.
+                # Or written anew without erased records since it was opened.
                 self._listings.pop((topic, topic_id, partition), None)
                 self._close(0)
         else:

@@ -112,6 +112,24 @@ def test_a_topic_that_is_made_anew_is_listed_anew(store: Store) -> None:
     assert files.with_snapshot("pay", header.topic_id, 0, END) == found
 
 
+def test_a_file_that_is_written_anew_under_its_name_is_opened_anew(store: Store) -> None:
+    """As `kafka-ds erase` does: batches lie elsewhere in it then, and differ."""
+    files = ResidueFiles(store)
+    assert read(files, "pay", 0, 9) == list(range(10))
+    header = ResidueHeader(
+        topic_id=TOPIC_ID,
+        partition=0,
+        start_offset=0,
+        end_offset=MARKERS - 1,
+        leader_epochs=((0, 0),),
+        producer_snapshot=b"of another length",
+    )
+    markers = [Marker(number) for number in range(MARKERS)]
+    path = f"{topic_table('pay')}/{residue_file(0, 0, 'a')}"
+    store.put_durable(path, b"".join(encode_residue(header, markers)))
+    assert read(files, "pay", 0, 9) == list(range(10))
+
+
 LOST, WON = "lost", "won"
 OTHER = "pay-again"
 

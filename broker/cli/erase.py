@@ -1,0 +1,162 @@
+"""Shell: `kafka-ds erase`: a key's records leave a topic, its tables and logs, and it is proven that they have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from broker.cli.options import Mistake, Target, cluster_options, json_option, topic_of
+from broker.cli.output import note, print_json, print_rows
+
+if TYPE_CHECKING:
+    from broker.erasure.erase import Account, Erasure
+    from kafka_ds.client.admin import Admin
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.delta.store.store import Store
+
+SHOWN_MAX = 5
+Row = dict[str, Any]
+
+
+@click.command(short_help="Erase a key's records everywhere, and prove it.")
+@click.option("--topic", "name", required=True, metavar="TOPIC", help="Of which topic.")
+@click.option("--key", metavar="TEXT", help="The records' key.")
+@click.option("--key-hex", metavar="HEX", help="The key's bytes as hexadecimal digits instead.")
+@click.option("--execute", is_flag=True, help="Do it; without, it is only searched.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For how long it waits until logs have given their records away.",
+)
+@click.option("--lake", metavar="DIR", help="lake.uri, where a broker's own is not this machine's.")
+@json_option
+@cluster_options
+def erase(
+    target: Target,
+    name: str,
+    key: str | None,
+    key_hex: str | None,
+    execute: bool,
+    timeout: float,
+    lake: str | None,
+    as_json: bool,
+) -> None:
+    """Erase all records of a key from a topic; without --execute it only says where they are.
+
+    They leave the topic's table with its older versions and residue, the typed table and its errors, the brokers' logs
+    and caches. The exit status is 0 only if all files of these were searched and none holds the key.
+    A run that was killed is finished by the next one.
+
+    \b
+    Examples:
+      kafka-ds erase --topic orders --key ada
+      kafka-ds erase --topic orders --key ada --execute
+      kafka-ds erase --topic orders --key-hex 616461 --execute --json
+    """
+    wanted = _key(key, key_hex)
+    with target.cluster() as cluster:
+        erasure = _erasure(cluster, Target(lake=lake).over(target), name, wanted)
+        if execute:
+            erasure.carry_out(timeout)
+        else:
+            erasure.look()
+    account = erasure.account
+    _print(account, as_json=as_json)
+    for each in account.unsearched:
+        note(f"kafka-ds: not searched: {each}")
+    if not execute and account.left:
+        note("nothing was changed: repeat it with --execute")
+    if not execute and erasure.has_begun:
+        note("an earlier run was killed: repeat it with --execute to finish it")
+    if account.is_proven:
+        note(f"no record of the key is in any of {account.files} files")
+    elif execute or not account.left:
+        raise Mistake(_complaint(account))
+    else:
+        raise click.exceptions.Exit(1)
+
+
+def _key(text: str | None, digits: str | None) -> bytes:
+    if (text is None) == (digits is None):
+        raise click.UsageError("give one of --key and --key-hex")
+    try:
+        return bytes.fromhex(digits) if digits is not None else (text or "").encode()
+    except ValueError:
+        raise click.UsageError(f"--key-hex {digits}: these are no hexadecimal digits") from None
+
+
+def _erasure(cluster: Cluster, target: Target, name: str, key: bytes) -> Erasure:
+    """Raises Mistake."""
+    from broker.erasure.erase import Erasure
+    from kafka_ds.client.admin import Admin
+
+    admin = Admin(cluster)
+    topic = topic_of(admin, name)
+    store = _store(target, admin)
+    if topic.is_internal:
+        raise Mistake(f"topic {name} is internal: no records of others are in it")
+    if cluster.topic_setting(name, "remote.storage.enable") != "true":
+        raise Mistake(
+            f"topic {name} is not tiered (remote.storage.enable): its records are in logs alone"
+        )
+    if cluster.topic_setting(name, "remote.log.copy.disable") == "true":
+        raise Mistake(
+            f"topic {name} is not copied (remote.log.copy.disable): its records cannot leave the logs"
+        )
+    if any(each.is_offline for each in topic.partitions):
+        raise Mistake(f"a partition of topic {name} has no leader")
+    policy = cluster.topic_setting(name, "cleanup.policy") or ""
+    return Erasure(cluster, store, topic, key, is_compacted="compact" in policy, say=note)
+
+
+def _store(target: Target, admin: Admin) -> Store:
+    """The lake, to write to. Raises Mistake."""
+    from broker.cli.lake import Lake
+    from kafka_ds.delta.store.uri import open_store
+
+    where = target.lake_of(admin)
+    Lake(where)  # Whether it is one, and can be reached.
+    return open_store(where)
+
+
+def _print(account: Account, *, as_json: bool) -> None:
+    left: dict[tuple[str, str], list[Any]] = {}
+    for each in account.left:
+        left.setdefault((each.place, each.kind), []).append(each)
+    rows: list[Row] = [
+        {
+            "place": place,
+            "what": kind,
+            "found": account.found[place, kind],
+            "left": sum(each.records for each in left.get((place, kind), [])),
+            "files": [each.path for each in left.get((place, kind), [])],
+        }
+        for place, kind in account.found
+    ]
+    if as_json:
+        print_json(
+            {
+                "proven": account.is_proven,
+                "files_searched": account.files,
+                "not_searched": account.unsearched,
+                "places": rows,
+            }
+        )
+        return
+    print_rows(rows, ("place", "what", "found", "left"), as_json=False)
+
+
+def _complaint(account: Account) -> str:
+    told = [
+        f"{each.path}: {each.note or f'{each.records} in {each.kind}'}"
+        for each in account.left[:SHOWN_MAX]
+    ]
+    more = len(account.left) - len(told)
+    told += [f"and {more} files more"] if more > 0 else []
+    if account.unsearched:
+        told.append(f"{len(account.unsearched)} directories were not searched")
+    return f"not proven to be erased: {'; '.join(told)}"

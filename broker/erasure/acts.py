@@ -1,0 +1,117 @@
+"""Shell: what takes records out of files: one act for each kind of finding. Each may be repeated.
+
+Rules of this file: rows are deleted by their places, because a commit tells its predicate to all who read the log. A
+file goes only if the log says that it was taken out of its table: what is not committed yet is somebody's work. A
+residue file keeps its name, since the log of segments names it, and stays whole but for the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from deltalake import DeltaTable
+
+from broker.erasure.search import Places, TableKind
+from broker.erasure.wanted import WantedRecords, runs_of
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import resolve_path
+from kafka_ds.delta.store.store import Store
+from kafka_ds.records.batch import Record, build_batch, read_header, read_records
+from kafka_ds.records.compression import Codec
+from kafka_ds.topic.batches.residue import Residue, UndecodedBatch, encode_residue
+
+# Of one DELETE: an engine's plan of thousands of conditions takes long.
+TERMS_MAX: Final = 500
+_TARGET_BYTES_MIN: Final = 100 << 20
+
+
+def delete_rows(store: Store, folder: str, kind: TableKind, places: Places) -> int:
+    """DELETE rows of a table by their places; gives how many went."""
+    count = 0
+    for predicate in predicates(kind, places):
+        done = _open(store, folder).delete(predicate)
+        count += int(done["num_deleted_rows"])
+    return count
+
+
+def predicates(kind: TableKind, places: Mapping[int, Sequence[int]]) -> Iterator[str]:
+    """The conditions of as many DELETEs as it takes."""
+    for partition, offsets in sorted(places.items()):
+        runs = runs_of(offsets)
+        for at in range(0, len(runs), TERMS_MAX):
+            part = runs[at : at + TERMS_MAX]
+            singles = [str(low) for low, high in part if low == high]
+            terms = [f"{kind.offset} BETWEEN {low} AND {high}" for low, high in part if low < high]
+            if singles:
+                terms.append(f"{kind.offset} IN ({', '.join(singles)})")
+            yield f"{kind.partition} = {partition} AND ({' OR '.join(terms)})"
+
+
+def purge(store: Store, folder: str) -> None:
+    """OPTIMIZE a table so that files which hold deleted rows are written anew without them."""
+    table = _open(store, folder)
+    sizes = table.get_add_actions()["size_bytes"].to_pylist()
+    table.optimize.compact(target_size=max(_TARGET_BYTES_MIN, 2 * max(sizes, default=0)))
+
+
+def _open(store: Store, folder: str) -> DeltaTable:
+    return DeltaTable(store.uri(folder), storage_options=store.delta_options)
+
+
+def taken_out(store: Store, folder: str) -> set[str]:
+    """The files of which the log says that they were taken out of the table, and those of its change feed."""
+    log = DeltaLog(store, folder)
+    found: set[str] = set()
+    for version in log.listing().commits:
+        for action in log.read_version(version) or ():
+            for name in ("remove", "cdc"):
+                if name in action:
+                    found.add(resolve_path(folder, action[name]["path"]))
+    return found
+
+
+def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> None:
+    """Write a residue file anew without the wanted records."""
+    size = store.size(path)
+    if size is None:
+        return
+    residue = Residue(lambda at, length: store.read_range(path, at, length), name=path, size=size)
+    partition = residue.header.partition
+    batches = [
+        UndecodedBatch(
+            kind=each.kind,  # type: ignore[arg-type]
+            base_offset=each.base_offset,
+            last_offset=each.last_offset,
+            data=_without(residue.batch(each), partition, wanted)
+            if each.kind == "aborted"
+            else residue.batch(each),
+        )
+        for each in residue.header.batches
+    ]
+    store.put_durable(path, b"".join(encode_residue(residue.header, batches)))
+
+
+def _without(batch: bytes, partition: int, wanted: WantedRecords) -> bytes:
+    """The batch without the wanted records, as compaction would leave it."""
+    header = read_header(batch)
+    records = read_records(batch, header=header)
+    left = [each for each in records if not _is_wanted(each, partition, wanted)]
+    if len(left) == len(records):
+        return batch
+    return build_batch(
+        left,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        leader_epoch=header.leader_epoch,
+        codec=header.codec if left else Codec.NONE,
+        timestamp_type=header.timestamp_type,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+    )
+
+
+def _is_wanted(record: Record, partition: int, wanted: WantedRecords) -> bool:
+    return record.key == wanted.key or wanted.has(partition, record.offset)

@@ -1,0 +1,308 @@
+"""Shell: erases a key's records from a topic: looks for them everywhere, takes out what it finds, and looks again.
+
+Rules of this file: what is done in a round follows from what was found in it, so a run that was killed is finished by
+another. Logs are searched before the table, as records go from there to here. Records leave a log by being tiered and
+deleted there, for which the topic's settings change for a while. Nothing is proven where something was not searched.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from broker.erasure import acts, unfinished
+from broker.erasure.search import (
+    CACHED,
+    HIDDEN,
+    LOGGED,
+    OLD,
+    RESIDUE_BATCHES,
+    ROWS,
+    SEGMENTS,
+    TOPIC_TABLE,
+    TYPED_TABLE,
+    UNREADABLE,
+    Finding,
+    Search,
+    TableKind,
+)
+from broker.erasure.wanted import WantedRecords
+from kafka_ds.client.admin import Admin, TopicDescription
+from kafka_ds.client.cluster import Cluster
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.store.store import Store
+from kafka_ds.protocol.messages.offsets import EARLIEST_LOCAL, LATEST
+from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.protocol.types import uuid_from_text
+from kafka_ds.segments.checkpoint import decode_meta_properties
+from kafka_ds.segments.names import META_PROPERTIES
+from kafka_ds.topic.names import topic_table
+
+# While records leave the logs: all that is written is rolled, copied and deleted soon.
+HURRIED: Final = {
+    "segment.ms": "1000",
+    "segment.jitter.ms": "0",
+    "local.retention.ms": "1",
+    "local.retention.bytes": "0",
+    "remote.copy.lag.ms": "0",
+    "remote.copy.lag.bytes": "0",
+    "file.delete.delay.ms": "1000",
+}
+POLL_S: Final = 1.0
+# Rounds in which nothing happens and nothing is waited for.
+IDLE_ROUNDS: Final = 3
+_OWN: Final = 1  # A setting's source: the topic itself.
+
+Say = Callable[[str], object]
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """What was found, and what is left."""
+
+    found: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The most that was in a place at once, by place and kind."""
+    left: list[Finding] = field(default_factory=list)
+    unsearched: list[str] = field(default_factory=list)
+    """Where nobody could look, and why."""
+    files: int = 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether all was searched, and nothing found."""
+        return not self.left and not self.unsearched
+
+
+class Erasure:
+    """Of one key of one topic."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        topic: TopicDescription,
+        key: bytes,
+        *,
+        is_compacted: bool,
+        say: Say,
+    ) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+        self._store = store
+        self._topic = topic
+        self._is_compacted = is_compacted
+        self._say = say
+        self._unfinished = unfinished.read(store, topic.name, topic.topic_id)
+        self._wanted = WantedRecords(key, self._unfinished.places)
+        self._search = Search(self._wanted)
+        self._ends: dict[TopicPartition, int] = {}
+        self.account = Account()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an earlier run was killed."""
+        return self._unfinished.settings is not None
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def look(self) -> list[Finding]:
+        """Search everything. Places that are met on the way are looked for everywhere."""
+        while True:
+            found, unsearched = self._local()
+            for folder, kind in self._tables():
+                found += self._search.table(self._store, folder, kind)
+            if not self._learn(found):
+                break
+            self._search.places_changed()
+        account = self.account
+        account.left, account.unsearched = found, unsearched
+        account.files = len(self._search.files)
+        sums: dict[tuple[str, str], int] = {}
+        for each in found:
+            where = each.place, each.kind
+            sums[where] = sums.get(where, 0) + each.records
+        for where, count in sums.items():
+            account.found[where] = max(count, account.found.get(where, 0))
+        return found
+
+    def _learn(self, found: Sequence[Finding]) -> bool:
+        news = [
+            self._wanted.learn(partition, offsets)
+            for each in found
+            if each.is_told_by_topic
+            for partition, offsets in each.places.items()
+        ]
+        return any(news)
+
+    def _tables(self) -> list[tuple[str, TableKind]]:
+        name = self._topic.name
+        tables = (
+            (topic_table(name), TOPIC_TABLE),
+            (f"tables/{name}", TYPED_TABLE),
+            (f"tables/{name}__errors", TYPED_TABLE),
+        )
+        return [each for each in tables if DeltaLog(self._store, each[0]).exists()]
+
+    def _local(self) -> tuple[list[Finding], list[str]]:
+        """What is in brokers' directories on this machine, and which of the brokers' are not."""
+        found: list[Finding] = []
+        unsearched: list[str] = []
+        cluster_id = self._admin.describe_cluster().cluster_id
+        told = self._admin.describe_log_dirs()
+        directories = sorted({(each.broker, each.log_dir) for each in told})
+        topic_id = uuid_from_text(self._topic.topic_id)
+        for broker, directory in directories:
+            if not _is_of(directory, broker, cluster_id):
+                if any(
+                    (each.broker, each.log_dir, each.topic) == (broker, directory, self._topic.name)
+                    for each in told
+                ):
+                    unsearched.append(f"{directory} of broker {broker} is not on this machine")
+                continue
+            try:
+                found += self._search.directory(directory, self._topic.name, topic_id)
+            except OSError as problem:
+                unsearched.append(f"{directory} of broker {broker}: {problem.strerror}")
+        there = {each.broker for each in told if each.topic == self._topic.name}
+        wanted = {broker for each in self._topic.partitions for broker in each.replicas}
+        unsearched += [f"broker {each} does not answer" for each in sorted(wanted - there)]
+        return found, unsearched
+
+    # -- erasing --------------------------------------------------------------------------------
+
+    def carry_out(self, timeout_s: float) -> None:
+        """Take out what is found, until nothing is, or nothing more can be done, or time is up."""
+        deadline = time.monotonic() + timeout_s
+        self._ends = self._offsets(LATEST)
+        idle = 0
+        try:
+            while True:
+                found = self.look()
+                waits = self._waits(found)
+                if not found and not waits:
+                    return
+                acted = self._act(found, waits=waits)
+                idle = 0 if acted or waits else idle + 1
+                if idle >= IDLE_ROUNDS or time.monotonic() >= deadline:
+                    return
+                if not acted:
+                    time.sleep(POLL_S)
+        finally:
+            self._put_settings_back()
+
+    def _waits(self, found: Sequence[Finding]) -> bool:
+        """Whether records are in logs that will leave them."""
+        if self._is_compacted:
+            return False
+        if not self.account.unsearched:
+            return any(each.kind == SEGMENTS for each in found)
+        starts = self._offsets(EARLIEST_LOCAL)
+        return any(starts[place] < end for place, end in self._ends.items())
+
+    def _offsets(self, question: int) -> dict[TopicPartition, int]:
+        places = [
+            TopicPartition(self._topic.name, each.partition) for each in self._topic.partitions
+        ]
+        answers = self._cluster.offsets(dict.fromkeys(places, question), read_committed=False)
+        return {place: answer.offset for place, answer in answers.items()}
+
+    def _act(self, found: Sequence[Finding], *, waits: bool) -> bool:
+        """Do what is to be done about each finding; whether anything was done."""
+        self._unfinished.places = self._wanted.places
+        acted = waits and self._hurry()
+        if self._unfinished.settings is None:
+            self._unfinished.settings = {}
+        unfinished.write(self._store, self._topic.name, self._unfinished)
+        for folder, kind in self._tables():
+            of_table = [each for each in found if each.place == folder]
+            try:
+                acted |= self._act_on_table(folder, kind, of_table)
+            except CommitFailedError:
+                # Somebody else's commit was first: the next round sees what is there then.
+                time.sleep(POLL_S)
+                acted = True
+            except (DeltaError, OSError) as problem:
+                self._say(f"{folder}: {problem}")
+        for each in found:
+            if each.kind == CACHED:
+                with suppress(FileNotFoundError):
+                    os.unlink(each.path)
+                acted = True
+        return acted
+
+    def _act_on_table(self, folder: str, kind: TableKind, found: Sequence[Finding]) -> bool:
+        """Of one table. What its newest version holds is first: then the files are of older ones."""
+        rows: dict[int, list[int]] = {}
+        for each in found:
+            for partition, offsets in each.places.items() if each.kind == ROWS else ():
+                rows.setdefault(partition, []).extend(offsets)
+        acted = bool(rows)
+        if rows:
+            count = acts.delete_rows(self._store, folder, kind, rows)
+            self._say(f"{folder}: {count} rows deleted")
+        elif any(each.kind == HIDDEN for each in found):
+            acts.purge(self._store, folder)
+            self._say(f"{folder}: rewritten without rows that were deleted before")
+            acted = True
+        for each in found:
+            if each.kind == RESIDUE_BATCHES:
+                acts.rewrite_residue(self._store, each.path, self._wanted)
+                self._say(f"{each.path}: written without {each.records} records")
+                acted = True
+        return self._remove_old(folder, [each.path for each in found if each.kind == OLD]) or acted
+
+    def _remove_old(self, folder: str, paths: Sequence[str]) -> bool:
+        gone = acts.taken_out(self._store, folder).intersection(paths) if paths else set()
+        for path in sorted(gone):
+            self._store.delete(path)
+        if gone:
+            self._say(f"{folder}: {len(gone)} files of older versions removed")
+        return bool(gone)
+
+    # -- settings -------------------------------------------------------------------------------
+
+    def _hurry(self) -> bool:
+        """Have logs give their records to the lake; whether settings had to be changed."""
+        now = {each.name: each for each in self._admin.describe_topic_configs(self._topic.name)}
+        changes = {
+            name: text for name, text in HURRIED.items() if name in now and now[name].value != text
+        }
+        if not changes:
+            return False
+        known = self._unfinished.settings or {}
+        for name in changes.keys() - known.keys():
+            known[name] = now[name].value if now[name].source == _OWN else None
+        self._unfinished.settings = known
+        unfinished.write(self._store, self._topic.name, self._unfinished)
+        self._admin.alter_topic_configs(self._topic.name, changes)
+        self._say(f"{self._topic.name}: waiting until its records have left the brokers' logs")
+        return True
+
+    def _put_settings_back(self) -> None:
+        former: Mapping[str, Any] | None = self._unfinished.settings
+        if former is None:
+            return
+        if former:
+            self._admin.alter_topic_configs(self._topic.name, former)
+        unfinished.remove(self._store, self._topic.name)
+        self._unfinished.settings = None
+
+
+def _is_of(directory: str, broker: int, cluster_id: str) -> bool:
+    """Whether a directory of this machine is that broker's: another machine may have one of the same name."""
+    try:
+        with open(f"{directory}/{META_PROPERTIES}", "rb") as file:
+            said = decode_meta_properties(file.read())
+    except OSError:
+        return False
+    node_id = said.get("node.id", said.get("broker.id"))
+    return (node_id, said.get("cluster.id")) == (str(broker), cluster_id)
+
+
+__all__ = ["LOGGED", "UNREADABLE", "Account", "Erasure"]

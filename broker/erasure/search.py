@@ -1,0 +1,402 @@
+"""Shell: looks for records that are to be erased in every file that may hold them: of tables, residue, logs, caches.
+
+Rules of this file: files are decoded, for what is compressed cannot be found by its bytes. It makes no difference
+whether a version names a file. A file that was searched is not read again while its size and time stay; what goes
+away meanwhile holds nothing. What cannot be read is a finding, since nobody can say what is in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from broker.erasure.wanted import WantedRecords
+from kafka_ds.delta.deletion_vector import BadVector, Positions, kept, positions_of, stored_span
+from kafka_ds.delta.log import DeltaLog
+from kafka_ds.delta.names import LOG_FOLDER, checkpoint_of, version_of_commit
+from kafka_ds.delta.snapshot import TableSnapshot
+from kafka_ds.delta.store.store import Store
+from kafka_ds.segments import names
+from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
+from kafka_ds.topic.batches.convert import decode_hot
+from kafka_ds.topic.batches.residue import CorruptResidue, Residue, UndecodedBatch
+from kafka_ds.topic.names import RESIDUE, topic_id_of
+
+ROWS: Final = "rows"
+HIDDEN: Final = "rows behind deletion vectors"
+OLD: Final = "files of older versions"
+RESIDUE_BATCHES: Final = "residue"
+LOGGED: Final = "the table's log"
+SEGMENTS: Final = "local segments"
+FORMER: Final = "logs of deleted topics"
+CACHED: Final = "cache of cold reads"
+UNREADABLE: Final = "cannot be read"
+
+CACHE_FOLDER: Final = "remote-log-index-cache"
+# Magic, checksum and length of the header, before a cached chunk's header and batches.
+_CACHE_HEAD: Final = 16
+_SLICE_BYTES: Final = 32 << 20
+_LAST_OFFSET: Final = 2**62
+# Of a former topic, whose places are not the topic's.
+_NO_PARTITION: Final = -1
+_PARTITION: Final = re.compile(r"(?:^|/)partition=(\d+)/")
+# Spark's and delta-rs's statistics hold the beginnings of texts.
+_STATISTIC_CHARACTERS: Final = 32
+_UNREADABLE: Final = (OSError, pa.ArrowException, ValueError, KeyError)
+
+Places = dict[int, list[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one file holds of the wanted records."""
+
+    kind: str
+    place: str
+    """The table, or the directory of a broker."""
+    path: str
+    records: int
+    places: Places = field(default_factory=dict)
+    note: str = ""
+    is_told_by_topic: bool = False
+    """Whether these places are the topic's for certain: not a former topic's, nor what a typed table says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableKind:
+    """What the columns of a table are called."""
+
+    offset: str
+    partition: str
+    key: str
+
+
+TOPIC_TABLE: Final = TableKind(offset="offset", partition="partition", key="key")
+TYPED_TABLE: Final = TableKind(offset="_offset", partition="_partition", key="_key")
+
+
+class Search:
+    """Searches what it is told to, and remembers what need not be searched again."""
+
+    def __init__(self, wanted: WantedRecords) -> None:
+        self._wanted = wanted
+        self._known: dict[str, tuple[object, list[Finding]]] = {}
+        self._generation = 0
+        self.files: set[str] = set()
+        """All that were searched."""
+
+    def places_changed(self) -> None:
+        """More places are wanted: nothing is known any more."""
+        self._generation += 1
+
+    def _once(self, path: str, state: object, look: Callable[[], list[Finding]]) -> list[Finding]:
+        state = (state, self._generation)
+        known = self._known.get(path)
+        if known is None or known[0] != state:
+            try:
+                known = state, look()
+            except FileNotFoundError:
+                return []
+            self._known[path] = known
+        self.files.add(path)
+        return known[1]
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def table(self, store: Store, folder: str, kind: TableKind) -> list[Finding]:
+        """All files in the folder of a table, which has to be there."""
+        snapshot = TableSnapshot(DeltaLog(store, folder), reads_vectors=True)
+        snapshot.read()
+        topic_id = topic_id_of(snapshot.configuration)
+        found: list[Finding] = []
+        for entry in store.list(folder):
+            name = entry.path.removeprefix(f"{folder}/")
+            state: tuple[object, ...] = (entry.size, entry.modified_ms)
+            file = snapshot.files.get(entry.path)
+            if name.startswith(f"{LOG_FOLDER}/"):
+                found += self._once(entry.path, state, self._log_file(store, folder, entry.path))
+            elif name.startswith(f"{RESIDUE}/"):
+                found += self._once(
+                    entry.path,
+                    state,
+                    self._residue(store, folder, entry.path, entry.size, topic_id),
+                )
+            elif ".parquet" in name:
+                vector = None if file is None else file.vector
+                state = (*state, file is not None, None if vector is None else vector.id)
+                look = self._parquet(store, folder, entry.path, kind, file)
+                found += self._once(entry.path, state, look)
+        return found
+
+    def _parquet(
+        self, store: Store, folder: str, path: str, kind: TableKind, file: Any
+    ) -> Callable[[], list[Finding]]:
+        def look() -> list[Finding]:
+            finding = Finding(kind=OLD, place=folder, path=path, records=0)
+            try:
+                deleted = None if file is None else _deleted(store, file)
+                live, hidden = rows_in(store, path, kind, self._wanted, deleted)
+            except FileNotFoundError:
+                raise
+            except _UNREADABLE as problem:
+                return [replace(finding, kind=UNREADABLE, note=str(problem))]
+            if file is None:
+                return _some(replace(finding, places=live, records=_count(live)))
+            told = replace(finding, is_told_by_topic=kind is TOPIC_TABLE)
+            return [
+                *_some(replace(told, kind=ROWS, places=live, records=_count(live))),
+                *_some(replace(told, kind=HIDDEN, places=hidden, records=_count(hidden))),
+            ]
+
+        return look
+
+    def _log_file(self, store: Store, folder: str, path: str) -> Callable[[], list[Finding]]:
+        def look() -> list[Finding]:
+            finding = Finding(kind=LOGGED, place=folder, path=path, records=0)
+            try:
+                count = times_named(store, folder, path, self._wanted.key)
+            except FileNotFoundError:
+                raise
+            except _UNREADABLE as problem:
+                return [replace(finding, kind=UNREADABLE, note=str(problem))]
+            return _some(replace(finding, records=count))
+
+        return look
+
+    def _residue(
+        self, store: Store, folder: str, path: str, size: int, topic_id: bytes | None
+    ) -> Callable[[], list[Finding]]:
+        def look() -> list[Finding]:
+            finding = Finding(kind=RESIDUE_BATCHES, place=folder, path=path, records=0)
+            try:
+                residue = Residue(
+                    lambda at, length: store.read_range(path, at, length), name=path, size=size
+                )
+                batches = [
+                    residue.batch(each)
+                    for each in residue.header.batches
+                    if each.kind in ("aborted", "undecodable")
+                ]
+            except CorruptResidue as problem:
+                return [replace(finding, kind=UNREADABLE, note=str(problem))]
+            is_ours = residue.header.topic_id == topic_id
+            partition = residue.header.partition if is_ours else _NO_PARTITION
+            finding = replace(finding, is_told_by_topic=is_ours)
+            return self._of_batches(finding, partition, batches)
+
+        return look
+
+    # -- brokers' directories -------------------------------------------------------------------
+
+    def directory(self, folder: str, topic: str, topic_id: bytes) -> list[Finding]:
+        """The segments of a topic in a broker's directory, also those that are going, and the cache beside them."""
+        found: list[Finding] = []
+        for name in os.listdir(folder):
+            log = names.parse_folder_name(name)
+            # The name of a deleted topic may be cut.
+            if log is None or not (
+                log.topic == topic or (log.partition < 0 and topic.startswith(log.topic))
+            ):
+                continue
+            path = f"{folder}/{name}"
+            is_ours = not log.suffix and _topic_id_of(path) == topic_id
+            kind, partition = (SEGMENTS, log.partition) if is_ours else (FORMER, _NO_PARTITION)
+            for file in _files(path):
+                segment = names.parse_file_name(file.name)
+                if segment is not None and segment.kind == names.LOG:
+                    found += self._local(kind, folder, file, partition)
+        for file in _files(f"{folder}/{CACHE_FOLDER}"):
+            _, id_of_topic, rest = file.name.partition(f"_{topic_id.hex()}-")
+            if id_of_topic:
+                found += self._local(CACHED, folder, file, int(rest.partition("-")[0]))
+        return found
+
+    def _local(self, kind: str, folder: str, file: Path, partition: int) -> list[Finding]:
+        finding = Finding(
+            kind=kind,
+            place=folder,
+            path=str(file),
+            records=0,
+            is_told_by_topic=partition != _NO_PARTITION,
+        )
+
+        def look() -> list[Finding]:
+            try:
+                data: Any = np.memmap(file, "u1", "r") if file.stat().st_size else b""
+            except FileNotFoundError:
+                raise
+            except OSError as problem:
+                return [replace(finding, kind=UNREADABLE, note=str(problem))]
+            view = memoryview(data)
+            if kind == CACHED:
+                head = int.from_bytes(view[_CACHE_HEAD - 4 : _CACHE_HEAD], "big")
+                view = view[_CACHE_HEAD + head :]
+            return self._of_batches(finding, partition, _slices(view))
+
+        try:
+            status = file.stat()
+        except FileNotFoundError:
+            return []
+        return self._once(str(file), (status.st_size, status.st_mtime_ns), look)
+
+    def _of_batches(
+        self, finding: Finding, partition: int, chunks: Sequence[Any] | Iterator[Any]
+    ) -> list[Finding]:
+        offsets: list[int] = []
+        left: list[UndecodedBatch] = []
+        for chunk in chunks:
+            rows = decode_hot(
+                [chunk],
+                columns=frozenset({"offset", "key"}),
+                start_offset=0,
+                end_offset=_LAST_OFFSET,
+                isolation="read_uncommitted",
+                residue=left,
+            )
+            for batch in rows:
+                at = self._wanted.among(partition, batch.column("offset"), batch.column("key"))
+                offsets += batch.column("offset").filter(pa.array(at)).to_pylist()
+        unread = sum(each.kind == "undecodable" for each in left)
+        found = _some(replace(finding, records=len(offsets), places={partition: offsets}))
+        if unread:
+            note = f"{unread} batches cannot be decoded"
+            found.append(replace(finding, kind=UNREADABLE, records=0, note=note))
+        return found
+
+
+def _some(finding: Finding) -> list[Finding]:
+    return [finding] if finding.records else []
+
+
+def _count(places: Mapping[int, Sequence[int]]) -> int:
+    return sum(map(len, places.values()))
+
+
+def _topic_id_of(folder: str) -> bytes | None:
+    with suppress(FileNotFoundError, CorruptCheckpoint):
+        return decode_partition_metadata(Path(folder, names.PARTITION_METADATA).read_bytes())
+    return None
+
+
+def _files(folder: str) -> list[Path]:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(Path(folder).iterdir())
+    return []
+
+
+def _slices(view: memoryview) -> Iterator[memoryview]:
+    """Whole batches, many at a time; what is no batch is left to the decoder."""
+    start = at = 0
+    while len(view) - at >= 12:
+        size = 12 + int.from_bytes(view[at + 8 : at + 12], "big", signed=True)
+        if size <= 12 or at + size > len(view):
+            break
+        at += size
+        if at - start >= _SLICE_BYTES:
+            yield view[start:at]
+            start = at
+    if len(view) > start:
+        yield view[start:]
+
+
+def _deleted(store: Store, file: Any) -> Positions | None:
+    """Where the deleted rows of a table's file are."""
+    vector = file.vector
+    if vector is None:
+        return None
+    start, length = stored_span(vector)
+    stored = store.read_range(vector.path, start, length) if vector.path else b""
+    try:
+        return positions_of(vector, stored)
+    except BadVector as problem:
+        raise OSError(str(problem)) from problem
+
+
+def rows_in(
+    store: Store,
+    path: str,
+    kind: TableKind,
+    wanted: WantedRecords,
+    deleted: Positions | None = None,
+) -> tuple[Places, Places]:
+    """The places of the wanted rows of a Parquet file; apart from them those of deleted rows."""
+    local = store.local_path(path)
+    live: Places = {}
+    hidden: Places = {}
+    source = pa.BufferReader(store.read(path)) if local is None else pa.memory_map(local)
+    with source, pq.ParquetFile(source) as file:
+        there = file.schema_arrow.names
+        columns = [each for each in (kind.offset, kind.partition, kind.key) if each in there]
+        of_path = _PARTITION.search(path)
+        first = 0
+        for batch in file.iter_batches(columns=columns):
+            keys = batch.column(kind.key) if kind.key in columns else None
+            if of_path is not None:
+                partitions: Any = np.full(batch.num_rows, int(of_path[1]))
+            else:
+                column = batch.column(kind.partition)
+                partitions = column.fill_null(-1).to_numpy(zero_copy_only=False)
+            found = wanted.among(partitions, batch.column(kind.offset), keys)
+            there_still = np.ones(batch.num_rows, np.bool_)
+            if deleted is not None:
+                there_still = kept(deleted, first, batch.num_rows)
+            offsets = batch.column(kind.offset)
+            for at in np.flatnonzero(found).tolist():
+                into = live if there_still[at] else hidden
+                into.setdefault(int(partitions[at]), []).append(offsets[at].as_py())
+            first += batch.num_rows
+    return live, hidden
+
+
+def times_named(store: Store, folder: str, path: str, key: bytes) -> int:
+    """How often a commit or checkpoint names the key: in files' statistics, or in the predicate of a change."""
+    name = path.removeprefix(f"{folder}/{LOG_FOLDER}/")
+    text = None
+    with suppress(UnicodeDecodeError):
+        text = key.decode()
+    statistics: list[Any] = []
+    count = 0
+    if version_of_commit(name) is not None:
+        for line in store.read(path).splitlines():
+            for kind, action in json.loads(line).items():
+                if kind == "commitInfo":
+                    told = json.dumps(action.get("operationParameters"), ensure_ascii=False)
+                    count += f"'{key.hex()}'" in told.lower() or f"'{text}'" in told
+                elif isinstance(action, dict):
+                    statistics.append(action.get("stats"))
+    elif checkpoint_of(name) is not None:
+        table = pq.read_table(pa.BufferReader(store.read(path)), columns=["add"])
+        for add in table.column("add").to_pylist():
+            statistics += [(add or {}).get("stats"), (add or {}).get("stats_parsed")]
+    if text:
+        count += sum(_names(each, text) for each in statistics)
+    return count
+
+
+def _names(statistics: Any, text: str) -> bool:
+    if isinstance(statistics, str):
+        statistics = json.loads(statistics)
+    if not isinstance(statistics, dict):
+        return False
+    bounds = (statistics.get("minValues"), statistics.get("maxValues"))
+    return any(_has(each, text) for each in bounds)
+
+
+def _has(value: Any, text: str) -> bool:
+    if isinstance(value, dict):
+        return any(_has(each, text) for each in value.values())
+    if not isinstance(value, str) or not text:
+        return False
+    beginning = text[:_STATISTIC_CHARACTERS]
+    is_whole = len(text) < _STATISTIC_CHARACTERS
+    return value == text if is_whole else value.startswith(beginning)

@@ -1,0 +1,89 @@
+"""Pure: which records are to be erased: those with a key, and those at places that are known to have had it.
+
+Rules of this file: a place is a partition and an offset, which are never used twice. Typed tables may spell the key in
+another way, or not at all; by its place each record is found.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Runs = list[tuple[int, int]]
+
+
+def runs_of(offsets: Iterable[int]) -> Runs:
+    """The offsets as runs, both ends included."""
+    found: Runs = []
+    for each in sorted(set(offsets)):
+        if found and found[-1][1] == each - 1:
+            found[-1] = (found[-1][0], each)
+        else:
+            found.append((each, each))
+    return found
+
+
+class WantedRecords:
+    """The records of one topic that are to be erased."""
+
+    def __init__(self, key: bytes, places: Mapping[int, Runs] | None = None) -> None:
+        self.key = key
+        self._keys = pa.array([key], pa.large_binary())
+        self.places: dict[int, Runs] = dict(places or {})
+        """Of each partition the offsets that are known, as runs."""
+
+    def learn(self, partition: int, offsets: Iterable[int]) -> bool:
+        """Remember places; whether any is new."""
+        new = [each for each in offsets if not self.has(partition, each)]
+        if new:
+            known = self.places.get(partition, [])
+            all_of_them = (each for low, high in known for each in range(low, high + 1))
+            self.places[partition] = runs_of([*all_of_them, *new])
+        return bool(new)
+
+    def has(self, partition: int, offset: int) -> bool:
+        """Whether a place is known."""
+        runs = self.places.get(partition, [])
+        at = bisect_right(runs, (offset, 2**63)) - 1
+        return at >= 0 and runs[at][1] >= offset
+
+    def among(
+        self, partitions: Sequence[int] | int, offsets: pa.Array, keys: pa.Array | None
+    ) -> NDArray[np.bool_]:
+        """Which rows are to be erased; `partitions` is one number where all rows are of one partition."""
+        numbers = _numbers(offsets)
+        found = np.zeros(len(numbers), np.bool_)
+        if keys is not None and _is_bytes(keys.type):
+            is_key = pc.is_in(keys.cast(pa.large_binary()), value_set=self._keys)
+            found |= is_key.to_numpy(zero_copy_only=False)
+        of_row = partitions if isinstance(partitions, int) else np.asarray(partitions)
+        for partition, runs in self.places.items():
+            lows = np.array([low for low, _ in runs], np.int64)
+            highs = np.array([high for _, high in runs], np.int64)
+            at = np.searchsorted(lows, numbers, "right") - 1
+            found |= (of_row == partition) & (at >= 0) & (numbers <= highs[at])
+        return found
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_string,
+            pa.types.is_large_string,
+        )
+    )
+
+
+def _numbers(column: pa.Array) -> NDArray[Any]:
+    """A row without an offset is at none."""
+    numbers: NDArray[Any] = pc.fill_null(column.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    return numbers

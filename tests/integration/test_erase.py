@@ -1,0 +1,236 @@
+"""`kafka-ds erase` on real brokers: no file holds the key any more, and nothing else is gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+from deltalake import DeltaTable, write_deltalake
+
+from broker.cli.main import program
+from broker.erasure import erase as erasure
+from tests.command_line import CommandLine, Done
+from tests.processes import BrokerProcess, cluster, running_broker, wait_until
+
+QUICKLY = {
+    "lake.local.grace.ms": 0,
+    "remote.log.manager.task.interval.ms": 200,
+    "log.retention.check.interval.ms": 200,
+}
+TIERED = {**QUICKLY, "remote.log.storage.system.enable": "true"}
+WORDS = ("erase", "--topic", "orders", "--key", "ada")
+SECRET = b"secret of ada"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+    with running_broker(tmp_path, QUICKLY) as running:
+        yield running
+
+
+@pytest.fixture
+def kafka_ds(broker: BrokerProcess, tmp_path: Path) -> CommandLine:
+    return CommandLine(broker.bootstrap, tmp_path)
+
+
+def produce(kafka_ds: CommandLine, partition: int, *keys: str) -> None:
+    lines = "".join(f"{key}:secret of {key}\n" for key in keys)
+    words = ("--partition", str(partition), "--key-separator", ":")
+    kafka_ds.ok("produce", "orders", *words, typed=lines)
+
+
+def keys_of(kafka_ds: CommandLine) -> list[str]:
+    found = kafka_ds.ok("tail", "orders", "--from", "beginning", "--no-follow", "--json")
+    return sorted(json.loads(line)["key"] for line in found.splitlines())
+
+
+def settings_of(kafka_ds: CommandLine) -> dict[str, str]:
+    return dict(kafka_ds.json("topic", "describe", "orders")["configs"])
+
+
+def holding(folder: Path) -> list[str]:
+    """The files below a folder that hold the secret: of Parquet its rows, of others the bytes, which are not packed."""
+    found = []
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        data = path.read_bytes()
+        if ".parquet" in path.name:
+            rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+            data = repr(rows).encode()
+        if SECRET in data:
+            found.append(str(path.relative_to(folder)))
+    return found
+
+
+def place(done: Done, what: str) -> dict[str, Any]:
+    (row,) = (each for each in json.loads(done.output)["places"] if each["what"] == what)
+    return dict(row)
+
+
+def test_a_key_leaves_three_partitions(broker: BrokerProcess, kafka_ds: CommandLine) -> None:
+    kafka_ds.ok("topic", "create", "orders", "--partitions", "3", "--config", "segment.ms=500")
+    for partition in range(3):
+        produce(kafka_ds, partition, "ada", "ben", "ada", "cho")
+    table = broker.lake / "topics" / "orders"
+    wait_until("the table", lambda: DeltaTable.is_deltatable(str(table)))
+    produce(kafka_ds, 1, "ada", "ben")
+    before = settings_of(kafka_ds)
+
+    done = kafka_ds.run(*WORDS)
+    assert (done.status, keys_of(kafka_ds).count("ada")) == (1, 7)
+    assert done.errors == "nothing was changed: repeat it with --execute\n"
+    assert holding(broker.folder)
+
+    done = kafka_ds.run(*WORDS, "--execute", "--json")
+    assert done.status == 0, done.errors
+    assert "topics/orders: 7 rows deleted" in done.errors
+    said = json.loads(done.output)
+    assert (said["proven"], said["not_searched"]) == (True, [])
+    assert place(done, "rows")["found"] == 7
+    assert {each["left"] for each in said["places"]} == {0}
+    assert keys_of(kafka_ds) == ["ben"] * 4 + ["cho"] * 3
+    assert holding(broker.folder) == []
+    assert settings_of(kafka_ds) == before
+    assert list((broker.lake / "_erasures").iterdir()) == []
+
+    assert kafka_ds.run(*WORDS).status == 0
+    assert kafka_ds.run(*WORDS[:-1], "nobody", "--execute").status == 0
+    assert len(keys_of(kafka_ds)) == 7
+
+
+@pytest.mark.parametrize("line", ["waiting until", "rows deleted", "older versions removed"])
+def test_what_was_killed_is_finished(
+    broker: BrokerProcess, kafka_ds: CommandLine, line: str
+) -> None:
+    kafka_ds.ok("topic", "create", "orders", "--config", "local.retention.ms=7000")
+    produce(kafka_ds, 0, "ada", "ben")
+    before = settings_of(kafka_ds)
+    with kafka_ds.popen(*WORDS, "--execute") as running:
+        assert running.stderr is not None
+        assert any(line in each for each in running.stderr)
+        running.kill()
+    assert settings_of(kafka_ds) != before
+    told = kafka_ds.run(*WORDS).errors
+    assert "an earlier run was killed: repeat it with --execute to finish it" in told
+
+    done = kafka_ds.run(*WORDS, "--execute")
+    assert done.status == 0, done.errors
+    assert settings_of(kafka_ds) == before
+    assert keys_of(kafka_ds) == ["ben"]
+    assert holding(broker.folder) == []
+
+
+def test_typed_tables_errors_and_aborted_records(
+    broker: BrokerProcess, kafka_ds: CommandLine
+) -> None:
+    """In a typed table the key may be spelled otherwise, the errors have none: rows are known by their places."""
+    kafka_ds.ok("topic", "create", "orders")
+    produce(kafka_ds, 0, "ada", "ben", "ada")
+    aborting = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": "t", "compression.type": "none"}
+    )
+    aborting.init_transactions()
+    aborting.begin_transaction()
+    aborting.produce("orders", key=b"ada", value=SECRET)
+    aborting.produce("orders", key=b"cho", value=b"secret of cho")
+    aborting.flush()
+    aborting.abort_transaction()
+    produce(kafka_ds, 0, "cho")
+    typed, errors = broker.lake / "tables" / "orders", broker.lake / "tables" / "orders__errors"
+    rows = pa.table(
+        {
+            "_partition": pa.array([0, 0, 0], pa.int32()),
+            "_offset": pa.array([0, 1, 2], pa.int64()),
+            "_key": [b'{"name": "ada"}', b'{"name": "ben"}', b'{"name": "ada"}'],
+            "text": [SECRET.decode(), "b", SECRET.decode()],
+        }
+    )
+    write_deltalake(str(typed), rows, configuration={"delta.enableChangeDataFeed": "true"})
+    write_deltalake(str(errors), rows.slice(1).drop_columns(["_key"]))
+
+    done = kafka_ds.run(*WORDS, "--execute", "--json")
+    assert done.status == 0, done.errors
+    assert place(done, "residue")["found"] == 1
+    assert DeltaTable(str(typed)).to_pyarrow_table()["_offset"].to_pylist() == [1]
+    assert DeltaTable(str(errors)).to_pyarrow_table()["_offset"].to_pylist() == [1]
+    logs = [f"tables/{each.name}/_delta_log" for each in (typed, errors)]
+    assert [each for each in holding(broker.lake) if not each.startswith(tuple(logs))] == []
+    assert holding(broker.data) == []
+    assert keys_of(kafka_ds) == ["ben", "cho"]
+    words = ("tail", "orders", "--from", "beginning", "--no-follow", "--json")
+    seen = kafka_ds.ok(*words, "--isolation", "read_uncommitted").splitlines()
+    assert [json.loads(each)["key"] for each in seen] == ["ben", "cho", "cho"]
+
+
+def test_what_the_tables_log_says_is_told(broker: BrokerProcess, kafka_ds: CommandLine) -> None:
+    """Of a DELETE by key, and of statistics: these go when the log is cleaned up."""
+    kafka_ds.ok("topic", "create", "orders", "--config", "segment.ms=500")
+    produce(kafka_ds, 0, "ada", "ben")
+    table = str(broker.lake / "topics" / "orders")
+
+    def rows() -> int:
+        is_there = DeltaTable.is_deltatable(table)
+        return DeltaTable(table).to_pyarrow_table().num_rows if is_there else 0
+
+    wait_until("the table", lambda: rows() == 2)
+    DeltaTable(table).delete("key = X'616461'")
+    typed = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": ["ada"]})
+    write_deltalake(str(broker.lake / "tables" / "orders"), typed)
+    done = kafka_ds.run(*WORDS, "--execute", "--json")
+    assert done.status == 1
+    assert "not proven to be erased" in done.errors
+    left = {
+        (each["place"], each["what"]): each["left"] for each in json.loads(done.output)["places"]
+    }
+    assert {where for where, count in left.items() if count} == {
+        ("topics/orders", "the table's log"),
+        ("tables/orders", "the table's log"),
+    }
+    assert keys_of(kafka_ds) == ["ben"]
+
+
+def test_all_replicas_are_searched(tmp_path: Path) -> None:
+    with cluster(tmp_path, overrides=TIERED) as brokers:
+        kafka_ds = CommandLine(brokers.bootstrap, tmp_path)
+        kafka_ds.ok("topic", "create", "orders", "--replication-factor", "3")
+        produce(kafka_ds, 0, "ada", "ben")
+        done = kafka_ds.run(*WORDS, "--json")
+        found = [
+            each for each in json.loads(done.output)["places"] if each["what"] == "local segments"
+        ]
+        assert len(found) == 3
+        done = kafka_ds.run(*WORDS, "--execute", "--json")
+        assert done.status == 0, done.errors
+        assert holding(tmp_path) == []
+
+
+def test_directories_elsewhere_are_not_proven(
+    broker: BrokerProcess, kafka_ds: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records leave them all the same; who runs it on that machine sees that they have."""
+    kafka_ds.ok("topic", "create", "orders")
+    produce(kafka_ds, 0, "ada", "ben")
+    monkeypatch.setattr(erasure, "_is_of", lambda *_: False)
+    words = ["--bootstrap-server", broker.bootstrap, *WORDS, "--execute"]
+    done = CliRunner().invoke(program, words)
+    assert done.exit_code == 1
+    assert f"not searched: {broker.data} of broker 1 is not on this machine" in done.stderr
+    wait_until("deleted segments to go", lambda: holding(broker.folder) == [])
+    assert kafka_ds.run(*WORDS).status == 0
+
+
+def test_mistakes_are_one_line(kafka_ds: CommandLine) -> None:
+    assert kafka_ds.run(*WORDS).complaint == "there is no topic orders"
+    kafka_ds.ok("topic", "create", "orders", "--config", "remote.storage.enable=false")
+    assert "topic orders is not tiered" in kafka_ds.run(*WORDS).complaint
+    for words in (WORDS[:-2], (*WORDS, "--key-hex", "61"), (*WORDS[:-2], "--key-hex", "6")):
+        done = kafka_ds.run(*words)
+        assert (done.status, done.errors.count("\n")) == (2, 1)

@@ -1,0 +1,105 @@
+"""What is searched, and what of it counts as the topic's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from broker.erasure.search import (
+    FORMER,
+    LOGGED,
+    SEGMENTS,
+    TYPED_TABLE,
+    UNREADABLE,
+    Search,
+    times_named,
+)
+from broker.erasure.wanted import WantedRecords
+from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.records.batch import Record, build_batch
+from kafka_ds.records.compression import Codec
+from kafka_ds.segments.checkpoint import encode_partition_metadata
+
+TOPIC_ID = bytes(range(16))
+
+
+def batch(offset: int, *keys: bytes, codec: int = Codec.NONE) -> bytes:
+    records = [Record(offset + at, 1, key, b"v") for at, key in enumerate(keys)]
+    return build_batch(records, codec=codec)
+
+
+def log(folder: Path, name: str, data: bytes, topic_id: bytes = TOPIC_ID) -> None:
+    (folder / name).mkdir()
+    (folder / name / "partition.metadata").write_bytes(encode_partition_metadata(topic_id))
+    (folder / name / "00000000000000000000.log").write_bytes(data)
+
+
+def test_logs_of_the_topic_and_of_former_ones_are_told_apart(tmp_path: Path) -> None:
+    held = batch(0, b"ben", b"ada") + batch(2, b"cho", b"ada", codec=Codec.ZSTD)
+    log(tmp_path, "orders-1", held + batch(4, b"dia"))
+    log(tmp_path, "orders-2", held, topic_id=bytes(16))
+    log(tmp_path, f"orders-1.{'0' * 32}-delete", held)
+    log(tmp_path, "orders-more-1", held)
+    wanted = WantedRecords(b"ada", {1: [(4, 4)]})
+    found = Search(wanted).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert sorted((each.kind, each.records) for each in found) == [
+        (SEGMENTS, 3),
+        (FORMER, 2),
+        (FORMER, 2),
+    ]
+    assert [each.places for each in found if each.is_told_by_topic] == [{1: [1, 3, 4]}]
+
+
+@pytest.mark.parametrize("cut", [1, 30])
+def test_a_log_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path, cut: int) -> None:
+    log(tmp_path, "orders-0", batch(0, b"ada") + batch(1, b"ada")[:-cut])
+    found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert [(each.kind, each.records) for each in found] == [(SEGMENTS, 1)]
+
+
+def test_what_cannot_be_decoded_is_found(tmp_path: Path) -> None:
+    damaged = bytearray(batch(1, b"ben"))
+    damaged[-2] ^= 1
+    log(tmp_path, "orders-0", batch(0, b"ben") + bytes(damaged))
+    found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert [(each.kind, each.note) for each in found] == [
+        (UNREADABLE, "1 batches cannot be decoded")
+    ]
+
+
+def test_a_damaged_file_of_a_table_is_found(tmp_path: Path) -> None:
+    rows = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": ["ben"]})
+    write_deltalake(str(tmp_path / "t"), rows)
+    (tmp_path / "t" / "extra.parquet").write_bytes(b"damaged")
+    search = Search(WantedRecords(b"ada"))
+    (found,) = search.table(LocalStore(str(tmp_path)), "t", TYPED_TABLE)
+    assert (found.kind, found.path) == (UNREADABLE, "t/extra.parquet")
+
+
+@pytest.mark.parametrize("key", ["ada", "ada's", "x" * 40])
+def test_a_tables_log_names_a_key(tmp_path: Path, key: str) -> None:
+    """In statistics, of which long texts are cut, in checkpoints and in predicates."""
+    rows = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": [key]})
+    write_deltalake(str(tmp_path / "t"), rows)
+    DeltaTable(str(tmp_path / "t")).create_checkpoint()
+    store = LocalStore(str(tmp_path))
+    (first,) = (tmp_path / "t" / "_delta_log").glob("*0.json")
+    names = [f"t/_delta_log/{first.name}", f"t/_delta_log/{first.stem}.checkpoint.parquet"]
+    assert [times_named(store, "t", each, key.encode()) for each in names] == [1, 1]
+    assert [times_named(store, "t", each, b"ad") for each in names] == [0, 0]
+    found = Search(WantedRecords(key.encode())).table(store, "t", TYPED_TABLE)
+    assert sorted(each.kind for each in found) == ["rows", LOGGED, LOGGED]
+
+
+@pytest.mark.parametrize("predicate", ["key = decode('616461', 'hex')", "[\"(_key = 'ada')\"]"])
+def test_a_predicate_names_a_key(tmp_path: Path, predicate: str) -> None:
+    path = "t/_delta_log/00000000000000000007.json"
+    (tmp_path / path).parent.mkdir(parents=True)
+    told = {"commitInfo": {"operationParameters": {"predicate": predicate}}}
+    (tmp_path / path).write_text(json.dumps(told) + "\n")
+    assert times_named(LocalStore(str(tmp_path)), "t", path, b"ada") == 1
+    assert times_named(LocalStore(str(tmp_path)), "t", path, b"another") == 0
