@@ -70,7 +70,7 @@ class Connection:
         self._answers: deque[Any] = deque()
         self._socket = self._connect(host, port)
         try:
-            self.session.negotiate(self._now(), settings.request_timeout_ms)
+            self.session.negotiate(time.monotonic(), settings.request_timeout_ms)
             self._wait(lambda: self.session.is_ready)
             if settings.security.uses_sasl:
                 self._authenticate()
@@ -131,7 +131,7 @@ class Connection:
             security.mechanism, entry, nonce=secrets.token_hex(24), token=token
         )
         self.session.authenticate(
-            security.mechanism, exchange, self._now(), self._settings.request_timeout_ms
+            security.mechanism, exchange, time.monotonic(), self._settings.request_timeout_ms
         )
         self._wait(lambda: self.session.is_ready)
 
@@ -150,13 +150,13 @@ class Connection:
 
         Only a Produce with acks=0 is not ``answered``.
         """
-        if self.session.must_renew(self._now()):
+        if self.session.must_renew(time.monotonic()):
             while self.session.in_flight:
                 self._next_answer()
             self._authenticate()
         self.session.send(
             request,
-            self._now(),
+            time.monotonic(),
             self._settings.request_timeout_ms,
             ceiling=ceiling,
             answered=answered,
@@ -171,7 +171,7 @@ class Connection:
 
     def _next_answer(self) -> None:
         # What the caller did since it was sent is not the broker's delay.
-        self.session.oldest.deadline = self._now() + self._settings.request_timeout_ms / 1_000
+        self.session.oldest.deadline = time.monotonic() + self._settings.request_timeout_ms / 1_000
         before = len(self._answers)
         self._wait(lambda: len(self._answers) > before)
 
@@ -199,12 +199,8 @@ class Connection:
         """
         is_free = self._socket.fileno() >= 0 and not self.session.in_flight and not self._answers
         most_ms = self._settings.connections_max_idle_ms
-        unused_ms = (self._now() - self.session.used_at) * 1_000
+        unused_ms = (time.monotonic() - self.session.used_at) * 1_000
         return is_free and (most_ms < 0 or unused_ms <= max(IDLE_MS_MIN, most_ms))
-
-    @staticmethod
-    def _now() -> float:
-        return time.monotonic()
 
     # -- the socket -----------------------------------------------------------------------------
 
@@ -224,13 +220,13 @@ class Connection:
             asked = self.session.oldest
             self._write(asked.request)
             try:
-                self._socket.settimeout(max(0.001, asked.deadline - self._now()))
+                self._socket.settimeout(max(0.001, asked.deadline - time.monotonic()))
                 count = self._socket.recv_into(self.session.get_buffer())
                 if not count:
                     raise ConnectionResetError("closed by the broker")
             except OSError as problem:
                 self._fail(problem, asked.request)
-            answers = self.session.received(count, self._now())
+            answers = self.session.received(count, time.monotonic())
             self._answers.extend(answer.message for answer in answers)
         if self.session.error is not None and not self._answers:
             self._refuse(self.session.error)

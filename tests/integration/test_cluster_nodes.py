@@ -14,7 +14,7 @@ from broker.membership.lifecycle import BrokerIdentity
 from broker.membership.member import ClusterMember
 from broker.replica.manager import ReplicaManager
 from kafka_ds.delta.store.local import LocalStore
-from kafka_ds.process.settings import ConfigError
+from kafka_ds.process.settings import MAX_LONG, ConfigError
 from kafka_ds.process.system import new_uuid
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import (
@@ -374,7 +374,7 @@ async def test_a_process_whose_number_is_taken_before_it_has_begun_never_begins(
     async def joined(member: ClusterMember, identity: BrokerIdentity, online: Any) -> None:
         await join(member, identity, online)
         driver = member.driver
-        driver.look(lambda controller: controller._sessions.end(1))
+        await driver.decide(lambda controller: controller.expire_sessions(MAX_LONG))
         await driver.decide(
             lambda controller: controller.register_broker(
                 1,

@@ -22,6 +22,7 @@ from kafka_ds.protocol.topic_partition import TopicIdPartition
 from kafka_ds.records.batch import ControlType, Record, build_batch, end_transaction_marker
 from kafka_ds.segments.producers import AppendOrigin
 from kafka_ds.topic.commit_rules import Intent, PartitionIntent
+from kafka_ds.topic.table import TopicTable
 from tests.fakes.memory_disk import MemoryDisk
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import MemoryStore
@@ -211,7 +212,7 @@ def test_epochs_are_known_up_to_the_last_row(store: MemoryStore, tmp_path: Path)
         assert copied(worker, tmp_path, start, epoch).outcome == FINISHED
     lose_residue(store, 20)
     found = Worker(store)
-    table = found.storage._tables.get(TOPIC).table
+    table = TopicTable(store, TOPIC, clock=store.clock)
     table.read()
     (last,) = table.snapshot.find(0, 20, 29)
     gone = remove_action(path=last.action_path, partition_values={}, size=1, deleted_ms=1)

@@ -323,9 +323,7 @@ def test_a_file_may_end_within_a_batch(store: MemoryStore, tmp_path: Path) -> No
         tmp_path / "0.log", [build_batch(records(0, 100, size=50_000), leader_epoch=3)]
     )
     whole = copy_range(path, 0, 99)
-    worker = Worker(store)
-    settings = tier_settings(node_id=1, lake_file_bytes=1)
-    worker.storage._settings = settings
+    worker = Worker(store, lake_file_bytes=1)
     worker.copy(whole)
     files = data_files(store)
     for lost in files:

@@ -27,9 +27,9 @@ TABLE = f"topics/{TOPIC}"
 class Worker:
     """What a worker process has, over a store in memory that outlives it."""
 
-    def __init__(self, store: MemoryStore, node_id: int = 1) -> None:
+    def __init__(self, store: MemoryStore, node_id: int = 1, **more: Any) -> None:
         self.store = store
-        settings = tier_settings(node_id=node_id)
+        settings = tier_settings(node_id=node_id, **more)
         self.storage = RemoteStorageManager(store, settings, CrashPoints(), clock=store.clock)
         self.metadata = RemoteLogMetadataManager(store, settings, CrashPoints(), clock=store.clock)
         self.copier = Copier(

@@ -2,29 +2,34 @@
 
 import shutil
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
-from broker.worker.cache.chunk_files import ChunkKey
-from broker.worker.cache.chunks import BatchChunk
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.copier import Copier
 from broker.worker.delta import reader as delta_reader
 from broker.worker.delta import tables as delta_tables
 from broker.worker.delta.reader import ColdRead, ColdReader
 from broker.worker.delta.storage import RemoteStorageManager
+from broker.worker.delta.tables import TopicTables
 from broker.worker.metadata.remote_log import RemoteLogMetadataManager
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.ipc import shared_memory
 from kafka_ds.ipc.shared_memory import BrokerMemory, WorkerMemory
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import SystemDisk, new_uuid
+from kafka_ds.topic.files.parquet import FileReader
+from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.clock import ManualClock
 from tests.fakes.settings import tier_settings
+from tests.fakes.store import Hold
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
@@ -135,7 +140,8 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
 ) -> None:
     monkeypatch.setattr(shared_memory, "SLACK_BYTES", 0)
     memory = BrokerMemory(32 * 1024)
-    lake.start(memory_bytes=1 << 20, shared=WorkerMemory(memory.fd))
+    shared = WorkerMemory(memory.fd)
+    lake.start(memory_bytes=1 << 20, shared=shared)
 
     def read(start: int, max_bytes: int = 1 << 20) -> ColdRead:
         return lake.storage.reader.read(
@@ -154,47 +160,66 @@ def test_batches_lie_where_the_broker_sends_them_from_as_long_as_there_is_room(
     assert [bytes(each) for each in found.chunks] == before
     held = [found]
     while all(at is not None for at, _ in held[-1].shared):
-        lake.start(memory_bytes=0, shared=lake.storage.reader.builder._memory)
+        lake.start(memory_bytes=0, shared=shared)
         held.append(read(0, max_bytes=1))
     assert b"".join(held[-1].chunks) == b"".join(before)[: held[-1].shared[0][1]]
 
 
-def test_an_answer_goes_on_in_the_next_chunk_if_it_is_there(lake: Lake) -> None:
-    lake.start(memory_bytes=1 << 20)
-    cold = lake.storage.reader
-    key = ChunkKey(topic_id=TOPIC_ID, partition=0, committed_only=True, layout="0" * 16)
-    first = BatchChunk(0, (b"aa", b"bb"), (5, 10), 0)
-    assert cold._runs(key, first, 0, 100) == ([first.slice(0, 2)], 10, 10)
-    second = BatchChunk(10, (b"cc", b"dd"), (15, 20), 64)
-    cold.cache.put(key, second)
-    assert cold._runs(key, first, 1, 4) == ([((b"bb",), 2), ((b"cc",), 64)], 20, 15)
-    assert cold._runs(key, first, 0, 100)[1:] == (20, 20)
-    # The first batch at least, and no part of any.
-    assert cold._runs(key, first, 1, 1) == ([((b"bb",), 2)], 10, 10)
-    assert cold._runs(key, first, 0, 3) == ([((b"aa",), 0)], 10, 5)
-
-
-def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(lake: Lake) -> None:
+def test_what_comes_after_a_chunk_is_prepared_while_somebody_is_at_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, as soon as the footer of the chunk's file says where that ends."""
+    lake = Lake(tmp_path)
     lake.start(memory_bytes=16 << 20)
-    cold, place = lake.storage.reader, delta_reader._Place(TOPIC, TOPIC_ID, 0, True)
+    snapshot = TopicSnapshot.load(lake.store, TOPIC)
+    _, second, third = (each.path for each in snapshot.find(0, 0, 3 * FILE_ROWS - 1))
+    footer, rows, ahead = Hold(), Hold(), threading.Event()
+    looks: Counter[int] = Counter()
+    read_footer, read_rows, look = FileReader.footer, FileReader.read, TopicTables.get
 
-    def there(offset: int) -> bool:
-        return cold.cache.find(place.key(cold._files(place, offset).layout), offset) is not None
+    def footers(reader: FileReader, path: str) -> Any:
+        if path == second:
+            footer.wait()
+        return read_footer(reader, path)
 
-    key = place.key(cold._files(place, 0).layout)
-    _, work, is_mine = cold._claim(key, 0)
-    assert is_mine
-    assert cold._claim(key, 0) == (None, work, False)
-    cold._read_ahead(place, 0)
-    assert not there(FILE_ROWS), "nobody knows yet where that begins"
-    work.following = cold._following(place, 0, 1)
-    cold._read_ahead(place, 0)
-    assert [there(offset) for offset in (0, FILE_ROWS)] == [False, True]
-    chunk, _ = cold._prepare(place, key.layout, 0, 1, 1, work)
-    assert chunk.next_offset == work.following == FILE_ROWS
-    assert work.done.is_set()
-    assert cold._claim(key, 0)[0] == (chunk, 0)
-    assert not cold._preparing
+    def reads(reader: FileReader, path: str, **how: Any) -> Any:
+        if path == second:
+            rows.wait()
+        if path == third:
+            ahead.set()
+        return read_rows(reader, path, **how)
+
+    def looking(tables: TopicTables, topic: str) -> Any:
+        looks[threading.get_ident()] += 1
+        return look(tables, topic)
+
+    monkeypatch.setattr(FileReader, "footer", footers)
+    monkeypatch.setattr(FileReader, "read", reads)
+    monkeypatch.setattr(TopicTables, "get", looking)
+
+    def read(offset: int) -> list[int]:
+        found = lake.storage.reader.read(
+            TOPIC, TOPIC_ID, 0, offset, max_bytes=1, committed_only=True
+        )
+        return [each.offset for each in all_records(found.chunks)]
+
+    read(0)
+    assert footer.reached.wait(60)
+    busy = {*looks}
+    while max((n for thread, n in [*looks.items()] if thread not in busy), default=0) < 2:
+        read(0)  # For the other thread, which is done with the first when it looks for the second.
+        time.sleep(0.001)
+    assert not ahead.is_set(), "nobody knows yet where that begins"
+    footer.goes_on.set()
+    assert rows.reached.wait(60)
+    read(0)
+    assert ahead.wait(60)
+    assert read(2 * FILE_ROWS)[0] == 2 * FILE_ROWS
+    with ThreadPoolExecutor(1) as consumer:
+        waiting = consumer.submit(read, FILE_ROWS)
+        assert not waiting.done()
+        rows.goes_on.set()
+        assert waiting.result(60)[0] == FILE_ROWS
 
 
 def test_a_cache_that_is_harmed_between_two_reads_is_no_error(lake: Lake) -> None:
@@ -236,15 +261,15 @@ def test_who_reads_ahead_outlives_what_nobody_thought_of(
 ) -> None:
     lake = Lake(tmp_path)
     monkeypatch.setattr(delta_reader, "AHEAD_BYTES", 1)  # A row group, of which there are several.
-    find, tried = ColdReader._files, threading.Semaphore(0)
+    find, tried = TopicTables.get, threading.Semaphore(0)
 
-    def fails_ahead(reader: ColdReader, *where: Any, **how: Any) -> Any:
+    def fails_ahead(tables: TopicTables, topic: str) -> Any:
         if threading.current_thread() is threading.main_thread():
-            return find(reader, *where, **how)
+            return find(tables, topic)
         tried.release()
         raise ValueError("nobody thought of it")
 
-    monkeypatch.setattr(ColdReader, "_files", fails_ahead)
+    monkeypatch.setattr(TopicTables, "get", fails_ahead)
     for _ in range(2):
         assert lake.offsets() == list(range(COUNT))
         assert tried.acquire(timeout=120), "what comes next is prepared no more"

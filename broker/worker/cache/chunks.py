@@ -6,7 +6,7 @@ own. The least recently used chunk goes first. One thread at a time.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -99,9 +99,26 @@ class ChunkCache:
         self._chunks.move_to_end(key)
         return self._chunks[key], index
 
-    def owners(self) -> set[Hashable]:
-        """The owners of the chunks."""
-        return {key[0] for key in self._chunks}
+    def slices(
+        self, owner: Hashable, chunk: BatchChunk, index: int, max_bytes: int
+    ) -> tuple[list[ChunkSlice], int, int]:
+        """Batches of a chunk and of those kept after it; the offsets after the last chunk and the last batch."""
+        runs, end = [], max(index + 1, chunk.end_of(index, max_bytes))
+        while True:
+            runs.append(chunk.slice(index, end))
+            max_bytes -= runs[-1].size_bytes
+            next_offset = chunk.next_offsets[end - 1]
+            if end < len(chunk.batches) or (known := self.find(owner, next_offset)) is None:
+                break
+            index, end = known[1], known[0].end_of(known[1], max_bytes)
+            if end == index:
+                break
+            chunk = known[0]
+        return runs, chunk.next_offset, next_offset
+
+    def __iter__(self) -> Iterator[tuple[Hashable, int]]:
+        """The owner and the first offset of each chunk."""
+        return iter(self._chunks)
 
     def forget(self, owner: Hashable) -> None:
         """Drop all chunks of an owner."""

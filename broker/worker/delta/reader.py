@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from broker.worker.cache.chunk_files import ChunkKey
-from broker.worker.cache.chunks import BatchChunk, ChunkCache, ChunkSlice
+from broker.worker.cache.chunks import BatchChunk, ChunkCache
 from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.cache.readers import Readers
 from broker.worker.delta.chunk_builder import ChunkBuilder
@@ -175,7 +175,9 @@ class ColdReader:
             reads_on = offset <= found.log_start or (place, offset) in self._ends
         size_bytes = AHEAD_BYTES if reads_on else BEGIN_BYTES
         chunk, index = self._chunk(place, found.layout, offset, size_bytes, max_bytes)
-        runs, following, next_offset = self._runs(place.key(found.layout), chunk, index, max_bytes)
+        key = place.key(found.layout)
+        with self._lock:
+            runs, following, next_offset = self.cache.slices(key, chunk, index, max_bytes)
         # Who is in the middle of a chunk, or begins with one, has more of it to come as long as it is not its last.
         if (reads_on or index) and following <= found.tiered_end:
             with self._lock:
@@ -189,31 +191,10 @@ class ColdReader:
             log_start_offset=found.log_start,
         )
 
-    def _runs(
-        self, key: ChunkKey, chunk: BatchChunk, index: int, max_bytes: int
-    ) -> tuple[list[ChunkSlice], int, int]:
-        """Batches of a chunk and of the prepared ones after it; the offsets after the last chunk and the last batch."""
-        runs, end = [], max(index + 1, chunk.end_of(index, max_bytes))
-        while True:
-            runs.append(chunk.slice(index, end))
-            max_bytes -= runs[-1].size_bytes
-            next_offset = chunk.next_offsets[end - 1]
-            if end < len(chunk.batches):
-                break
-            with self._lock:
-                known = self.cache.find(key, next_offset)
-            end = index = 0
-            if known is not None:
-                index, end = known[1], known[0].end_of(known[1], max_bytes)
-            if known is None or end == index:
-                break
-            chunk = known[0]
-        return runs, chunk.next_offset, next_offset
-
     def forget(self, topic: str, topic_id: bytes) -> None:
         """The topic is gone: drop all of its chunks."""
         with self._lock:
-            for key in self.cache.owners():
+            for key in {key for key, _ in self.cache}:
                 if isinstance(key, ChunkKey) and key.topic_id == topic_id:
                     self.cache.forget(key)
         if self._disk is not None:

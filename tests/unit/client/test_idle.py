@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kafka_ds.client import connection
 from kafka_ds.client.cluster import Cluster
-from kafka_ds.client.connection import Connection
 from kafka_ds.client.producer import Outgoing, Producer
 from kafka_ds.client.producer_settings import parse_producer_settings
 from kafka_ds.client.settings import ClientSettings, parse_settings
@@ -34,8 +36,9 @@ def parsed(broker: ScriptedBroker, **more: str) -> ClientSettings:
 
 def later(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     """Let so much time pass for connections."""
-    now = Connection._now
-    monkeypatch.setattr(Connection, "_now", staticmethod(lambda: now() + seconds))
+    monkeypatch.setattr(
+        connection, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + seconds)
+    )
 
 
 @pytest.mark.parametrize(

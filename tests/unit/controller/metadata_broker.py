@@ -12,6 +12,7 @@ from broker.membership.member import decide_claim
 from broker.metadata.events import Endpoint
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
+from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.process.system import new_uuid
 from kafka_ds.topic.names import CLUSTER_METADATA
@@ -37,9 +38,18 @@ def new_controller(image: MetadataImage) -> Controller:
 class Broker:
     """A broker's part in the cluster, without the broker."""
 
-    def __init__(self, folder: Path, *, node_id: int = 1, store: Any = None, **told: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        node_id: int = 1,
+        store: Any = None,
+        clock: LogClock | None = None,
+        **told: Any,
+    ) -> None:
         self.node_id = node_id
-        self.log = MetadataLog(store or LocalStore(str(folder)))
+        store = store or LocalStore(str(folder))
+        self.log = MetadataLog(store, log=DeltaLog(store, CLUSTER_METADATA, clock=clock))
         self.image = self.log.load()
         self.driver = ClusterDriver(
             self.log, self.image, node_id=node_id, new_controller=new_controller, **told

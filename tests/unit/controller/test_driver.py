@@ -13,9 +13,11 @@ from broker.membership.lifecycle import BrokerIdentity, Lifecycle
 from broker.metadata.events import PartitionChanged, decode_events, encode_events
 from broker.metadata.image import MetadataImage
 from broker.metadata.log import MetadataLog
+from kafka_ds.delta.actions import LOG_RETENTION_MS_MIN
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from tests.fakes.clock import ManualClock
 from tests.fakes.store import ALWAYS, FolderStore
 from tests.loops import in_loop, until
 from tests.unit.controller.metadata_broker import Broker, events_of, versions
@@ -203,7 +205,8 @@ async def test_who_slept_past_the_clean_up_of_the_log_stops_and_decides_nothing_
 ) -> None:
     """A start reads the last snapshot; who went on would follow nobody, and stand for controller for ever."""
     failed: list[BaseException] = []
-    old = Broker(memory_path, node_id=1, on_failed=failed.append)
+    clock = ManualClock()
+    old = Broker(memory_path, node_id=1, clock=clock, on_failed=failed.append)
     new = Broker(memory_path, node_id=2)
     await old.start()
     known = len(versions(memory_path))
@@ -211,7 +214,7 @@ async def test_who_slept_past_the_clean_up_of_the_log_stops_and_decides_nothing_
     await new.start()
     await new.create("t")
     versions(memory_path)[known].unlink()
-    old.log.delta_log._latest = None  # What it knew of the log is too old to go by.
+    clock.ms += LOG_RETENTION_MS_MIN  # What it knew of the log is too old to go by.
     for look in (old.driver.confirm, old.driver.catch_up):
         with pytest.raises(OSError, match="has to be started anew"):
             await look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -383,10 +384,15 @@ def test_who_lacks_nothing_is_asked_for_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("lakes", [{}, {"t": {}}])
-def test_a_plan_says_whether_it_reads_the_table_too(lakes: dict[str, dict[int, LakeView]]) -> None:
+def test_a_plan_says_whether_it_reads_the_table_too(
+    lakes: dict[str, dict[int, LakeView]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the table has nothing of the partition yet."""
     reader = OffsetReader(parse_options({"kafka.bootstrap.servers": "none:1", "subscribe": "t"}))
-    reader._lakes = dict(lakes)
+    tables = SimpleNamespace(present=True, views=lambda name, topic_id: lakes[name])
+    monkeypatch.setattr(reader, "tables", lambda: tables)
+    topic: Any = SimpleNamespace(topic_id=TOPIC_ID)
+    reader.open_tables(dict.fromkeys(lakes, topic))
     bounds = Bounds(topic_id=TOPIC_ID, start=0, end=10, leader_epoch=0)
     views = reader.views({("t", 0): (0, 10)}, {("t", 0): bounds}, Predicate())
     (task,) = plan_scan(views, Predicate()).tasks

@@ -34,6 +34,18 @@ def test_a_chunk_is_found_where_a_consumer_goes_on() -> None:
     assert cache.find("b", 100) is None
 
 
+def test_an_answer_goes_on_in_the_next_chunk_if_it_is_there() -> None:
+    cache = ChunkCache(100)
+    first = BatchChunk(0, (b"aa", b"bb"), (5, 10), 0)
+    assert cache.slices("a", first, 0, 100) == ([first.slice(0, 2)], 10, 10)
+    cache.put("a", BatchChunk(10, (b"cc", b"dd"), (15, 20), 64))
+    assert cache.slices("a", first, 1, 4) == ([((b"bb",), 2), ((b"cc",), 64)], 20, 15)
+    assert cache.slices("a", first, 0, 100)[1:] == (20, 20)
+    # The first batch at least, and no part of any.
+    assert cache.slices("a", first, 1, 1) == ([((b"bb",), 2)], 10, 10)
+    assert cache.slices("a", first, 0, 3) == ([((b"aa",), 0)], 10, 5)
+
+
 def test_what_was_used_least_recently_goes() -> None:
     cache = ChunkCache(30)
     for first in (0, 100, 200):

@@ -34,8 +34,7 @@ class Reader:
         return chunk.shared_at is not None
 
     def there(self) -> list[int]:
-        chunks = self.cold.cache._chunks
-        return sorted(first_offset for _, first_offset in chunks)
+        return sorted(first_offset for _, first_offset in self.cold.cache)
 
     def lease(self, first_offset: int) -> int:
         found = self.cold.cache.find(OWNER, first_offset)
@@ -75,7 +74,7 @@ def test_what_is_larger_than_the_memory_drives_nothing_out(reader: Reader) -> No
 def test_where_letting_go_frees_nothing_it_is_given_up(reader: Reader) -> None:
     assert [reader.add(first) for first in (0, 10, 20, 30)] == [True] * 4
     # As those do that are on their way to the disk: their views are no lease.
-    held = [*reader.cold.cache._chunks.values()]
+    held = [reader.cold.cache.find(OWNER, first) for first in (0, 10, 20, 30)]
     assert not reader.add(40)
     assert reader.there() == [20, 30, 40]
     del held

@@ -79,7 +79,12 @@ async def test_a_write_behind_one_that_was_not_appended_waits_for_it(
         assert refused is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         for sequence in (7, 8):
             assert await write(broker, producer_id, sequence, 11) is ErrorCode.NONE
-        assert not broker.node.transactions.joins.first_sequences._tried
+        firsts, topic = (
+            broker.node.transactions.joins.first_sequences,
+            broker.node.metadata.topics["t"],
+        )
+        # The log knows what comes next, and nobody else.
+        firsts.check(topic.topic_id, 0, header(producer_id, 99), Producers())
 
 
 def loading(*_: object) -> None:
