@@ -337,8 +337,8 @@ class Node(KafkaBroker):
             node_id=config.node_id,
             new_controller=self._new_controller,
             executor=self._threads(1, "controller"),
-            on_commit=self._committed,
-            on_failed=self._fail,
+            committed=self._committed,
+            failed=self._fail,
         )
         self.member = ClusterMember(
             config,

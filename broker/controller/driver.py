@@ -56,20 +56,20 @@ class ClusterDriver:
         node_id: int,
         new_controller: Callable[[MetadataImage], Controller],
         executor: Executor | None = None,
-        on_commit: Callable[[int, Sequence[Event]], None] = _ignore,
-        on_failed: Callable[[BaseException], None] = _ignore,
+        committed: Callable[[int, Sequence[Event]], None] = _ignore,
+        failed: Callable[[BaseException], None] = _ignore,
     ) -> None:
         """`image` is what `log.load()` gave; `executor` runs one thing at a time.
 
-        `on_commit` is told of each commit of this controller after it was applied: version and events; `on_failed`
+        `committed` is called with each commit of this controller after it was applied: version and events; `failed`
         of an unexpected error, after which this broker cannot go on.
         """
         self.image = image
         # How far the image has taken effect on this broker: behind `image.version` while a commit is applied.
         self.applied_version = image.version
         self.apply: Apply = _nothing_follows
-        self._on_commit = on_commit
-        self._on_failed = on_failed
+        self._committed = committed
+        self._failed = failed
         # Counted for the metrics.
         self.new_active_controllers = 0
         self.apply_errors = 0
@@ -164,7 +164,7 @@ class ClusterDriver:
             begin(self.controller)
             self._is_active = True
             self.new_active_controllers += 1
-        self._on_commit(version, claiming.events)
+        self._committed(version, claiming.events)
         return True
 
     async def confirm(self) -> bool:
@@ -286,7 +286,7 @@ class ClusterDriver:
             why = OSError(f"{error}; this broker has to be started anew")
             if not self._is_left_behind:
                 self._is_left_behind = True
-                self._on_failed(why)
+                self._failed(why)
             raise why from error
 
     async def _replay_all(self, entries: Sequence[tuple[int, Sequence[Event]]]) -> None:
@@ -386,7 +386,7 @@ class ClusterDriver:
             self._revert(group, error)
             if not isinstance(error, Exception):
                 raise
-            self._on_failed(error)
+            self._failed(error)
         finally:
             self._committer = None
 
@@ -404,7 +404,7 @@ class ClusterDriver:
             if not each.done.done():
                 each.done.set_result(None)
         if events:
-            self._on_commit(version, events)
+            self._committed(version, events)
 
     async def _commit(
         self, events: Sequence[Event], *, asks_again: bool = True

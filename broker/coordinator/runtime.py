@@ -211,19 +211,16 @@ class CoordinatorContext(Generic[S]):
         while partition.leader.is_recovering:
             await asyncio.sleep(RECOVERY_POLL_SECONDS)
         began_ms = logged_ms = self._clock.monotonic_ms()
-        has_logged = False
-
-        def on_progress(offset: int) -> None:
-            nonlocal logged_ms, has_logged
-            now_ms = self._clock.monotonic_ms()
-            if now_ms - logged_ms >= PROGRESS_EVERY_MS:
-                logged_ms, has_logged = now_ms, True
-                how_far = f"offset {offset} of {log.log_end_offset}"
-                _LOGGER.info("%s: loading, %s after %d ms", log.name, how_far, now_ms - began_ms)
-
+        level = logging.DEBUG  # There are fifty and more.
+        reading = replay_log(log, self.shard.replay_batch, load_bytes=self._load_bytes)
         try:
-            replay = self.shard.replay_batch
-            await replay_log(log, replay, load_bytes=self._load_bytes, on_progress=on_progress)
+            async for offset in reading:
+                now_ms = self._clock.monotonic_ms()
+                if now_ms - logged_ms >= PROGRESS_EVERY_MS:
+                    logged_ms, level = now_ms, logging.INFO
+                    how_far = f"offset {offset} of {log.log_end_offset}"
+                    took_ms = now_ms - began_ms
+                    _LOGGER.info("%s: loading, %s after %d ms", log.name, how_far, took_ms)
         except (LoadFailed, KafkaError, OSError) as error:
             _LOGGER.error("%s cannot be coordinated: %s", log.name, error)
             self._refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -232,8 +229,6 @@ class CoordinatorContext(Generic[S]):
             return
         took_ms = self._clock.monotonic_ms() - began_ms
         self._loads.loaded(took_ms, self._clock.monotonic_ms())
-        # There are fifty and more: a quick one is logged at DEBUG.
-        level = logging.INFO if has_logged else logging.DEBUG
         end = log.log_end_offset
         said = "Finished loading of metadata from %s with epoch %d up to offset %d in %d ms"
         _LOGGER.log(level, said, log.name, self.coordinator_epoch, end, took_ms)

@@ -10,7 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
 from broker.log.log import Log
@@ -30,15 +30,11 @@ class LoadFailed(Exception):
 
 
 async def replay_log(
-    log: Log,
-    replay: ReplayBatch,
-    *,
-    load_bytes: int = LOAD_BYTES,
-    on_progress: Callable[[int], None] = lambda offset: None,
-) -> None:
-    """Give each batch to `replay`; raises LoadFailed, KafkaError or OSError.
+    log: Log, replay: ReplayBatch, *, load_bytes: int = LOAD_BYTES
+) -> AsyncIterator[int]:
+    """Give each batch to `replay`; yields up to where it has come. Raises LoadFailed, KafkaError or OSError.
 
-    `load_bytes` are read at once (a larger batch is read whole); `on_progress` is called with the progress.
+    `load_bytes` are read at once (a larger batch is read whole).
     """
     offset = log.local_log_start_offset
     while offset < log.log_end_offset:
@@ -57,7 +53,7 @@ async def replay_log(
                 offset = await _replay_slice(log, replay, await _read(part), offset)
             except CorruptRecord as error:  # Where the next batch begins nobody can say.
                 raise LoadFailed(f"{log.name} behind offset {offset}: {error}") from error
-        on_progress(offset)
+        yield offset
 
 
 async def _replay_slice(log: Log, replay: ReplayBatch, data: bytes | bytearray, offset: int) -> int:

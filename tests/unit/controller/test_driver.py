@@ -206,7 +206,7 @@ async def test_who_slept_past_the_clean_up_of_the_log_stops_and_decides_nothing_
     """A start reads the last snapshot; who went on would follow nobody, and stand for controller for ever."""
     failed: list[BaseException] = []
     clock = ManualClock()
-    old = Broker(memory_path, node_id=1, clock=clock, on_failed=failed.append)
+    old = Broker(memory_path, node_id=1, clock=clock, failed=failed.append)
     new = Broker(memory_path, node_id=2)
     await old.start()
     known = len(versions(memory_path))

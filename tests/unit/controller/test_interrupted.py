@@ -110,7 +110,7 @@ async def test_an_error_that_nobody_foresaw_ends_the_deciding_and_leaves_nobody_
             raise error
 
     started = 1 << 62
-    broker = Broker(memory_path, on_commit=committed, on_failed=failed.append)
+    broker = Broker(memory_path, committed=committed, failed=failed.append)
     assert await broker.start()
     started = broker.image.version
     if place == "commit":

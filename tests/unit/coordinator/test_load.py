@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,10 @@ async def test_a_log_that_cannot_be_read_is_counted_as_failed(
         await begin_both(broker)
     may_read = asyncio.Event()
 
-    async def fails(*args: Any, **more: Any) -> None:
+    async def fails(*args: Any, **more: Any) -> AsyncIterator[int]:
         await may_read.wait()
-        await replay_log(*args, **more)
+        async for offset in replay_log(*args, **more):
+            yield offset
         raise OSError("a bad sector")
 
     monkeypatch.setattr(runtime, "replay_log", fails)

@@ -287,7 +287,8 @@ async def test_a_coordinator_does_not_load_past_a_damaged_header(
         return 1
 
     with pytest.raises((LoadFailed, KafkaError)):
-        await replay_log(log, replay)
+        async for _ in replay_log(log, replay):
+            pass
     assert seen == list(range(0, segment.base_offset + 12, 3))
 
 

@@ -93,7 +93,7 @@ async def test_two_requests_for_one_name_see_each_other(memory_path: Path) -> No
 @in_loop
 async def test_an_answer_comes_after_its_effect(memory_path: Path) -> None:
     order: list[str] = []
-    broker = Broker(memory_path, on_commit=lambda *_: order.append("told"))
+    broker = Broker(memory_path, committed=lambda *_: order.append("told"))
     await broker.start()
     order.clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,10 @@ async def test_while_the_log_is_read_members_are_put_off_and_kept(
         await commit(broker, 5, member_id=member_id, generation_id_or_member_epoch=1)
     may_read = asyncio.Event()
 
-    async def read_later(*args: Any, **more: Any) -> None:
+    async def read_later(*args: Any, **more: Any) -> AsyncIterator[int]:
         await may_read.wait()
-        await replay_log(*args, **more)
+        async for offset in replay_log(*args, **more):
+            yield offset
 
     monkeypatch.setattr("broker.coordinator.runtime.replay_log", read_later)
     async with begun(memory_path) as broker:
