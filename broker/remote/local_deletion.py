@@ -120,6 +120,7 @@ class LocalDeletion:
                 answer = await self._repair(led, question, answer)
             if answer is not None and self._is_led(led):
                 self._settle(led, question, answer)
+                self._crash_points.at("broker_after_let_go")
 
     async def _repair(
         self, led: Led, question: CopyQuestion, answer: StoreState

@@ -47,7 +47,12 @@ WORKER_POINTS = (
 TRANSACTION_POINTS = ("after_prepare", "after_marker", "after_markers")
 EXPIRY_POINTS = ("broker_before_log_start", "broker_after_log_start", "broker_before_sweep")
 BROKER_POINTS = ("broker_before_copy", "broker_after_copy", "broker_after_advance")
-CHECK_POINTS = ("broker_before_check", "broker_after_check", "broker_after_repair")
+CHECK_POINTS = (
+    "broker_before_check",
+    "broker_after_check",
+    "broker_after_repair",
+    "broker_after_let_go",
+)
 ALL_BROKER_POINTS = BROKER_POINTS + EXPIRY_POINTS + CHECK_POINTS
 
 

@@ -17,7 +17,11 @@ REFUSALS = (
     "[UNSUPPORTED_TABLE_CHANGE]",
     # RESTORE after VACUUM.
     "Not all files from version",
+    # DROP FEATURE: it is not there, others need it, or old versions may.
+    "[DELTA_FEATURE_DROP_",
+    "[DELTA_CANNOT_DROP_CHECK_CONSTRAINT_FEATURE]",
 )
+FEATURES = ("rowTracking", "deletionVectors", "checkConstraints", "inCommitTimestamp")
 
 
 class SparkEngine(Engine):
@@ -32,6 +36,7 @@ class SparkEngine(Engine):
         "spark_restore",
         "spark_purge",
         "spark_set",
+        "spark_drop_feature",
     )
 
     def __init__(self, *given: Any, spark: Any, **named: Any) -> None:
@@ -46,6 +51,7 @@ class SparkEngine(Engine):
             "spark_restore": self._spark_restore,
             "spark_set": self._spark_set,
             "spark_unset": lambda table: self._spark_unset(),
+            "spark_drop_feature": self._spark_drop_feature,
             "spark_constraint": lambda table: self._sql(
                 f"ALTER TABLE {{}} ADD CONSTRAINT {CONSTRAINT} CHECK (`offset` >= 0)"
             ),
@@ -85,6 +91,11 @@ class SparkEngine(Engine):
     def _spark_unset(self) -> Any:
         names = ", ".join(f"'{each}'" for each in self.OBSTACLES)
         return self._sql(f"ALTER TABLE {{}} UNSET TBLPROPERTIES IF EXISTS ({names})")
+
+    def _spark_drop_feature(self, table: DeltaTable) -> Any:
+        """Of deletion vectors it rewrites the files that have some first."""
+        name = self._random.choice(FEATURES)
+        return name, self._sql(f"ALTER TABLE {{}} DROP FEATURE {name}")
 
     def take_obstacles_away(self) -> list[str]:
         """Deletion vectors have to be purged first."""

@@ -20,10 +20,12 @@ from broker.worker.delta import writer  # noqa: F401
 from kafka_ds.delta import maintenance  # noqa: F401
 from kafka_ds.process.crash_points import (
     BROKER_POINTS,
+    CHECK_POINTS,
     COPY_POINTS,
     EVENTS_POINTS,
     EXPIRY_POINTS,
     OPTIMIZE_POINTS,
+    REPAIR_POINTS,
     SWEEP_POINTS,
     TOPIC_POINTS,
     UPKEEP_POINTS,
@@ -57,11 +59,12 @@ REST_SECONDS = 0.15
 SLEEP_SECONDS_MAX = 30.0
 # How often all events are read, since this takes CPU time.
 EVENTS_SECONDS = 10.0
-OF_BROKERS = BROKER_POINTS + EXPIRY_POINTS
+OF_BROKERS = BROKER_POINTS + EXPIRY_POINTS + CHECK_POINTS
 POINTS = (
     COPY_POINTS
     + UPKEEP_POINTS
     + OPTIMIZE_POINTS
+    + REPAIR_POINTS
     + EVENTS_POINTS
     + SWEEP_POINTS
     + TOPIC_POINTS
