@@ -218,6 +218,8 @@ class Node(KafkaBroker):
     async def _begin_applying(self) -> None:
         # ConfigError where a later process has this number: in that one's epoch nothing is fetched from here.
         _ = self.member.lifecycle.registration
+        # What was committed since the image was loaded: the first controller's claim sets min.insync.replicas.
+        await self._configure()
         await self.security.start()
         await self.replica_manager.start()
 
@@ -440,10 +442,14 @@ class Node(KafkaBroker):
 
     async def _apply_settings(self, events: Sequence[Event]) -> None:
         if any(isinstance(e, ConfigChanged) and e.resource_type == BROKER_RESOURCE for e in events):
-            self.config = with_committed(self.config, self.metadata.broker_configs)
-            self.replica_manager.configure_all()
-            self.cleaner.configure(part(CleanerSettings, self.config))
-            await self.server.configure(self.config)
+            await self._configure()
+
+    async def _configure(self) -> None:
+        """Have the brokers' settings that are committed take effect."""
+        self.config = with_committed(self.config, self.metadata.broker_configs)
+        self.replica_manager.configure_all()
+        self.cleaner.configure(part(CleanerSettings, self.config))
+        await self.server.configure(self.config)
 
     def _check_configs(self, overrides: Mapping[str, str]) -> None:
         try:

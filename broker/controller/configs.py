@@ -321,24 +321,32 @@ def update_features(draft: Draft, updates: Sequence[FeatureUpdate]) -> list[Feat
         if level_of(draft.image, wanted.name) != wanted.level:
             draft.set_level(wanted.name, wanted.level)
             if wanted.name == ELR_FEATURE:
-                _end_own_min_isr(draft)
+                set_cluster_min_isr(draft)
                 judge_elr(draft)
         results.append(FeatureResult(name=wanted.name))
     return results
 
 
-def _end_own_min_isr(draft: Draft) -> None:
-    """With ELR the cluster's value holds for all brokers."""
-    for name, configs in draft.image.broker_configs.items():
-        if draft.elr_enabled and name and MIN_INSYNC_REPLICAS in configs:
-            draft.set_config(
-                ConfigChanged(
-                    resource_type=BROKER_RESOURCE,
-                    resource_name=name,
-                    name=MIN_INSYNC_REPLICAS,
-                    value=None,
-                )
+def set_cluster_min_isr(draft: Draft) -> None:
+    """With ELR one min.insync.replicas holds for all brokers, whoever is the controller (KIP-966)."""
+    if not draft.elr_enabled:
+        return
+    changes: dict[str, str | None] = {
+        name: None
+        for name, configs in draft.image.broker_configs.items()
+        if name and MIN_INSYNC_REPLICAS in configs
+    }
+    if MIN_INSYNC_REPLICAS not in draft.image.broker_configs.get("", {}):
+        changes[""] = str(draft.min_insync_replicas(""))
+    for name, value in changes.items():
+        draft.set_config(
+            ConfigChanged(
+                resource_type=BROKER_RESOURCE,
+                resource_name=name,
+                name=MIN_INSYNC_REPLICAS,
+                value=value,
             )
+        )
 
 
 def _why_not(draft: Draft, wanted: FeatureUpdate) -> str | None:

@@ -105,13 +105,12 @@ class Controller:
     def claim(self, controller_id: int) -> ControllerDecision[int]:
         """Become the active controller: the highest epoch that was ever committed, plus one.
 
-        Its settings are the defaults of the cluster from now on; where they need fewer in sync than those of the
-        controller before, fewer are eligible.
+        With ELR the first controller's min.insync.replicas becomes the cluster's, as in Kafka (KIP-966).
         """
         epoch = self.image.controller_epoch + 1
         change = ControllerChange(controller_id=controller_id, controller_epoch=epoch)
         draft = self.draft()
-        administration.judge_elr(draft)
+        administration.set_cluster_min_isr(draft)
         return ControllerDecision(events=(change, *draft.events()), result=epoch)
 
     def claimed(self, now_ms: int) -> None:

@@ -1,10 +1,12 @@
 """Files of a table that are gone from the store: who begins to lead misses them, and the local log has the records."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from kafka_ds.process.crash_points import CHECK_POINTS, REPAIR_POINTS
 from tests.integration.crash_runs import crash_environment, crashed
@@ -213,6 +215,65 @@ def test_the_broker_dies_while_what_an_overwritten_commit_held_is_written_again(
         assert crashed(before.folder) == set(points)
         wait_until("local segments to go", lambda: segments(broker)[0] > 0)
         found = consume(broker.bootstrap, TOPIC, 0, end=2 * RECORDS)
+        assert found == feeder.acknowledged.partition(0)
+        assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
+    finally:
+        broker.stop()
+
+
+def named(broker: BrokerProcess) -> list[Path]:
+    """The data files of the newest version."""
+    table = DeltaTable(str(broker.lake / "topics" / TOPIC))
+    return [Path(each) for each in table.file_uris()]
+
+
+def optimized_files(broker: BrokerProcess) -> list[Path]:
+    """Files of the newest version that an OPTIMIZE wrote."""
+    folder = broker.lake / "topics" / TOPIC
+    found = []
+    for each in sorted((folder / "_delta_log").glob("0*.json")):
+        if '"operation":"OPTIMIZE"' in (text := each.read_text()).replace(" ", ""):
+            actions = [json.loads(line) for line in text.splitlines()]
+            found += [action["add"]["path"] for action in actions if "add" in action]
+    newest = set(named(broker)) if found else set()
+    return [folder / each for each in found if folder / each in newest]
+
+
+@pytest.mark.parametrize("who", ["self", "parent"])
+def test_a_lost_file_of_an_optimize_is_written_again_through_deaths(
+    tmp_path: Path, who: str
+) -> None:
+    """The local segments are gone by then: what it was rewritten from has its rows."""
+    settings = {
+        "lake.local.grace.ms": 300,
+        "lake.maintenance.interval.ms": 300,
+        "lake.maintenance.min.files": 2,
+    }
+    before = broker_process(tmp_path, settings).start()
+    create_topic(before, TOPIC, 1, local_retention_bytes=1)
+    feeder = Feeder(before.bootstrap, TOPIC)
+    sent = 0
+    while not optimized_files(before):
+        feeder.send(rows(RECORDS, start=sent))
+        feeder.flush()
+        sent += RECORDS
+        wait_until("a copy", lambda: tiered_end(before.lake, TOPIC, 0) == segments(before)[-1] - 1)
+    wait_until("local segments to go", lambda: len(segments(before)) == 1)
+    before.stop()
+    lost = optimized_files(before)
+    for each in lost:
+        each.unlink()
+    points = ("after_repair_file", "after_repair_commit")
+    environment = crash_environment(tmp_path, points, who)
+    broker = broker_process(tmp_path, settings, environment).start()
+    try:
+        for _ in points:
+            wait_until("a death", lambda: not broker.running() or crashed(tmp_path) == set(points))
+            broker.kill()
+            broker.start()
+        assert crashed(tmp_path) == set(points)
+        wait_until("the table to be whole", lambda: all(each.exists() for each in named(broker)))
+        found = consume(broker.bootstrap, TOPIC, 0, end=sent)
         assert found == feeder.acknowledged.partition(0)
         assert_table_holds(broker.lake, TOPIC, feeder.acknowledged)
     finally:

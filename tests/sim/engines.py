@@ -89,6 +89,8 @@ class Engine:
         "restore_back",
     )
     """What takes files out of the table: not while the store lacks one, whose rows could not be accounted for."""
+    CLEARING: tuple[str, ...] = ("vacuum", UNNAMED)
+    """What deletes replaced files: not while a lost file is to be written again from them."""
 
     def __init__(
         self,
@@ -142,7 +144,10 @@ class Engine:
                 await asyncio.sleep(self._random.random() * STALE_SECONDS_MAX)
             if name == UNNAMED:
                 await self._a_file_in_flight()
-            if name in self.TAKING and self._tables.tables[self._topic].absent:
+            there = self._tables.tables[self._topic]
+            if (name in self.TAKING and there.absent) or (
+                name in self.CLEARING and there.awaits_replaced_files()
+            ):
                 continue
             self.act(name, table)
         if self._topic in self._tables.tables:

@@ -39,6 +39,8 @@ class SparkEngine(Engine):
         "spark_drop_feature",
     )
 
+    CLEARING = ("spark_vacuum",)
+
     def __init__(self, *given: Any, spark: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._spark = spark

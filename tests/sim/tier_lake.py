@@ -135,6 +135,13 @@ class _Table:
     taken: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """Rows that other engines have taken out, by the version that did: erased, or until a RESTORE brings them back."""
 
+    def awaits_replaced_files(self) -> bool:
+        """Whether a lost file held rows that were in the table before: an OPTIMIZE wrote it."""
+        return any(
+            (self.topic_id, partition, first) in self.ever
+            for partition, first, _ in self.absent.values()
+        )
+
 
 class TableWatch:
     """Replays the topics' tables, each version as it is made, using nothing of the product except names of marks.

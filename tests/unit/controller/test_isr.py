@@ -203,15 +203,25 @@ def test_the_default_of_the_cluster_counts_where_a_topic_says_nothing() -> None:
     assert desk.partition().elr == (2,)
 
 
-def test_a_controller_with_another_default_judges_anew() -> None:
+def test_the_next_controller_has_the_min_isr_of_the_first() -> None:
     desk = Desk(1, 2, min_insync_replicas=2)
+    desk.take(desk.controller.claim(1))
     desk.create((1, 2))
     desk.alter_isr(1)
     desk.defaults = controller_defaults(min_insync_replicas=1)
     desk.controller = desk.new_controller()
     desk.take(desk.controller.claim(2))
-    assert desk.partition().elr == ()
-    assert [each["type"] for each in desk.log[-1]] == ["ControllerChange", "PartitionChanged"]
+    assert desk.partition().elr == (2,)
+    assert [each["type"] for each in desk.log[-1]] == ["ControllerChange"]
+    assert desk.image.broker_configs[""] == {"min.insync.replicas": "2"}
+
+
+def test_turning_elr_on_keeps_the_min_isr_that_held(desk: Desk) -> None:
+    desk.set_elr(0)
+    desk.take(desk.controller.claim(1))
+    assert "" not in desk.image.broker_configs
+    desk.set_elr(1)
+    assert list(desk.image.broker_configs[""]) == ["min.insync.replicas"]
 
 
 def test_without_elr_the_last_stay_in_the_isr(desk: Desk) -> None:

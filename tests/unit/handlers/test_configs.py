@@ -266,8 +266,24 @@ async def test_what_one_broker_refuses_is_not_what_others_were_asked_about(
         of_all, own = (await broker.ask(request, 1)).responses
         assert of_all.error_message == "broker 2: not with its disk"
         assert own.error_code == ErrorCode.NONE, own
-        assert [sorted(changes) for changes in asked] == [["", "1"], ["1"]]
-        assert broker.node.metadata.broker_configs == {"1": {key: str(5 << 20)}}
+        assert [key in changes.get("", {}) for changes in asked] == [True, False]
+        assert [changes["1"][key] for changes in asked] == [str(5 << 20)] * 2
+        assert broker.node.metadata.broker_configs["1"] == {key: str(5 << 20)}
+
+
+@in_loop
+async def test_the_first_controller_sets_min_isr_for_the_cluster(memory_path: Path) -> None:
+    """Whoever leads and whoever controls go by it at once, and after a start with another file (KIP-966)."""
+    key = "min.insync.replicas"
+    async with in_process(memory_path) as broker:
+        assert (await described(broker, BROKER, "1", key)).config_source == DYNAMIC_DEFAULT
+        await broker.create("t")
+        found = await described(broker, TOPIC, "t", key)
+        assert (found.value, found.config_source) == ("1", DYNAMIC_DEFAULT)
+    async with in_process(memory_path, **{key: 2}) as broker:
+        found = await described(broker, TOPIC, "t", key)
+        assert (found.value, found.config_source) == ("1", DYNAMIC_DEFAULT)
+        assert log_of(broker, "t").config.min_insync_replicas == 1
 
 
 @in_loop

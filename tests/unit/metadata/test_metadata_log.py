@@ -336,12 +336,13 @@ async def test_events_become_rows_for_sql(memory_path: Path) -> None:
     (name,) = snapshot.files
     rows = pq.ParquetFile(memory_path / name).read().to_pylist()
     assert [row["type"] for row in rows] == [
-        "ClusterCreated", "ControllerChange", "RegisterBroker", "TopicCreated", "PartitionChanged",
+        "ClusterCreated", "ControllerChange", "ConfigChanged", "RegisterBroker", "TopicCreated",
+        "PartitionChanged",
     ]  # fmt: skip
-    assert rows[2]["broker_epoch"] == broker.driver.broker_epoch
-    assert [row["controller_epoch"] for row in rows] == [1] * 5
-    assert (rows[4]["topic"], rows[4]["leader"], rows[4]["isr"]) == ("a", 1, [1])
-    assert from_json(json.loads(rows[4]["payload"])) == PartitionChanged(
+    assert rows[3]["broker_epoch"] == broker.driver.broker_epoch
+    assert [row["controller_epoch"] for row in rows] == [1] * 6
+    assert (rows[5]["topic"], rows[5]["leader"], rows[5]["isr"]) == ("a", 1, [1])
+    assert from_json(json.loads(rows[5]["payload"])) == PartitionChanged(
         topic="a",
         topic_id=broker.image.topics["a"].topic_id,
         partition=0,
