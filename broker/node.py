@@ -67,7 +67,7 @@ from broker.server.metrics import Metrics
 from broker.server.metrics_server import MetricsServer
 from broker.server.server import Server, own_host
 from broker.transport.secure_network import between_brokers
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.ipc.request import SendToWorker
 from kafka_ds.process.seams import Clock, Disk, Network

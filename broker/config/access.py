@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.principal import Principal, principal_of
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.process.settings import ConfigError, boolean, i32, string
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"

@@ -36,9 +36,9 @@ from broker.worker.rpc import (
     PartitionOutcome,
     StateRequest,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock

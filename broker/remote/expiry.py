@@ -24,9 +24,9 @@ from broker.worker.rpc import (
     SurveyRequest,
     Sweep,
     Swept,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints

@@ -21,9 +21,9 @@ from broker.worker.rpc import (
     CheckQuestion,
     Repair,
     StoreState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.seams import Clock

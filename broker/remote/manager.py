@@ -42,9 +42,9 @@ from broker.worker.rpc import (
     StoragePlace,
     Swept,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
 from kafka_ds.ipc.request import A, Buffer, Request, SendToWorker
 from kafka_ds.process.crash_points import ALL_BROKER_POINTS, armed_from_environment

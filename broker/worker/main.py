@@ -11,8 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import OUT_OF_RANGE, UNAVAILABLE, TierSettings
 from kafka_ds.delta.commit import CommitError, Conflict
 from kafka_ds.delta.log import ForeignTable
 from kafka_ds.ipc.shared_memory import WorkerMemory

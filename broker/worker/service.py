@@ -52,9 +52,9 @@ from broker.worker.rpc import (
     Sweep,
     Swept,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from broker.worker.sweeper import Sweeper
 from kafka_ds.delta.log import SystemLogClock
 from kafka_ds.delta.store.uri import probe

@@ -9,7 +9,7 @@ from broker.cleaner.rpc import CleanerSettings
 from broker.config.broker import BrokerConfig
 from broker.controller.draft import Defaults
 from broker.log.config import LogConfig
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 
 
 def tier_settings(**changes: Any) -> TierSettings:

@@ -28,7 +28,7 @@ from broker.worker.delta import tables as delta_tables
 from broker.worker.main import KINDS, Worker
 from broker.worker.metadata import materialise
 from broker.worker.metadata import remote_log as delta_metadata
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta import log as lake_log
 from kafka_ds.ipc.channel import cut
 from kafka_ds.ipc.child import WorkerDied, WorkerFailed, WorkerLost

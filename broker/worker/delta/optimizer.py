@@ -20,8 +20,7 @@ from broker.worker.delta.check import OPERATION as REPAIR
 from broker.worker.delta.lost_files import lost_files, origin_of
 from broker.worker.delta.tables import SharedTable, TopicTables
 from broker.worker.errors import StorageError
-from broker.worker.rpc import Optimized
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import Optimized, TierSettings
 from kafka_ds.delta.actions import Action
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock

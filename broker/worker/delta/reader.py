@@ -32,7 +32,7 @@ from broker.worker.delta.residue import ResidueBatch, ResidueFiles
 from broker.worker.delta.tables import TopicTables, tiered_end
 from broker.worker.delta.times import TimesReader
 from broker.worker.errors import OffsetOutOfRange, StorageError
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.store.store import Store
 from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.records.crc import Buffer

@@ -37,8 +37,7 @@ from broker.worker.delta.tiered_extent import (
 )
 from broker.worker.errors import CommitLost, FileMissing, StorageError
 from broker.worker.maintenance import TableMaintenance
-from broker.worker.rpc import LogSegmentData, TieredState
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import LogSegmentData, TieredState, TierSettings
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.commit import Conflict
 from kafka_ds.delta.log import LogClock, SystemLogClock

@@ -7,7 +7,7 @@ Rules of this file:
 - What fails is tried again at the next look; nobody waits for it.
 """
 
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.log import DeltaLog, LogClock
 from kafka_ds.delta.snapshot import NoSuchTable
 from kafka_ds.delta.store.store import Store

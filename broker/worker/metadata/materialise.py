@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from broker.worker.errors import STORE_ERRORS, StorageError
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.actions import Action, add_action, commit_info, ours_of, txn_action
 from kafka_ds.delta.commit import APPEND_MODE, Conflict, PlainChange
 from kafka_ds.delta.log import DeltaLog, SystemLogClock

@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.worker.maintenance import TableMaintenance
 from broker.worker.metadata.event_files import EventMerging
-from broker.worker.settings import TierSettings
+from broker.worker.rpc import TierSettings
 from kafka_ds.delta.actions import ours_of
 from kafka_ds.delta.log import LogClock, SystemLogClock
 from kafka_ds.delta.store.store import Store

@@ -21,9 +21,9 @@ from broker.worker.rpc import (
     ReadAnswer,
     StateRequest,
     TieredState,
+    TierSettings,
     Unavailable,
 )
-from broker.worker.settings import TierSettings
 from kafka_ds.ipc import child
 from kafka_ds.ipc.channel import BlockingChannel, ChannelProtocol
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
