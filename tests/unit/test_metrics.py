@@ -22,7 +22,7 @@ from broker.metrics.names import (
 from broker.metrics.times import WINDOW_SECONDS, RecentTimes
 from broker.replica.topic_metrics import topic_metrics
 from broker.server.metrics import Metrics
-from broker.server.metrics_text import SAMPLES_AT_ONCE, text_of
+from broker.server.metrics_text import SAMPLES_AT_ONCE, collect, text_of
 from tests.in_process import batch_of, fetch_request, in_process, produce_request
 from tests.loops import in_loop
 
@@ -164,9 +164,7 @@ def test_a_long_reading_gives_way_to_others() -> None:
         task = asyncio.create_task(other())
         await asyncio.sleep(0)
         turns = 0
-        from broker.server.metrics_text import take
-
-        await take(metrics)
+        await collect(metrics)
         task.cancel()
         assert turns >= 4
 
