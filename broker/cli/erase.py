@@ -151,12 +151,12 @@ def _print(account: Account, *, as_json: bool) -> None:
 
 
 def _complaint(account: Account) -> str:
-    told = [
+    reasons = [
         f"{each.path}: {each.note or f'{each.records} in {each.kind}'}"
         for each in account.left[:SHOWN_MAX]
     ]
-    more = len(account.left) - len(told)
-    told += [f"and {more} files more"] if more > 0 else []
+    more = len(account.left) - len(reasons)
+    reasons += [f"and {more} files more"] if more > 0 else []
     if account.unsearched:
-        told.append(f"{len(account.unsearched)} directories were not searched")
-    return f"not proven to be erased: {'; '.join(told)}"
+        reasons.append(f"{len(account.unsearched)} directories were not searched")
+    return f"not proven to be erased: {'; '.join(reasons)}"

@@ -59,7 +59,7 @@ def _open(store: Store, folder: str) -> DeltaTable:
     return DeltaTable(store.uri(folder), storage_options=store.delta_options)
 
 
-def taken_out(store: Store, folder: str) -> set[str]:
+def removed_files(store: Store, folder: str) -> set[str]:
     """The files of which the log says that they were taken out of the table, and those of its change feed."""
     log = DeltaLog(store, folder)
     found: set[str] = set()

@@ -135,7 +135,7 @@ class Erasure:
         news = [
             self._wanted.learn(partition, offsets)
             for each in found
-            if each.is_told_by_topic
+            if each.is_of_topic
             for partition, offsets in each.places.items()
         ]
         return any(news)
@@ -154,14 +154,14 @@ class Erasure:
         found: list[Finding] = []
         unsearched: list[str] = []
         cluster_id = self._admin.describe_cluster().cluster_id
-        told = self._admin.describe_log_dirs()
-        directories = sorted({(each.broker, each.log_dir) for each in told})
+        log_dirs = self._admin.describe_log_dirs()
+        directories = sorted({(each.broker, each.log_dir) for each in log_dirs})
         topic_id = uuid_from_text(self._topic.topic_id)
         for broker, directory in directories:
             if not _is_of(directory, broker, cluster_id):
                 if any(
                     (each.broker, each.log_dir, each.topic) == (broker, directory, self._topic.name)
-                    for each in told
+                    for each in log_dirs
                 ):
                     unsearched.append(f"{directory} of broker {broker} is not on this machine")
                 continue
@@ -169,7 +169,7 @@ class Erasure:
                 found += self._search.directory(directory, self._topic.name, topic_id)
             except OSError as problem:
                 unsearched.append(f"{directory} of broker {broker}: {problem.strerror}")
-        there = {each.broker for each in told if each.topic == self._topic.name}
+        there = {each.broker for each in log_dirs if each.topic == self._topic.name}
         wanted = {broker for each in self._topic.partitions for broker in each.replicas}
         unsearched += [f"broker {each} does not answer" for each in sorted(wanted - there)]
         return found, unsearched
@@ -258,7 +258,7 @@ class Erasure:
         return self._remove_old(folder, [each.path for each in found if each.kind == OLD]) or acted
 
     def _remove_old(self, folder: str, paths: Sequence[str]) -> bool:
-        gone = acts.taken_out(self._store, folder).intersection(paths) if paths else set()
+        gone = acts.removed_files(self._store, folder).intersection(paths) if paths else set()
         for path in sorted(gone):
             self._store.delete(path)
         if gone:

@@ -68,7 +68,7 @@ class Finding:
     records: int
     places: Places = field(default_factory=dict)
     note: str = ""
-    is_told_by_topic: bool = False
+    is_of_topic: bool = False
     """Whether these places are the topic's for certain: not a former topic's, nor what a typed table says."""
 
 
@@ -152,10 +152,10 @@ class Search:
                 return [replace(finding, kind=UNREADABLE, note=str(problem))]
             if file is None:
                 return _some(replace(finding, places=live, records=_count(live)))
-            told = replace(finding, is_told_by_topic=kind is TOPIC_TABLE)
+            finding = replace(finding, is_of_topic=kind is TOPIC_TABLE)
             return [
-                *_some(replace(told, kind=ROWS, places=live, records=_count(live))),
-                *_some(replace(told, kind=HIDDEN, places=hidden, records=_count(hidden))),
+                *_some(replace(finding, kind=ROWS, places=live, records=_count(live))),
+                *_some(replace(finding, kind=HIDDEN, places=hidden, records=_count(hidden))),
             ]
 
         return look
@@ -191,7 +191,7 @@ class Search:
                 return [replace(finding, kind=UNREADABLE, note=str(problem))]
             is_ours = residue.header.topic_id == topic_id
             partition = residue.header.partition if is_ours else _NO_PARTITION
-            finding = replace(finding, is_told_by_topic=is_ours)
+            finding = replace(finding, is_of_topic=is_ours)
             return self._of_batches(finding, partition, batches)
 
         return look
@@ -227,7 +227,7 @@ class Search:
             place=folder,
             path=str(file),
             records=0,
-            is_told_by_topic=partition != _NO_PARTITION,
+            is_of_topic=partition != _NO_PARTITION,
         )
 
         def look() -> list[Finding]:
@@ -370,8 +370,8 @@ def times_named(store: Store, folder: str, path: str, key: bytes) -> int:
         for line in store.read(path).splitlines():
             for kind, action in json.loads(line).items():
                 if kind == "commitInfo":
-                    told = json.dumps(action.get("operationParameters"), ensure_ascii=False)
-                    count += f"'{key.hex()}'" in told.lower() or f"'{text}'" in told
+                    said = json.dumps(action.get("operationParameters"), ensure_ascii=False)
+                    count += f"'{key.hex()}'" in said.lower() or f"'{text}'" in said
                 elif isinstance(action, dict):
                     statistics.append(action.get("stats"))
     elif checkpoint_of(name) is not None:

@@ -51,7 +51,7 @@ def test_logs_of_the_topic_and_of_former_ones_are_told_apart(tmp_path: Path) -> 
         (FORMER, 2),
         (FORMER, 2),
     ]
-    assert [each.places for each in found if each.is_told_by_topic] == [{1: [1, 3, 4]}]
+    assert [each.places for each in found if each.is_of_topic] == [{1: [1, 3, 4]}]
 
 
 @pytest.mark.parametrize("cut", [1, 30])
