@@ -18,7 +18,7 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.store.store import Store
 from kafka_ds.records.batch import Record, build_batch, read_header, read_records
-from kafka_ds.records.compression import Codec
+from kafka_ds.records.compression import Codec, CorruptRecord
 from kafka_ds.topic.batches.residue import Residue, UndecodedBatch, encode_residue
 
 # Of one DELETE: an engine's plan of thousands of conditions takes long.
@@ -48,11 +48,18 @@ def predicates(kind: TableKind, places: Mapping[int, Sequence[int]]) -> Iterator
             yield f"{kind.partition} = {partition} AND ({' OR '.join(terms)})"
 
 
-def purge(store: Store, folder: str) -> None:
-    """OPTIMIZE a table so that files which hold deleted rows are written anew without them."""
+def purge(store: Store, folder: str, kind: TableKind) -> bool:
+    """OPTIMIZE a table so that files which hold deleted rows are written anew without them; whether any was.
+
+    Files are merged with others; where there is none to merge with, all are sorted.
+    """
     table = _open(store, folder)
     sizes = table.get_add_actions()["size_bytes"].to_pylist()
-    table.optimize.compact(target_size=max(_TARGET_BYTES_MIN, 2 * max(sizes, default=0)))
+    target = max(_TARGET_BYTES_MIN, 2 * max(sizes, default=0))
+    done = table.optimize.compact(target_size=target)
+    if not done["numFilesRemoved"]:
+        done = _open(store, folder).optimize.z_order([kind.offset])
+    return bool(done["numFilesRemoved"])
 
 
 def _open(store: Store, folder: str) -> DeltaTable:
@@ -71,31 +78,37 @@ def removed_files(store: Store, folder: str) -> set[str]:
     return found
 
 
-def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> None:
-    """Write a residue file anew without the wanted records."""
+def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> bool:
+    """Write a residue file anew without the wanted records; whether any could be taken out."""
     size = store.size(path)
     if size is None:
-        return
+        return False
     residue = Residue(lambda at, length: store.read_range(path, at, length), name=path, size=size)
-    partition = residue.header.partition
+    before = {each: residue.batch(each) for each in residue.header.batches}
+    after = {
+        place: _without(data, residue.header.partition, wanted) for place, data in before.items()
+    }
     batches = [
         UndecodedBatch(
-            kind=each.kind,  # type: ignore[arg-type]
-            base_offset=each.base_offset,
-            last_offset=each.last_offset,
-            data=_without(residue.batch(each), partition, wanted)
-            if each.kind == "aborted"
-            else residue.batch(each),
+            kind=place.kind,  # type: ignore[arg-type]
+            base_offset=place.base_offset,
+            last_offset=place.last_offset,
+            data=data,
         )
-        for each in residue.header.batches
+        for place, data in after.items()
     ]
-    store.put_durable(path, b"".join(encode_residue(residue.header, batches)))
+    if before != after:
+        store.put_durable(path, b"".join(encode_residue(residue.header, batches)))
+    return before != after
 
 
 def _without(batch: bytes, partition: int, wanted: WantedRecords) -> bytes:
-    """The batch without the wanted records, as compaction would leave it."""
-    header = read_header(batch)
-    records = read_records(batch, header=header)
+    """The batch without the wanted records, as compaction would leave it; as it is where it cannot be decoded."""
+    try:
+        header = read_header(batch)
+        records = () if header.is_control else read_records(batch, header=header)
+    except CorruptRecord:
+        return batch
     left = [each for each in records if not _is_wanted(each, partition, wanted)]
     if len(left) == len(records):
         return batch

@@ -57,6 +57,7 @@ HURRIED: Final = {
 POLL_S: Final = 1.0
 # Rounds in which nothing happens and nothing is waited for.
 IDLE_ROUNDS: Final = 3
+_UNSUPPORTED: Final = "Unsupported table features"
 _OWN: Final = 1  # A setting's source: the topic itself.
 
 Say = Callable[[str], object]
@@ -101,6 +102,8 @@ class Erasure:
         self._unfinished = unfinished.read(store, topic.name, topic.topic_id)
         self._wanted = WantedRecords(key, self._unfinished.places)
         self._search = Search(self._wanted)
+        self._for_spark: set[str] = set()
+        """Tables that deltalake does not write to."""
         self._ends: dict[TopicPartition, int] = {}
         self.account = Account()
 
@@ -223,8 +226,11 @@ class Erasure:
             of_table = [each for each in found if each.place == folder]
             try:
                 acted |= self._act_on_table(folder, kind, of_table)
-            except CommitFailedError:
-                # Somebody else's commit was first: the next round sees what is there then.
+            except CommitFailedError as problem:
+                # Somebody else's commit was first: the next round sees what is there then. Or this is one for Spark.
+                if _UNSUPPORTED in str(problem) and folder not in self._for_spark:
+                    self._for_spark.add(folder)
+                    self._say(f"{folder}: {problem}: waiting for kafka-ds pipelines run to do it")
                 time.sleep(POLL_S)
                 acted = True
             except (DeltaError, OSError) as problem:
@@ -242,17 +248,18 @@ class Erasure:
         for each in found:
             for partition, offsets in each.places.items() if each.kind == ROWS else ():
                 rows.setdefault(partition, []).extend(offsets)
-        acted = bool(rows)
+        acted = False
         if rows:
             count = acts.delete_rows(self._store, folder, kind, rows)
             self._say(f"{folder}: {count} rows deleted")
+            acted = count > 0
         elif any(each.kind == HIDDEN for each in found):
-            acts.purge(self._store, folder)
+            acted = acts.purge(self._store, folder, kind)
             self._say(f"{folder}: rewritten without rows that were deleted before")
-            acted = True
         for each in found:
-            if each.kind == RESIDUE_BATCHES:
-                acts.rewrite_residue(self._store, each.path, self._wanted)
+            if each.kind == RESIDUE_BATCHES and acts.rewrite_residue(
+                self._store, each.path, self._wanted
+            ):
                 self._say(f"{each.path}: written without {each.records} records")
                 acted = True
         return self._remove_old(folder, [each.path for each in found if each.kind == OLD]) or acted

@@ -23,9 +23,9 @@ import pyarrow.parquet as pq
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.delta.deletion_vector import BadVector, Positions, kept, positions_of, stored_span
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.names import LOG_FOLDER, checkpoint_of, version_of_commit
+from kafka_ds.delta.names import LOG_FOLDER
 from kafka_ds.delta.snapshot import TableSnapshot
-from kafka_ds.delta.store.store import Store
+from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Store
 from kafka_ds.segments import names
 from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from kafka_ds.topic.batches.convert import decode_hot
@@ -131,7 +131,7 @@ class Search:
                     state,
                     self._residue(store, folder, entry.path, entry.size, topic_id),
                 )
-            elif ".parquet" in name:
+            elif name.endswith((".parquet", TEMPORARY_SUFFIX)):
                 vector = None if file is None else file.vector
                 state = (*state, file is not None, None if vector is None else vector.id)
                 look = self._parquet(store, folder, entry.path, kind, file)
@@ -164,7 +164,7 @@ class Search:
         def look() -> list[Finding]:
             finding = Finding(kind=LOGGED, place=folder, path=path, records=0)
             try:
-                count = times_named(store, folder, path, self._wanted.key)
+                count = times_named(store, path, self._wanted.key)
             except FileNotFoundError:
                 raise
             except _UNREADABLE as problem:
@@ -337,7 +337,7 @@ def rows_in(
     with source, pq.ParquetFile(source) as file:
         there = file.schema_arrow.names
         columns = [each for each in (kind.offset, kind.partition, kind.key) if each in there]
-        of_path = _PARTITION.search(path)
+        of_path = _PARTITION.search(path) if kind is TOPIC_TABLE else None
         first = 0
         for batch in file.iter_batches(columns=columns):
             keys = batch.column(kind.key) if kind.key in columns else None
@@ -358,15 +358,15 @@ def rows_in(
     return live, hidden
 
 
-def times_named(store: Store, folder: str, path: str, key: bytes) -> int:
+def times_named(store: Store, path: str, key: bytes) -> int:
     """How often a commit or checkpoint names the key: in files' statistics, or in the predicate of a change."""
-    name = path.removeprefix(f"{folder}/{LOG_FOLDER}/")
     text = None
     with suppress(UnicodeDecodeError):
         text = key.decode()
+    name = path.rpartition("/")[2]
     statistics: list[Any] = []
     count = 0
-    if version_of_commit(name) is not None:
+    if name.endswith(".json"):
         for line in store.read(path).splitlines():
             for kind, action in json.loads(line).items():
                 if kind == "commitInfo":
@@ -374,9 +374,14 @@ def times_named(store: Store, folder: str, path: str, key: bytes) -> int:
                     count += f"'{key.hex()}'" in said.lower() or f"'{text}'" in said
                 elif isinstance(action, dict):
                     statistics.append(action.get("stats"))
-    elif checkpoint_of(name) is not None:
-        table = pq.read_table(pa.BufferReader(store.read(path)), columns=["add"])
-        for add in table.column("add").to_pylist():
+    elif name.endswith(".crc") and not name.startswith("."):
+        # A version's checksum, as Spark writes it. (Those of Hadoop are hidden.)
+        files = json.loads(store.read(path)).get("allFiles") or ()
+        statistics += [each.get("stats") for each in files]
+    elif name.endswith(".parquet"):
+        with pq.ParquetFile(pa.BufferReader(store.read(path))) as file:
+            adds = file.read(columns=["add"]) if "add" in file.schema_arrow.names else None
+        for add in adds.column("add").to_pylist() if adds is not None else ():
             statistics += [(add or {}).get("stats"), (add or {}).get("stats_parsed")]
     if text:
         count += sum(_names(each, text) for each in statistics)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
 from broker.erasure.wanted import Runs
 from kafka_ds.delta.store.store import Store
-
-FOLDER: Final = "_erasures"
+from kafka_ds.topic.names import erasure_file
 
 
 @dataclass(slots=True)
@@ -27,15 +25,10 @@ class Unfinished:
     places: dict[int, Runs] = field(default_factory=dict)
 
 
-def path_of(topic: str) -> str:
-    """The object."""
-    return f"{FOLDER}/{topic}.json"
-
-
 def read(store: Store, topic: str, topic_id: str) -> Unfinished:
     """What an earlier run has left; nothing where there was none, or of another topic of that name."""
     with suppress(FileNotFoundError):
-        found = json.loads(store.read(path_of(topic)))
+        found = json.loads(store.read(erasure_file(topic)))
         if found["topic_id"] == topic_id:
             places = {
                 int(partition): [(low, high) for low, high in runs]
@@ -52,9 +45,9 @@ def write(store: Store, topic: str, unfinished: Unfinished) -> None:
         "settings": unfinished.settings,
         "places": {str(partition): runs for partition, runs in unfinished.places.items()},
     }
-    store.put_durable(path_of(topic), json.dumps(fields).encode())
+    store.put_durable(erasure_file(topic), json.dumps(fields).encode())
 
 
 def remove(store: Store, topic: str) -> None:
     """Nothing is left to be done."""
-    store.delete(path_of(topic))
+    store.delete(erasure_file(topic))

@@ -24,6 +24,8 @@ CLUSTER_METADATA = "__cluster_metadata"
 OFFSETS = "__offsets"
 # Secrets of the cluster, an object each; no table, and no reader's.
 CREDENTIALS = "_credentials"
+# What is being erased from a topic, an object each while that lasts.
+ERASURES = "_erasures"
 # Begins with an underscore: VACUUM of every engine passes it over.
 RESIDUE = "_residue"
 # A folder that is in the lake of each cluster from its beginning on: before a broker has a worker, or any topic.
@@ -43,6 +45,11 @@ _DELETED = re.compile(rf"[A-Za-z0-9_-]{{{ID_CHARACTERS}}}-deleted")
 def topic_table(topic: str) -> str:
     """The folder of a topic's table."""
     return f"{TOPICS}/{topic}"
+
+
+def erasure_file(topic: str) -> str:
+    """The object that is there while records of a topic are being erased."""
+    return f"{ERASURES}/{topic}.json"
 
 
 def topic_id_of(configuration: Mapping[str, str]) -> bytes | None:

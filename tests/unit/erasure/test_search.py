@@ -89,8 +89,8 @@ def test_a_tables_log_names_a_key(tmp_path: Path, key: str) -> None:
     store = LocalStore(str(tmp_path))
     (first,) = (tmp_path / "t" / "_delta_log").glob("*0.json")
     names = [f"t/_delta_log/{first.name}", f"t/_delta_log/{first.stem}.checkpoint.parquet"]
-    assert [times_named(store, "t", each, key.encode()) for each in names] == [1, 1]
-    assert [times_named(store, "t", each, b"ad") for each in names] == [0, 0]
+    assert [times_named(store, each, key.encode()) for each in names] == [1, 1]
+    assert [times_named(store, each, b"ad") for each in names] == [0, 0]
     found = Search(WantedRecords(key.encode())).table(store, "t", TYPED_TABLE)
     assert sorted(each.kind for each in found) == ["rows", LOGGED, LOGGED]
 
@@ -101,5 +101,16 @@ def test_a_predicate_names_a_key(tmp_path: Path, predicate: str) -> None:
     (tmp_path / path).parent.mkdir(parents=True)
     told = {"commitInfo": {"operationParameters": {"predicate": predicate}}}
     (tmp_path / path).write_text(json.dumps(told) + "\n")
-    assert times_named(LocalStore(str(tmp_path)), "t", path, b"ada") == 1
-    assert times_named(LocalStore(str(tmp_path)), "t", path, b"another") == 0
+    assert times_named(LocalStore(str(tmp_path)), path, b"ada") == 1
+    assert times_named(LocalStore(str(tmp_path)), path, b"another") == 0
+
+
+def test_a_checksum_of_spark_names_a_key(tmp_path: Path) -> None:
+    path = "t/_delta_log/00000000000000000007.crc"
+    (tmp_path / path).parent.mkdir(parents=True)
+    statistics = {"minValues": {"a": {"_key": "ada"}}, "maxValues": {"n": 3}}
+    (tmp_path / path).write_text(json.dumps({"allFiles": [{"stats": json.dumps(statistics)}]}))
+    (tmp_path / "t/_delta_log/.00000000000000000007.crc.crc").write_bytes(b"of Hadoop")
+    store = LocalStore(str(tmp_path))
+    assert times_named(store, path, b"ada") == 1
+    assert times_named(store, "t/_delta_log/.00000000000000000007.crc.crc", b"ada") == 0
