@@ -1,4 +1,4 @@
-"""Shell: `kafka-ds erase`: a key's records leave a topic, its tables and logs, and it is proven that they have."""
+"""Shell: `kafka-ds erase`: records leave a topic, its tables and logs, and it is proven that they have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from broker.cli.options import Mistake, Target, cluster_options, json_option, to
 from broker.cli.output import note, print_json, print_rows
 
 if TYPE_CHECKING:
+    from broker.erasure.condition import RecordCondition
     from broker.erasure.erase import Account, Erasure
     from kafka_ds.client.admin import Admin
     from kafka_ds.client.cluster import Cluster
@@ -19,11 +20,16 @@ SHOWN_MAX = 5
 Row = dict[str, Any]
 
 
-@click.command(short_help="Erase a key's records everywhere, and prove it.")
+@click.command(short_help="Erase records everywhere, and prove it.")
 @click.option("--topic", "name", required=True, metavar="TOPIC", help="Of which topic.")
 @click.option("--key", metavar="TEXT", help="The records' key.")
 @click.option("--key-hex", metavar="HEX", help="The key's bytes as hexadecimal digits instead.")
-@click.option("--execute", is_flag=True, help="Do it; without, it is only searched.")
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="A condition on the columns of the topic's table instead (DuckDB).",
+)
+@click.option("--dry-run", is_flag=True, help="Only search, and say where they are.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),
@@ -40,12 +46,13 @@ def erase(
     name: str,
     key: str | None,
     key_hex: str | None,
-    execute: bool,
+    where: str | None,
+    dry_run: bool,
     timeout: float,
     lake: str | None,
     as_json: bool,
 ) -> None:
-    """Erase all records of a key from a topic; without --execute it only says where they are.
+    """Erase all records of a key, or those of which a condition holds, and prove that none is left.
 
     They leave the topic's table with its older versions and residue, the typed table and its errors, the brokers' logs
     and caches. The exit status is 0 only if all files of these were searched and none holds the key.
@@ -53,43 +60,65 @@ def erase(
 
     \b
     Examples:
+      kafka-ds erase --topic orders --key ada --dry-run
       kafka-ds erase --topic orders --key ada
-      kafka-ds erase --topic orders --key ada --execute
-      kafka-ds erase --topic orders --key-hex 616461 --execute --json
+      kafka-ds erase --topic orders --key-hex 616461 --json
+      kafka-ds erase --topic orders --where "decode(value)->>'customer' = 'ada'"
     """
+    if sum(each is not None for each in (key, key_hex, where)) != 1:
+        raise click.UsageError("give one of --key, --key-hex and --where")
     wanted = _key(key, key_hex)
+    condition = None if where is None else _condition(where)
     with target.cluster() as cluster:
-        erasure = _erasure(cluster, Target(lake=lake).over(target), name, wanted)
-        if execute:
-            erasure.carry_out(timeout)
-        else:
+        erasure = _erasure(cluster, Target(lake=lake).over(target), name, wanted, condition)
+        if dry_run:
             erasure.look()
+        else:
+            erasure.carry_out(timeout)
     account = erasure.account
     _print(account, as_json=as_json)
     for each in account.unsearched:
         note(f"kafka-ds: not searched: {each}")
-    if not execute and account.left:
-        note("nothing was changed: repeat it with --execute")
-    if not execute and erasure.has_begun:
-        note("an earlier run was killed: repeat it with --execute to finish it")
+    if dry_run and account.left:
+        note("nothing was changed: repeat it without --dry-run")
+    if dry_run and erasure.has_begun:
+        note("an earlier run was killed: repeat it without --dry-run to finish it")
     if account.is_proven:
-        note(f"no record of the key is in any of {account.files} files")
-    elif execute or not account.left:
-        raise Mistake(_complaint(account))
-    else:
+        note(f"no such record is in any of {account.files} files")
+    elif dry_run and account.left:
         raise click.exceptions.Exit(1)
+    else:
+        raise Mistake(_complaint(account))
 
 
-def _key(text: str | None, digits: str | None) -> bytes:
-    if (text is None) == (digits is None):
-        raise click.UsageError("give one of --key and --key-hex")
+def _key(text: str | None, digits: str | None) -> bytes | None:
+    if digits is None:
+        return None if text is None else text.encode()
     try:
-        return bytes.fromhex(digits) if digits is not None else (text or "").encode()
+        return bytes.fromhex(digits)
     except ValueError:
         raise click.UsageError(f"--key-hex {digits}: these are no hexadecimal digits") from None
 
 
-def _erasure(cluster: Cluster, target: Target, name: str, key: bytes) -> Erasure:
+def _condition(text: str) -> RecordCondition:
+    """Raises Mistake."""
+    from broker.erasure.condition import BadCondition, RecordCondition
+
+    try:
+        return RecordCondition(text)
+    except ModuleNotFoundError:
+        raise Mistake("--where needs DuckDB: pip install duckdb") from None
+    except BadCondition as problem:
+        raise Mistake(f"--where: {problem}") from None
+
+
+def _erasure(
+    cluster: Cluster,
+    target: Target,
+    name: str,
+    key: bytes | None,
+    condition: RecordCondition | None,
+) -> Erasure:
     """Raises Mistake."""
     from broker.erasure.erase import Erasure
     from kafka_ds.client.admin import Admin
@@ -110,7 +139,15 @@ def _erasure(cluster: Cluster, target: Target, name: str, key: bytes) -> Erasure
     if any(each.is_offline for each in topic.partitions):
         raise Mistake(f"a partition of topic {name} has no leader")
     policy = cluster.topic_setting(name, "cleanup.policy") or ""
-    return Erasure(cluster, store, topic, key, is_compacted="compact" in policy, say=note)
+    return Erasure(
+        cluster,
+        store,
+        topic,
+        key=key,
+        condition=condition,
+        is_compacted="compact" in policy,
+        say=note,
+    )
 
 
 def _store(target: Target, admin: Admin) -> Store:

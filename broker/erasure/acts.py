@@ -127,4 +127,5 @@ def _without(batch: bytes, partition: int, wanted: WantedRecords) -> bytes:
 
 
 def _is_wanted(record: Record, partition: int, wanted: WantedRecords) -> bool:
-    return record.key == wanted.key or wanted.has(partition, record.offset)
+    has_key = wanted.key is not None and record.key == wanted.key
+    return has_key or wanted.has(partition, record.offset)

@@ -1,4 +1,4 @@
-"""Shell: erases a key's records from a topic: looks for them everywhere, takes out what it finds, and looks again.
+"""Shell: erases records from a topic: looks for them everywhere, takes out what it finds, and looks again.
 
 Rules of this file: what is done in a round follows from what was found in it, so a run that was killed is finished by
 another. Logs are searched before the table, as records go from there to here. Records leave a log by being tiered and
@@ -17,6 +17,7 @@ from typing import Any, Final
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from broker.erasure import acts, unfinished
+from broker.erasure.condition import RecordCondition
 from broker.erasure.search import (
     CACHED,
     HIDDEN,
@@ -81,15 +82,16 @@ class Account:
 
 
 class Erasure:
-    """Of one key of one topic."""
+    """Of one topic: the records of a key, or those of which a condition holds."""
 
     def __init__(
         self,
         cluster: Cluster,
         store: Store,
         topic: TopicDescription,
-        key: bytes,
         *,
+        key: bytes | None,
+        condition: RecordCondition | None = None,
         is_compacted: bool,
         say: Say,
     ) -> None:
@@ -100,7 +102,9 @@ class Erasure:
         self._is_compacted = is_compacted
         self._say = say
         self._unfinished = unfinished.read(store, topic.name, topic.topic_id)
-        self._wanted = WantedRecords(key, self._unfinished.places)
+        self._wanted = WantedRecords(
+            key, self._unfinished.places, None if condition is None else condition.holds
+        )
         self._search = Search(self._wanted)
         self._for_spark: set[str] = set()
         """Tables that deltalake does not write to."""

@@ -164,7 +164,8 @@ class Search:
         def look() -> list[Finding]:
             finding = Finding(kind=LOGGED, place=folder, path=path, records=0)
             try:
-                count = times_named(store, path, self._wanted.key)
+                key = self._wanted.key
+                count = 0 if key is None else times_named(store, path, key)
             except FileNotFoundError:
                 raise
             except _UNREADABLE as problem:
@@ -257,14 +258,16 @@ class Search:
         for chunk in chunks:
             rows = decode_hot(
                 [chunk],
-                columns=frozenset({"offset", "key"}),
+                columns=self._wanted.columns,
                 start_offset=0,
                 end_offset=_LAST_OFFSET,
                 isolation="read_uncommitted",
                 residue=left,
             )
             for batch in rows:
-                at = self._wanted.among(partition, batch.column("offset"), batch.column("key"))
+                at = self._wanted.among(
+                    partition, batch.column("offset"), batch.column("key"), batch
+                )
                 offsets += batch.column("offset").filter(pa.array(at)).to_pylist()
         unread = sum(each.kind == "undecodable" for each in left)
         found = _some(replace(finding, records=len(offsets), places={partition: offsets}))
@@ -336,7 +339,12 @@ def rows_in(
     source = pa.BufferReader(store.read(path)) if local is None else pa.memory_map(local)
     with source, pq.ParquetFile(source) as file:
         there = file.schema_arrow.names
-        columns = [each for each in (kind.offset, kind.partition, kind.key) if each in there]
+        needed = wanted.columns if kind is TOPIC_TABLE else ()
+        columns = [
+            each
+            for each in there
+            if each in needed or each in (kind.offset, kind.partition, kind.key)
+        ]
         of_path = _PARTITION.search(path) if kind is TOPIC_TABLE else None
         first = 0
         for batch in file.iter_batches(columns=columns):
@@ -346,7 +354,8 @@ def rows_in(
             else:
                 column = batch.column(kind.partition)
                 partitions = column.fill_null(-1).to_numpy(zero_copy_only=False)
-            found = wanted.among(partitions, batch.column(kind.offset), keys)
+            rows = batch if kind is TOPIC_TABLE else None
+            found = wanted.among(partitions, batch.column(kind.offset), keys, rows)
             there_still = np.ones(batch.num_rows, np.bool_)
             if deleted is not None:
                 there_still = kept(deleted, first, batch.num_rows)

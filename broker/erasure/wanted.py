@@ -1,4 +1,4 @@
-"""Pure: which records are to be erased: those with a key, and those at places that are known to have had it.
+"""Pure: which records are to be erased: those with a key or by a condition, and those at places that are known.
 
 Rules of this file: a place is a partition and an offset, which are never used twice. Typed tables may spell the key in
 another way, or not at all; by its place each record is found.
@@ -7,7 +7,7 @@ another way, or not at all; by its place each record is found.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
+
 Runs = list[tuple[int, int]]
+Holds = Callable[[NDArray[Any], pa.RecordBatch], NDArray[Any]]
 
 
 def runs_of(offsets: Iterable[int]) -> Runs:
@@ -32,8 +35,15 @@ def runs_of(offsets: Iterable[int]) -> Runs:
 class WantedRecords:
     """The records of one topic that are to be erased."""
 
-    def __init__(self, key: bytes, places: Mapping[int, Runs] | None = None) -> None:
+    def __init__(
+        self,
+        key: bytes | None,
+        places: Mapping[int, Runs] | None = None,
+        holds: Holds | None = None,
+    ) -> None:
+        """`holds`: of which rows of a topic a condition holds."""
         self.key = key
+        self._holds = holds
         self._keys = pa.array([key], pa.large_binary())
         self.places: dict[int, Runs] = dict(places or {})
         """Of each partition the offsets that are known, as runs."""
@@ -53,15 +63,29 @@ class WantedRecords:
         at = bisect_right(runs, (offset, 2**63)) - 1
         return at >= 0 and runs[at][1] >= offset
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """What of a record has to be known."""
+        return frozenset({"offset", "key"} if self._holds is None else TOPIC_FILE_SCHEMA.names)
+
     def among(
-        self, partitions: Sequence[int] | int, offsets: pa.Array, keys: pa.Array | None
+        self,
+        partitions: Sequence[int] | int,
+        offsets: pa.Array,
+        keys: pa.Array | None,
+        rows: pa.RecordBatch | None = None,
     ) -> NDArray[np.bool_]:
-        """Which rows are to be erased; `partitions` is one number where all rows are of one partition."""
+        """Which rows are to be erased; `partitions` is one number where all rows are of one partition.
+
+        `rows` are those of a topic, for a condition.
+        """
         numbers = _numbers(offsets)
         found = np.zeros(len(numbers), np.bool_)
-        if keys is not None and _is_bytes(keys.type):
+        if self.key is not None and keys is not None and _is_bytes(keys.type):
             is_key = pc.is_in(keys.cast(pa.large_binary()), value_set=self._keys)
             found |= is_key.to_numpy(zero_copy_only=False)
+        if self._holds is not None and rows is not None:
+            found |= self._holds(np.asarray(partitions), rows)
         of_row = partitions if isinstance(partitions, int) else np.asarray(partitions)
         for partition, runs in self.places.items():
             lows = np.array([low for low, _ in runs], np.int64)

@@ -84,12 +84,12 @@ def test_a_key_leaves_three_partitions(broker: BrokerProcess, kafka_ds: CommandL
     produce(kafka_ds, 1, "ada", "ben")
     before = settings_of(kafka_ds)
 
-    done = kafka_ds.run(*WORDS)
+    done = kafka_ds.run(*WORDS, "--dry-run")
     assert (done.status, keys_of(kafka_ds).count("ada")) == (1, 7)
-    assert done.errors == "nothing was changed: repeat it with --execute\n"
+    assert done.errors == "nothing was changed: repeat it without --dry-run\n"
     assert holding(broker.folder)
 
-    done = kafka_ds.run(*WORDS, "--execute", "--json")
+    done = kafka_ds.run(*WORDS, "--json")
     assert done.status == 0, done.errors
     assert "topics/orders: 7 rows deleted" in done.errors
     said = json.loads(done.output)
@@ -101,8 +101,8 @@ def test_a_key_leaves_three_partitions(broker: BrokerProcess, kafka_ds: CommandL
     assert settings_of(kafka_ds) == before
     assert list((broker.lake / "_erasures").iterdir()) == []
 
-    assert kafka_ds.run(*WORDS).status == 0
-    assert kafka_ds.run(*WORDS[:-1], "nobody", "--execute").status == 0
+    assert kafka_ds.run(*WORDS, "--dry-run").status == 0
+    assert kafka_ds.run(*WORDS[:-1], "nobody").status == 0
     assert len(keys_of(kafka_ds)) == 7
 
 
@@ -113,15 +113,15 @@ def test_what_was_killed_is_finished(
     kafka_ds.ok("topic", "create", "orders", "--config", "local.retention.ms=7000")
     produce(kafka_ds, 0, "ada", "ben")
     before = settings_of(kafka_ds)
-    with kafka_ds.popen(*WORDS, "--execute") as running:
+    with kafka_ds.popen(*WORDS) as running:
         assert running.stderr is not None
         assert any(line in each for each in running.stderr)
         running.kill()
     assert settings_of(kafka_ds) != before
-    told = kafka_ds.run(*WORDS).errors
-    assert "an earlier run was killed: repeat it with --execute to finish it" in told
+    told = kafka_ds.run(*WORDS, "--dry-run").errors
+    assert "an earlier run was killed: repeat it without --dry-run to finish it" in told
 
-    done = kafka_ds.run(*WORDS, "--execute")
+    done = kafka_ds.run(*WORDS)
     assert done.status == 0, done.errors
     assert settings_of(kafka_ds) == before
     assert keys_of(kafka_ds) == ["ben"]
@@ -156,7 +156,7 @@ def test_typed_tables_errors_and_aborted_records(
     write_deltalake(str(typed), rows, configuration={"delta.enableChangeDataFeed": "true"})
     write_deltalake(str(errors), rows.slice(1).drop_columns(["_key"]))
 
-    done = kafka_ds.run(*WORDS, "--execute", "--json")
+    done = kafka_ds.run(*WORDS, "--json")
     assert done.status == 0, done.errors
     assert place(done, "residue")["found"] == 1
     assert DeltaTable(str(typed)).to_pyarrow_table()["_offset"].to_pylist() == [1]
@@ -184,7 +184,7 @@ def test_what_the_tables_log_says_is_told(broker: BrokerProcess, kafka_ds: Comma
     DeltaTable(table).delete("key = X'616461'")
     typed = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": ["ada"]})
     write_deltalake(str(broker.lake / "tables" / "orders"), typed)
-    done = kafka_ds.run(*WORDS, "--execute", "--json")
+    done = kafka_ds.run(*WORDS, "--json")
     assert done.status == 1
     assert "not proven to be erased" in done.errors
     left = {
@@ -197,17 +197,41 @@ def test_what_the_tables_log_says_is_told(broker: BrokerProcess, kafka_ds: Comma
     assert keys_of(kafka_ds) == ["ben"]
 
 
+def test_a_condition_finds_what_is_in_values(broker: BrokerProcess, kafka_ds: CommandLine) -> None:
+    """In logs as in tables; a typed table knows them by their places."""
+    kafka_ds.ok("topic", "create", "orders", "--config", "segment.ms=500")
+    produce(kafka_ds, 0, "ada", "ben")
+    table = str(broker.lake / "topics" / "orders")
+    wait_until("the table", lambda: DeltaTable.is_deltatable(table))
+    lines = '1:{"who": "secret of ada"}\n2:{"who": "cho"}\n3:{"what": [1]}\n4:no JSON\n'
+    kafka_ds.ok("produce", "orders", "--key-separator", ":", typed=lines)
+    typed = pa.table({"_partition": [0, 0], "_offset": [2, 3], "who": ["secret of ada", "cho"]})
+    write_deltalake(str(broker.lake / "tables" / "orders"), typed)
+    where = (
+        "try_cast(decode(value) AS JSON)->>'who' LIKE '%of ada' OR decode(value) = 'secret of ada'"
+    )
+    words = ("erase", "--topic", "orders", "--where", where)
+    assert place(kafka_ds.run(*words, "--dry-run", "--json"), "local segments")["found"] == 2
+    done = kafka_ds.run(*words)
+    assert done.status == 0, done.errors
+    assert keys_of(kafka_ds) == ["2", "3", "4", "ben"]
+    left = [each for each in holding(broker.folder) if "_delta_log" not in each]
+    assert left == []
+    complaint = kafka_ds.run(*words[:-1], "nothing = 1").complaint
+    assert complaint.startswith('--where: Binder Error: Referenced column "nothing" not found')
+
+
 def test_all_replicas_are_searched(tmp_path: Path) -> None:
     with cluster(tmp_path, overrides=TIERED) as brokers:
         kafka_ds = CommandLine(brokers.bootstrap, tmp_path)
         kafka_ds.ok("topic", "create", "orders", "--replication-factor", "3")
         produce(kafka_ds, 0, "ada", "ben")
-        done = kafka_ds.run(*WORDS, "--json")
+        done = kafka_ds.run(*WORDS, "--dry-run", "--json")
         found = [
             each for each in json.loads(done.output)["places"] if each["what"] == "local segments"
         ]
         assert len(found) == 3
-        done = kafka_ds.run(*WORDS, "--execute", "--json")
+        done = kafka_ds.run(*WORDS, "--json")
         assert done.status == 0, done.errors
         assert holding(tmp_path) == []
 
@@ -219,18 +243,18 @@ def test_directories_elsewhere_are_not_proven(
     kafka_ds.ok("topic", "create", "orders")
     produce(kafka_ds, 0, "ada", "ben")
     monkeypatch.setattr(erasure, "_is_of", lambda *_: False)
-    words = ["--bootstrap-server", broker.bootstrap, *WORDS, "--execute"]
+    words = ["--bootstrap-server", broker.bootstrap, *WORDS]
     done = CliRunner().invoke(program, words)
     assert done.exit_code == 1
     assert f"not searched: {broker.data} of broker 1 is not on this machine" in done.stderr
     wait_until("deleted segments to go", lambda: holding(broker.folder) == [])
-    assert kafka_ds.run(*WORDS).status == 0
+    assert kafka_ds.run(*WORDS, "--dry-run").status == 0
 
 
 def test_mistakes_are_one_line(kafka_ds: CommandLine) -> None:
-    assert kafka_ds.run(*WORDS).complaint == "there is no topic orders"
+    assert kafka_ds.run(*WORDS, "--dry-run").complaint == "there is no topic orders"
     kafka_ds.ok("topic", "create", "orders", "--config", "remote.storage.enable=false")
-    assert "topic orders is not tiered" in kafka_ds.run(*WORDS).complaint
+    assert "topic orders is not tiered" in kafka_ds.run(*WORDS, "--dry-run").complaint
     for words in (WORDS[:-2], (*WORDS, "--key-hex", "61"), (*WORDS[:-2], "--key-hex", "6")):
         done = kafka_ds.run(*words)
         assert (done.status, done.errors.count("\n")) == (2, 1)

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from tests.command_line import CommandLine
-from tests.spark.test_pipelines_deletions import keep_anew
 from tests.spark.topics import Topic
+from tests.spark.typed_tables import keep_anew
 
 SETTINGS = {"lake.table.value.format": "json", "lake.table.mode": "current"}
 
@@ -50,7 +50,7 @@ def test_a_key_leaves_a_table_of_current_state(
     assert keys_in(table) == {b"ada", b"ben"}
 
     kafka_ds = CommandLine(topic.broker.bootstrap, tmp_path)
-    words = ("erase", "--topic", topic.name, "--key", "ada", "--execute", "--timeout", "200")
+    words = ("erase", "--topic", topic.name, "--key", "ada", "--timeout", "200")
     with kafka_ds.popen(*words) as running:
         while clustered:
             keep_anew(spark, topic)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,28 +15,12 @@ from pyspark.sql import SparkSession
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.topic.names import topic_table
 from kafka_ds.topic.snapshot import TopicSnapshot
-from spark_conf.pipelines.pipelines import Pipelines
 from tests.processes import wait_until
 from tests.spark.topics import Topic
-from tests.spark.typed_tables import alter, errors_of, keep, rows, state_of
+from tests.spark.typed_tables import alter, errors_of, keep_anew, rows, state_of
 
 SETTINGS = {"lake.table.value.format": "string", "lake.table.key.format": "string"}
 AT_ONCE = {"segment.ms": 100, "local.retention.bytes": 1}
-
-
-@contextmanager
-def pipelines(spark: SparkSession, topic: Topic) -> Iterator[Pipelines]:
-    """Those of a process that has just started: it looks at once for what has left."""
-    made = Pipelines(
-        spark, {"kafka.bootstrap.servers": topic.broker.bootstrap}, str(topic.broker.lake)
-    )
-    yield made
-    made.close()
-
-
-def keep_anew(spark: SparkSession, topic: Topic) -> None:
-    with pipelines(spark, topic) as made:
-        keep(made, topic)
 
 
 def send(topic: Topic, *values: bytes, partition: int = 0) -> None:

@@ -22,6 +22,14 @@ def keep(pipelines: Pipelines, topic: Topic) -> None:
     pipelines.keep(pipeline)
 
 
+def keep_anew(spark: SparkSession, topic: Topic) -> None:
+    """By a process that has just started: it looks at once for what has left."""
+    options = {"kafka.bootstrap.servers": topic.broker.bootstrap}
+    made = Pipelines(spark, options, str(topic.broker.lake))
+    keep(made, topic)
+    made.close()
+
+
 def rows(topic: Topic, table: str = "") -> list[dict[str, Any]]:
     """The rows of a table by offset, read by another engine than wrote them, without what is null."""
     path = topic.broker.lake / "tables" / f"{topic.name}{table}"

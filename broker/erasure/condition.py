@@ -1,0 +1,57 @@
+"""Shell: an SQL condition on the columns of a topic's table, which DuckDB tells of rows from any file.
+
+Rules of this file: a condition that is null does not hold. Nothing is downloaded, and no file is read by the condition.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafka_ds.topic.schemas import TOPIC_SCHEMA
+from spark_conf.system_views import DUCKDB
+
+_PLACE: Final = "__place"
+
+
+class BadCondition(ValueError):
+    """The text is no condition on these columns."""
+
+
+class RecordCondition:
+    """One condition. Raises ModuleNotFoundError without DuckDB."""
+
+    def __init__(self, text: str) -> None:
+        import duckdb
+
+        self._error: type[Exception] = duckdb.Error
+        self._text = text
+        self._connection: Any = duckdb.connect(
+            config={
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "enable_external_access": "false",
+            }
+        )
+        self._connection.execute("SET TimeZone = 'UTC'")
+        for macro in DUCKDB.before:
+            self._connection.execute(macro)
+        self.holds(np.array(0), TOPIC_SCHEMA.empty_table().drop_columns(["partition"]))
+
+    def holds(self, partition: NDArray[Any], rows: pa.RecordBatch | pa.Table) -> NDArray[Any]:
+        """Of which rows it holds. Raises BadCondition."""
+        count = rows.num_rows
+        columns = {name: rows.column(name) for name in rows.schema.names if name != "partition"}
+        columns["partition"] = pa.array(np.broadcast_to(partition, count).astype(np.int32))
+        columns[_PLACE] = pa.array(np.arange(count))
+        self._connection.register("rows", pa.table(columns))
+        try:
+            found = self._connection.table("rows").filter(f"({self._text}\n)").fetchnumpy()[_PLACE]
+        except self._error as problem:
+            raise BadCondition(str(problem).partition("\n\nLINE ")[0]) from None
+        mask = np.zeros(count, np.bool_)
+        mask[np.asarray(found, np.int64)] = True
+        return mask
