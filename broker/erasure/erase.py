@@ -231,12 +231,7 @@ class Erasure:
             try:
                 acted |= self._act_on_table(folder, kind, of_table)
             except CommitFailedError as problem:
-                # Somebody else's commit was first: the next round sees what is there then. Or this is one for Spark.
-                if _UNSUPPORTED in str(problem) and folder not in self._for_spark:
-                    self._for_spark.add(folder)
-                    self._say(f"{folder}: {problem}: waiting for kafka-ds pipelines run to do it")
-                time.sleep(POLL_S)
-                acted = True
+                acted |= self._goes_on(folder, of_table, str(problem))
             except (DeltaError, OSError) as problem:
                 self._say(f"{folder}: {problem}")
         for each in found:
@@ -245,6 +240,17 @@ class Erasure:
                     os.unlink(each.path)
                 acted = True
         return acted
+
+    def _goes_on(self, folder: str, found: Sequence[Finding], problem: str) -> bool:
+        """Whether a commit that failed is worth waiting: mostly somebody else's was first. Else it is for Spark."""
+        time.sleep(POLL_S)
+        if _UNSUPPORTED not in problem:
+            return True
+        if folder not in self._for_spark:
+            self._for_spark.add(folder)
+            self._say(f"{folder}: {problem}: waiting for kafka-ds pipelines run to do it")
+        # They take rows out, and leave what is behind deletion vectors.
+        return any(each.kind == ROWS for each in found)
 
     def _act_on_table(self, folder: str, kind: TableKind, found: Sequence[Finding]) -> bool:
         """Of one table. What its newest version holds is first: then the files are of older ones."""

@@ -21,7 +21,7 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.missing import RESTORE
-from kafka_ds.topic.names import erasure_file, topic_table
+from kafka_ds.topic.names import topic_table
 from kafka_ds.topic.snapshot import TopicSnapshot
 
 if TYPE_CHECKING:
@@ -75,8 +75,6 @@ class Deletions:
         elif version - since >= VERSIONS_MAX:
             # So that who starts later need not read them, or find them cleaned up and compare all.
             table.delete_rows(table.places().limit(0), topic_id, version)
-        if self._log.store.size(erasure_file(self._snapshot.topic)) is not None:
-            table.purge()
         self._seen, self._looked = version, now
 
     def _read(self) -> None:

@@ -237,11 +237,6 @@ class TypedTable:
         finally:
             gone.unpersist()
 
-    def purge(self) -> None:
-        """Write files anew that hold rows behind deletion vectors: they are being erased (`kafka-ds erase`)."""
-        for path in self._there():
-            self._spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)")
-
     def _there(self) -> list[str]:
         """Errors first: a death in between leaves the rows, which are looked for again."""
         tables = ((self._errors_log, self.errors_path), (self._log, self.path))
