@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from kafka_ds.errors import KafkaDsError
 from kafka_ds.topic.schemas import TOPIC_SCHEMA
 from spark_conf.system_views import DUCKDB
 
 _PLACE: Final = "__place"
 
 
-class BadCondition(ValueError):
-    """The text is no condition on these columns."""
+class BadCondition(KafkaDsError):
+    """The text is no condition on these columns, or fails on a record."""
 
 
 class RecordCondition:
@@ -49,7 +50,8 @@ class RecordCondition:
         columns[_PLACE] = pa.array(np.arange(count))
         self._connection.register("rows", pa.table(columns))
         try:
-            found = self._connection.table("rows").filter(f"({self._text}\n)").fetchnumpy()[_PLACE]
+            holding = self._connection.table("rows").filter(f"({self._text}\n)")
+            found = holding.project(_PLACE).fetchnumpy()[_PLACE]
         except self._error as problem:
             raise BadCondition(str(problem).partition("\n\nLINE ")[0]) from None
         mask = np.zeros(count, np.bool_)

@@ -253,26 +253,26 @@ class Erasure:
         return any(each.kind == ROWS for each in found)
 
     def _act_on_table(self, folder: str, kind: TableKind, found: Sequence[Finding]) -> bool:
-        """Of one table. What its newest version holds is first: then the files are of older ones."""
-        rows: dict[int, list[int]] = {}
-        for each in found:
-            for partition, offsets in each.places.items() if each.kind == ROWS else ():
-                rows.setdefault(partition, []).extend(offsets)
-        acted = False
-        if rows:
-            count = acts.delete_rows(self._store, folder, kind, rows)
-            self._say(f"{folder}: {count} rows deleted")
-            acted = count > 0
-        elif any(each.kind == HIDDEN for each in found):
-            acted = acts.purge(self._store, folder, kind)
-            self._say(f"{folder}: rewritten without rows that were deleted before")
+        """Of one table. Files of what goes out of it now are of older versions in the next round."""
+        acted = self._remove_old(folder, [each.path for each in found if each.kind == OLD])
         for each in found:
             if each.kind == RESIDUE_BATCHES and acts.rewrite_residue(
                 self._store, each.path, self._wanted
             ):
                 self._say(f"{each.path}: written without {each.records} records")
                 acted = True
-        return self._remove_old(folder, [each.path for each in found if each.kind == OLD]) or acted
+        rows: dict[int, list[int]] = {}
+        for each in found:
+            for partition, offsets in each.places.items() if each.kind == ROWS else ():
+                rows.setdefault(partition, []).extend(offsets)
+        if rows:
+            count = acts.delete_rows(self._store, folder, kind, rows)
+            self._say(f"{folder}: {count} rows deleted")
+            return acted or count > 0
+        if any(each.kind == HIDDEN for each in found) and acts.purge(self._store, folder, kind):
+            self._say(f"{folder}: rewritten without rows that were deleted before")
+            return True
+        return acted
 
     def _remove_old(self, folder: str, paths: Sequence[str]) -> bool:
         gone = acts.removed_files(self._store, folder).intersection(paths) if paths else set()

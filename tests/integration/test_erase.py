@@ -18,6 +18,7 @@ from broker.cli.main import program
 from broker.erasure import erase as erasure
 from tests.command_line import CommandLine, Done
 from tests.processes import BrokerProcess, cluster, running_broker, wait_until
+from tests.s3_server import S3Server, address_for
 
 QUICKLY = {
     "lake.local.grace.ms": 0,
@@ -234,6 +235,18 @@ def test_all_replicas_are_searched(tmp_path: Path) -> None:
         done = kafka_ds.run(*WORDS, "--json")
         assert done.status == 0, done.errors
         assert holding(tmp_path) == []
+
+
+def test_a_lake_on_s3(s3_server: S3Server, tmp_path: Path) -> None:
+    settings = {**QUICKLY, "lake.uri": address_for(tmp_path)}
+    with running_broker(tmp_path, settings, s3_server.environment) as broker:
+        kafka_ds = CommandLine(broker.bootstrap, tmp_path, **s3_server.environment)
+        kafka_ds.ok("topic", "create", "orders")
+        produce(kafka_ds, 0, "ada", "ben")
+        done = kafka_ds.run(*WORDS, "--json")
+        assert done.status == 0, done.errors
+        assert place(done, "files of older versions")["found"] == 1
+        assert keys_of(kafka_ds) == ["ben"]
 
 
 def test_directories_elsewhere_are_not_proven(
