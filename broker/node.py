@@ -220,8 +220,21 @@ class Node(KafkaBroker):
         _ = self.member.lifecycle.registration
         # What was committed since the image was loaded: the first controller's claim sets min.insync.replicas.
         await self._configure()
+        self._warn_of_other_min_isr()
         await self.security.start()
         await self.replica_manager.start()
+
+    def _warn_of_other_min_isr(self) -> None:
+        of_file = (self.config.started or self.config).topic.min_insync_replicas
+        of_cluster = self.config.topic.min_insync_replicas
+        if "min.insync.replicas" in self.config.origins and of_file != of_cluster:
+            log.warning(
+                "min.insync.replicas=%d of %s does not count: the cluster has %d; "
+                "`kafka-configs --entity-type brokers --entity-default` changes it",
+                of_file,
+                self.config.origins["min.insync.replicas"],
+                of_cluster,
+            )
 
     def _open_metadata(self) -> MetadataLog:
         self.store = store_of(self.config.lake_uri, self._open_lake)

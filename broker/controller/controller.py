@@ -111,6 +111,7 @@ class Controller:
         change = ControllerChange(controller_id=controller_id, controller_epoch=epoch)
         draft = self.draft()
         administration.set_cluster_min_isr(draft)
+        administration.judge_elr(draft)
         return ControllerDecision(events=(change, *draft.events()), result=epoch)
 
     def claimed(self, now_ms: int) -> None:

@@ -209,8 +209,9 @@ def _text_of_kind(value: SparkColumn) -> SparkColumn:
 
 
 def _full_text_of_kind(value: SparkColumn) -> SparkColumn:
-    """Decimals are doubles here: each would be a kind of its own."""
-    return f.regexp_replace(f.schema_of_variant(value), r"DECIMAL\(\d+,\d+\)", "DOUBLE")
+    """Decimals are doubles here: each would be a kind of its own. A field may be called `DECIMAL(1,2)`."""
+    text = f.schema_of_variant(value)
+    return f.regexp_replace(text, r"(^|: |<)DECIMAL\(\d+,\d+\)(?=[,>]|$)", "$1DOUBLE")
 
 
 # -- columns of what was seen -------------------------------------------------------------------

@@ -20,7 +20,14 @@ from pyspark.sql import SparkSession
 
 import kafka_ds
 from kafka_ds.errors import OptionError
-from spark_conf.pipelines.decoder import METADATA, RESCUED
+from spark_conf.pipelines.decoder import (
+    METADATA,
+    RESCUED,
+    decode_json,
+    parse_json,
+    with_metadata,
+)
+from spark_conf.pipelines.kinds import ObjectOf
 from spark_conf.pipelines.pipelines import Pipelines
 from spark_conf.pipelines.typed_table import NO_KEY
 from tests.model_runs import examples
@@ -386,3 +393,15 @@ def test_a_table_of_current_state_follows_the_changes_that_debezium_sends(
         '{"id":3}': {"id": 3, "total": 4.5, "paid": True},
         **dict.fromkeys(('{"id":5}', "6", "7"), {}),
     }
+
+
+def test_a_field_may_be_called_like_a_type(spark: SparkSession) -> None:
+    """Records are alike that differ in the precision of a decimal, and not in a name."""
+    texts = ['{"DECIMAL(1,2)":1.5}', '{"DECIMAL(3,4)":1.25}', '{"n":{"m":1.5}}', '{"n":{"m":2.25}}']
+    records = spark.createDataFrame(
+        [(b"", text.encode(), 0, at, None, None) for at, text in enumerate(texts)],
+        "key binary, value binary, partition int, offset bigint, timestamp timestamp, headers string",
+    )
+    decoded = decode_json(parse_json(with_metadata(records, "none")), ObjectOf(()))
+    found = decoded.rows.select("_offset", "n.m", RESCUED).orderBy("_offset").collect()
+    assert found == [(0, None, texts[0]), (1, None, texts[1]), (2, 1.5, None), (3, 2.25, None)]

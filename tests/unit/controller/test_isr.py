@@ -216,6 +216,16 @@ def test_the_next_controller_has_the_min_isr_of_the_first() -> None:
     assert desk.image.broker_configs[""] == {"min.insync.replicas": "2"}
 
 
+def test_a_cluster_that_gets_a_min_isr_judges_by_it() -> None:
+    desk = Desk(1, 2, min_insync_replicas=2)
+    desk.create((1, 2))
+    desk.alter_isr(1)
+    desk.defaults = controller_defaults(min_insync_replicas=1)
+    desk.controller = desk.new_controller()
+    desk.take(desk.controller.claim(2))
+    assert desk.partition().elr == ()
+
+
 def test_turning_elr_on_keeps_the_min_isr_that_held(desk: Desk) -> None:
     desk.set_elr(0)
     desk.take(desk.controller.claim(1))

@@ -272,7 +272,9 @@ async def test_what_one_broker_refuses_is_not_what_others_were_asked_about(
 
 
 @in_loop
-async def test_the_first_controller_sets_min_isr_for_the_cluster(memory_path: Path) -> None:
+async def test_the_first_controller_sets_min_isr_for_the_cluster(
+    memory_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whoever leads and whoever controls go by it at once, and after a start with another file (KIP-966)."""
     key = "min.insync.replicas"
     async with in_process(memory_path) as broker:
@@ -284,6 +286,7 @@ async def test_the_first_controller_sets_min_isr_for_the_cluster(memory_path: Pa
         found = await described(broker, TOPIC, "t", key)
         assert (found.value, found.config_source) == ("1", DYNAMIC_DEFAULT)
         assert log_of(broker, "t").config.min_insync_replicas == 1
+        assert "min.insync.replicas=2 of" in caplog.text
 
 
 @in_loop
