@@ -36,8 +36,9 @@ Row = dict[str, Any]
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
-    help="For how long it waits until logs have given their records away.",
+    help="For how long it searches, and waits until logs have given their records away.",
 )
+@click.option("--resume", is_flag=True, help="Finish a run that was killed on another machine.")
 @click.option("--lake", metavar="DIR", help="lake.uri, where a broker's own is not this machine's.")
 @json_option
 @cluster_options
@@ -49,6 +50,7 @@ def erase(
     where: str | None,
     dry_run: bool,
     timeout: float,
+    resume: bool,
     lake: str | None,
     as_json: bool,
 ) -> None:
@@ -72,9 +74,9 @@ def erase(
     with target.cluster() as cluster:
         erasure = _erasure(cluster, Target(lake=lake).over(target), name, wanted, condition)
         if dry_run:
-            erasure.look()
+            erasure.look(timeout)
         else:
-            erasure.carry_out(timeout)
+            erasure.carry_out(timeout, takes_over=resume)
     account = erasure.account
     _print(account, as_json=as_json)
     for each in account.unsearched:
@@ -83,9 +85,10 @@ def erase(
         note("nothing was changed: repeat it without --dry-run")
     if dry_run and erasure.has_begun:
         note("an earlier run was killed: repeat it without --dry-run to finish it")
-    if account.is_proven:
+    is_undone = dry_run and erasure.has_begun
+    if account.is_proven and not is_undone:
         note(f"no such record is in any of {account.files} files")
-    elif dry_run and account.left:
+    elif is_undone or (dry_run and account.left):
         raise click.exceptions.Exit(1)
     else:
         raise Mistake(_complaint(account))
@@ -195,5 +198,5 @@ def _complaint(account: Account) -> str:
     more = len(account.left) - len(reasons)
     reasons += [f"and {more} files more"] if more > 0 else []
     if account.unsearched:
-        reasons.append(f"{len(account.unsearched)} directories were not searched")
+        reasons.append(f"{len(account.unsearched)} places were not searched")
     return f"not proven to be erased: {'; '.join(reasons)}"

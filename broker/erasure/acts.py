@@ -13,13 +13,14 @@ from typing import Final
 from deltalake import DeltaTable
 
 from broker.erasure.search import Places, TableKind
+from broker.erasure.unsettled import snapshot_of
 from broker.erasure.wanted import WantedRecords, runs_of
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import resolve_path
 from kafka_ds.delta.store.store import Store
 from kafka_ds.records.batch import Record, build_batch, read_header, read_records
 from kafka_ds.records.compression import Codec, CorruptRecord
-from kafka_ds.topic.batches.residue import Residue, UndecodedBatch, encode_residue
+from kafka_ds.topic.batches.residue import CorruptResidue, Residue, UndecodedBatch, encode_residue
 
 # Of one DELETE: an engine's plan of thousands of conditions takes long.
 TERMS_MAX: Final = 500
@@ -66,16 +67,23 @@ def _open(store: Store, folder: str) -> DeltaTable:
     return DeltaTable(store.uri(folder), storage_options=store.delta_options)
 
 
-def removed_files(store: Store, folder: str) -> set[str]:
-    """The files of which the log says that they were taken out of the table, and those of its change feed."""
+def removed_files(store: Store, folder: str, topic_id: bytes | None = None) -> set[str]:
+    """The files that were taken out of the table and did not come back, and those of its change feed.
+
+    `topic_id` for the topic's own table. Raises Unsettled.
+    """
     log = DeltaLog(store, folder)
-    found: set[str] = set()
-    for version in log.listing().commits:
-        for action in log.read_version(version) or ():
-            for name in ("remove", "cdc"):
+    last: dict[str, str] = {}
+    for version in sorted(log.listing().commits):
+        actions = log.read_version(version) or ()
+        # A version may name a file twice, where its deletion vector is another: it stays.
+        for name in ("remove", "cdc", "add"):
+            for action in actions:
                 if name in action:
-                    found.add(resolve_path(folder, action[name]["path"]))
-    return found
+                    last[resolve_path(folder, action[name]["path"])] = name
+    # What came back meanwhile.
+    there = snapshot_of(store, folder, topic_id).files
+    return {path for path, name in last.items() if name != "add" and path not in there}
 
 
 def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> bool:
@@ -83,8 +91,13 @@ def rewrite_residue(store: Store, path: str, wanted: WantedRecords) -> bool:
     size = store.size(path)
     if size is None:
         return False
-    residue = Residue(lambda at, length: store.read_range(path, at, length), name=path, size=size)
-    before = {each: residue.batch(each) for each in residue.header.batches}
+    try:
+        residue = Residue(
+            lambda at, length: store.read_range(path, at, length), name=path, size=size
+        )
+        before = {each: residue.batch(each) for each in residue.header.batches}
+    except (CorruptResidue, FileNotFoundError):
+        return False  # The next search says so.
     after = {
         place: _without(data, residue.header.partition, wanted) for place, data in before.items()
     }

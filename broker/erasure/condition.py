@@ -5,6 +5,7 @@ Rules of this file: a condition that is null does not hold. Nothing is downloade
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +38,9 @@ class RecordCondition:
                 "enable_external_access": "false",
             }
         )
+        # Rows are asked piece by piece: a subquery on them would have another answer in each. It finds no table.
+        self._rows = f"rows_{secrets.token_hex(16)}"
+        self._connection.execute("SET python_enable_replacements = false")
         self._connection.execute("SET TimeZone = 'UTC'")
         for macro in DUCKDB.before:
             self._connection.execute(macro)
@@ -48,9 +52,9 @@ class RecordCondition:
         columns = {name: rows.column(name) for name in rows.schema.names if name != "partition"}
         columns["partition"] = pa.array(np.broadcast_to(partition, count).astype(np.int32))
         columns[_PLACE] = pa.array(np.arange(count))
-        self._connection.register("rows", pa.table(columns))
+        self._connection.register(self._rows, pa.table(columns))
         try:
-            holding = self._connection.table("rows").filter(f"({self._text}\n)")
+            holding = self._connection.table(self._rows).filter(f"({self._text}\n)")
             found = holding.project(_PLACE).fetchnumpy()[_PLACE]
         except self._error as problem:
             raise BadCondition(str(problem).partition("\n\nLINE ")[0]) from None

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from broker.erasure import acts, unfinished
-from broker.erasure.condition import RecordCondition
 from broker.erasure.search import (
     CACHED,
     HIDDEN,
@@ -32,18 +31,23 @@ from broker.erasure.search import (
     Finding,
     Search,
     TableKind,
+    TimeIsUp,
 )
+from broker.erasure.unsettled import Unsettled
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.client.admin import Admin, TopicDescription
-from kafka_ds.client.cluster import Cluster
 from kafka_ds.delta.log import DeltaLog
-from kafka_ds.delta.store.store import Store
 from kafka_ds.protocol.messages.offsets import EARLIEST_LOCAL, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.protocol.types import uuid_from_text
 from kafka_ds.segments.checkpoint import decode_meta_properties
 from kafka_ds.segments.names import META_PROPERTIES
-from kafka_ds.topic.names import topic_table
+from kafka_ds.topic.names import ERRORS, TYPED_TABLES, topic_table
+
+if TYPE_CHECKING:
+    from broker.erasure.condition import RecordCondition
+    from kafka_ds.client.cluster import Cluster
+    from kafka_ds.delta.store.store import Store
 
 # While records leave the logs: all that is written is rolled, copied and deleted soon.
 HURRIED: Final = {
@@ -58,6 +62,8 @@ HURRIED: Final = {
 POLL_S: Final = 1.0
 # Rounds in which nothing happens and nothing is waited for.
 IDLE_ROUNDS: Final = 3
+# What was written that recently may be somebody's who is still at it.
+YOUNG_MS: Final = 5 * 60 * 1000
 _UNSUPPORTED: Final = "Unsupported table features"
 _OWN: Final = 1  # A setting's source: the topic itself.
 
@@ -101,6 +107,7 @@ class Erasure:
         self._topic = topic
         self._is_compacted = is_compacted
         self._say = say
+        self._topic_id = uuid_from_text(topic.topic_id)
         self._unfinished = unfinished.read(store, topic.name, topic.topic_id)
         self._wanted = WantedRecords(
             key, self._unfinished.places, None if condition is None else condition.holds
@@ -113,20 +120,31 @@ class Erasure:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an earlier run was killed."""
-        return self._unfinished.settings is not None
+        """Whether the topic's settings are still as an earlier run changed them."""
+        return bool(self._unfinished.settings)
 
     # -- looking --------------------------------------------------------------------------------
 
-    def look(self) -> list[Finding]:
-        """Search everything. Places that are met on the way are looked for everywhere."""
-        while True:
-            found, unsearched = self._local()
-            for folder, kind in self._tables():
-                found += self._search.table(self._store, folder, kind)
-            if not self._learn(found):
-                break
-            self._search.places_changed()
+    def look(self, timeout_s: float | None = None) -> list[Finding]:
+        """Search everything, and again for places that are met on the way; what is met then is for the next time.
+
+        Raises Unsettled.
+        """
+        if timeout_s is not None:
+            self._search.deadline = time.monotonic() + timeout_s
+        found: list[Finding] = []
+        unsearched: list[str] = []
+        try:
+            for _ in range(2):
+                found, unsearched = [], []
+                self._local(found, unsearched)
+                for folder, kind in self._tables():
+                    found += self._search.table(self._store, folder, kind, self._topic_id)
+                if not self._learn(found):
+                    break
+                self._search.places_changed()
+        except TimeIsUp:
+            unsearched.append("the rest of the files: time is up (--timeout)")
         account = self.account
         account.left, account.unsearched = found, unsearched
         account.files = len(self._search.files)
@@ -149,59 +167,87 @@ class Erasure:
 
     def _tables(self) -> list[tuple[str, TableKind]]:
         name = self._topic.name
-        tables = (
-            (topic_table(name), TOPIC_TABLE),
-            (f"tables/{name}", TYPED_TABLE),
-            (f"tables/{name}__errors", TYPED_TABLE),
-        )
+        tables = [(topic_table(name), TOPIC_TABLE)]
+        if not name.endswith(ERRORS):  # Such a topic has none: the name is of another topic's.
+            tables += [(f"{TYPED_TABLES}/{name}{each}", TYPED_TABLE) for each in ("", ERRORS)]
         return [each for each in tables if DeltaLog(self._store, each[0]).exists()]
 
-    def _local(self) -> tuple[list[Finding], list[str]]:
+    def _local(self, found: list[Finding], unsearched: list[str]) -> None:
         """What is in brokers' directories on this machine, and which of the brokers' are not."""
-        found: list[Finding] = []
-        unsearched: list[str] = []
-        cluster_id = self._admin.describe_cluster().cluster_id
-        log_dirs = self._admin.describe_log_dirs()
-        directories = sorted({(each.broker, each.log_dir) for each in log_dirs})
-        topic_id = uuid_from_text(self._topic.topic_id)
-        for broker, directory in directories:
-            if not _is_of(directory, broker, cluster_id):
-                if any(
-                    (each.broker, each.log_dir, each.topic) == (broker, directory, self._topic.name)
-                    for each in log_dirs
-                ):
-                    unsearched.append(f"{directory} of broker {broker} is not on this machine")
-                continue
-            try:
-                found += self._search.directory(directory, self._topic.name, topic_id)
-            except OSError as problem:
-                unsearched.append(f"{directory} of broker {broker}: {problem.strerror}")
-        there = {each.broker for each in log_dirs if each.topic == self._topic.name}
-        wanted = {broker for each in self._topic.partitions for broker in each.replicas}
-        unsearched += [f"broker {each} does not answer" for each in sorted(wanted - there)]
-        return found, unsearched
+        self._check_topic()
+        cluster = self._admin.describe_cluster()
+        directories = self._admin.log_directories()
+        for each in directories:
+            where = f"{each.path} of broker {each.broker}"
+            if each.is_offline:
+                unsearched.append(f"{where} is offline")
+            elif not _is_of(each.path, each.broker, cluster.cluster_id):
+                unsearched.append(f"{where} is not on this machine")
+            else:
+                try:
+                    found += self._search.directory(each.path, self._topic.name, self._topic_id)
+                except OSError as problem:
+                    unsearched.append(f"{where}: {problem.strerror}")
+        told = {
+            (size.broker, size.partition)
+            for each in directories
+            for size in each.sizes
+            if size.topic == self._topic.name
+        }
+        answering = {each.broker for each in directories}
+        replicas = {
+            (broker, each.partition) for each in self._topic.partitions for broker in each.replicas
+        }
+        brokers = {each.node_id for each in cluster.brokers} | {broker for broker, _ in replicas}
+        silent = brokers - answering
+        unsearched += [f"broker {each} does not answer" for each in sorted(silent)]
+        unsearched += [
+            f"partition {partition} on broker {broker}, which is in none of its directories"
+            for broker, partition in sorted(replicas - told)
+            if broker not in silent
+        ]
+
+    def _check_topic(self) -> None:
+        """See that it is the same topic still, and where its replicas are now. Raises Unsettled."""
+        name = self._topic.name
+        now = self._admin.describe_topics([name]).get(name)
+        if now is None or now.topic_id != self._topic.topic_id:
+            raise Unsettled(f"topic {name} was deleted meanwhile: nothing more is done")
+        self._topic = now
 
     # -- erasing --------------------------------------------------------------------------------
 
-    def carry_out(self, timeout_s: float) -> None:
-        """Take out what is found, until nothing is, or nothing more can be done, or time is up."""
-        deadline = time.monotonic() + timeout_s
-        self._ends = self._offsets(LATEST)
-        idle = 0
+    def carry_out(self, timeout_s: float, *, takes_over: bool = False) -> None:
+        """Take out what is found, until nothing is, or nothing more can be done, or time is up.
+
+        `takes_over` from a run that seems not to have ended. Raises Unsettled.
+        """
+        deadline = self._search.deadline = time.monotonic() + timeout_s
+        self._check_topic()
+        self._unfinished = unfinished.claim(
+            self._store, self._topic.name, self._topic.topic_id, takes_over=takes_over
+        )
+        self._wanted.places.update(self._unfinished.places)
+        is_done = False
         try:
+            self._ends = self._offsets(LATEST)
+            idle = 0
             while True:
                 found = self.look()
                 waits = self._waits(found)
                 if not found and not waits:
+                    is_done = self.account.is_proven
+                    return
+                if time.monotonic() >= deadline:
                     return
                 acted = self._act(found, waits=waits)
-                idle = 0 if acted or waits else idle + 1
-                if idle >= IDLE_ROUNDS or time.monotonic() >= deadline:
+                idle = 0 if acted or waits or any(map(_is_young, found)) else idle + 1
+                if idle >= IDLE_ROUNDS:
                     return
                 if not acted:
                     time.sleep(POLL_S)
         finally:
-            self._put_settings_back()
+            self._put_settings_back(is_done=is_done)
 
     def _waits(self, found: Sequence[Finding]) -> bool:
         """Whether records are in logs that will leave them."""
@@ -222,9 +268,8 @@ class Erasure:
     def _act(self, found: Sequence[Finding], *, waits: bool) -> bool:
         """Do what is to be done about each finding; whether anything was done."""
         self._unfinished.places = self._wanted.places
+        self._check_topic()
         acted = waits and self._hurry()
-        if self._unfinished.settings is None:
-            self._unfinished.settings = {}
         unfinished.write(self._store, self._topic.name, self._unfinished)
         for folder, kind in self._tables():
             of_table = [each for each in found if each.place == folder]
@@ -254,10 +299,13 @@ class Erasure:
 
     def _act_on_table(self, folder: str, kind: TableKind, found: Sequence[Finding]) -> bool:
         """Of one table. Files of what goes out of it now are of older versions in the next round."""
-        acted = self._remove_old(folder, [each.path for each in found if each.kind == OLD])
+        old = [each.path for each in found if each.kind == OLD]
+        acted = self._remove_old(folder, old, self._topic_id if kind is TOPIC_TABLE else None)
         for each in found:
-            if each.kind == RESIDUE_BATCHES and acts.rewrite_residue(
-                self._store, each.path, self._wanted
+            if (
+                each.kind == RESIDUE_BATCHES
+                and each.is_of_topic  # A former topic's offsets are of other records.
+                and acts.rewrite_residue(self._store, each.path, self._wanted)
             ):
                 self._say(f"{each.path}: written without {each.records} records")
                 acted = True
@@ -274,8 +322,10 @@ class Erasure:
             return True
         return acted
 
-    def _remove_old(self, folder: str, paths: Sequence[str]) -> bool:
-        gone = acts.removed_files(self._store, folder).intersection(paths) if paths else set()
+    def _remove_old(self, folder: str, paths: Sequence[str], topic_id: bytes | None) -> bool:
+        if not paths:
+            return False
+        gone = acts.removed_files(self._store, folder, topic_id).intersection(paths)
         for path in sorted(gone):
             self._store.delete(path)
         if gone:
@@ -301,14 +351,19 @@ class Erasure:
         self._say(f"{self._topic.name}: waiting until its records have left the brokers' logs")
         return True
 
-    def _put_settings_back(self) -> None:
+    def _put_settings_back(self, *, is_done: bool) -> None:
+        self._check_topic()
+        unfinished.write(self._store, self._topic.name, self._unfinished)
         former: Mapping[str, Any] | None = self._unfinished.settings
-        if former is None:
-            return
         if former:
             self._admin.alter_topic_configs(self._topic.name, former)
-        unfinished.remove(self._store, self._topic.name)
-        self._unfinished.settings = None
+        unfinished.release(self._store, self._topic.name, self._unfinished, is_done=is_done)
+        self._unfinished.settings = {}
+
+
+def _is_young(finding: Finding) -> bool:
+    """Whether somebody may be writing a file, or be about to commit it."""
+    return finding.kind in (OLD, UNREADABLE) and finding.modified_ms > time.time() * 1000 - YOUNG_MS
 
 
 def _is_of(directory: str, broker: int, cluster_id: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -20,17 +21,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from broker.erasure.unsettled import snapshot_of
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.delta.deletion_vector import BadVector, Positions, kept, positions_of, stored_span
-from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.names import LOG_FOLDER
-from kafka_ds.delta.snapshot import TableSnapshot
-from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Store
+from kafka_ds.delta.store.store import TEMPORARY_SUFFIX, Store, StoreEntry
 from kafka_ds.segments import names
 from kafka_ds.segments.checkpoint import CorruptCheckpoint, decode_partition_metadata
 from kafka_ds.topic.batches.convert import decode_hot
 from kafka_ds.topic.batches.residue import CorruptResidue, Residue, UndecodedBatch
-from kafka_ds.topic.names import RESIDUE, topic_id_of
+from kafka_ds.topic.files.parquet import conform
+from kafka_ds.topic.names import RESIDUE
+from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
 
 ROWS: Final = "rows"
 HIDDEN: Final = "rows behind deletion vectors"
@@ -45,7 +47,8 @@ UNREADABLE: Final = "cannot be read"
 CACHE_FOLDER: Final = "remote-log-index-cache"
 # Magic, checksum and length of the header, before a cached chunk's header and batches.
 _CACHE_HEAD: Final = 16
-_SLICE_BYTES: Final = 32 << 20
+# Batches are unpacked as a whole, and may then be many times as large.
+_SLICE_BYTES: Final = 4 << 20
 _LAST_OFFSET: Final = 2**62
 # Of a former topic, whose places are not the topic's.
 _NO_PARTITION: Final = -1
@@ -70,6 +73,8 @@ class Finding:
     note: str = ""
     is_of_topic: bool = False
     """Whether these places are the topic's for certain: not a former topic's, nor what a typed table says."""
+    modified_ms: int = 0
+    """When the file was written, of tables' files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,10 @@ TOPIC_TABLE: Final = TableKind(offset="offset", partition="partition", key="key"
 TYPED_TABLE: Final = TableKind(offset="_offset", partition="_partition", key="_key")
 
 
+class TimeIsUp(Exception):
+    """Not all was searched."""
+
+
 class Search:
     """Searches what it is told to, and remembers what need not be searched again."""
 
@@ -94,6 +103,8 @@ class Search:
         self._generation = 0
         self.files: set[str] = set()
         """All that were searched."""
+        self.deadline = float("inf")
+        """By `time.monotonic()`: no other file is begun after it."""
 
     def places_changed(self) -> None:
         """More places are wanted: nothing is known any more."""
@@ -103,6 +114,8 @@ class Search:
         state = (state, self._generation)
         known = self._known.get(path)
         if known is None or known[0] != state:
+            if time.monotonic() > self.deadline:
+                raise TimeIsUp
             try:
                 known = state, look()
             except FileNotFoundError:
@@ -113,13 +126,20 @@ class Search:
 
     # -- tables ---------------------------------------------------------------------------------
 
-    def table(self, store: Store, folder: str, kind: TableKind) -> list[Finding]:
-        """All files in the folder of a table, which has to be there."""
-        snapshot = TableSnapshot(DeltaLog(store, folder), reads_vectors=True)
-        snapshot.read()
-        topic_id = topic_id_of(snapshot.configuration)
+    def table(
+        self, store: Store, folder: str, kind: TableKind, topic_id: bytes = b""
+    ) -> list[Finding]:
+        """All files in the folder of a table, which has to be there, and those elsewhere that it names.
+
+        `topic_id` is the topic's. Raises Unsettled.
+        """
+        snapshot = snapshot_of(store, folder, topic_id if kind is TOPIC_TABLE else None)
         found: list[Finding] = []
-        for entry in store.list(folder):
+        entries = store.list(folder)
+        for path in sorted(snapshot.files.keys() - {each.path for each in entries}):
+            note = f"{folder} names it, and it is not in the folder"
+            found.append(Finding(kind=UNREADABLE, place=folder, path=path, records=0, note=note))
+        for entry in entries:
             name = entry.path.removeprefix(f"{folder}/")
             state: tuple[object, ...] = (entry.size, entry.modified_ms)
             file = snapshot.files.get(entry.path)
@@ -131,18 +151,22 @@ class Search:
                     state,
                     self._residue(store, folder, entry.path, entry.size, topic_id),
                 )
-            elif name.endswith((".parquet", TEMPORARY_SUFFIX)):
+            elif file is not None or name.endswith((".parquet", TEMPORARY_SUFFIX)):
                 vector = None if file is None else file.vector
                 state = (*state, file is not None, None if vector is None else vector.id)
-                look = self._parquet(store, folder, entry.path, kind, file)
+                look = self._parquet(store, folder, entry, kind, file)
                 found += self._once(entry.path, state, look)
         return found
 
     def _parquet(
-        self, store: Store, folder: str, path: str, kind: TableKind, file: Any
+        self, store: Store, folder: str, entry: StoreEntry, kind: TableKind, file: Any
     ) -> Callable[[], list[Finding]]:
+        path = entry.path
+
         def look() -> list[Finding]:
-            finding = Finding(kind=OLD, place=folder, path=path, records=0)
+            finding = Finding(
+                kind=OLD, place=folder, path=path, records=0, modified_ms=entry.modified_ms
+            )
             try:
                 deleted = None if file is None else _deleted(store, file)
                 live, hidden = rows_in(store, path, kind, self._wanted, deleted)
@@ -175,7 +199,7 @@ class Search:
         return look
 
     def _residue(
-        self, store: Store, folder: str, path: str, size: int, topic_id: bytes | None
+        self, store: Store, folder: str, path: str, size: int, topic_id: bytes
     ) -> Callable[[], list[Finding]]:
         def look() -> list[Finding]:
             finding = Finding(kind=RESIDUE_BATCHES, place=folder, path=path, records=0)
@@ -254,8 +278,9 @@ class Search:
         self, finding: Finding, partition: int, chunks: Sequence[Any] | Iterator[Any]
     ) -> list[Finding]:
         offsets: list[int] = []
-        left: list[UndecodedBatch] = []
+        unread = 0
         for chunk in chunks:
+            left: list[UndecodedBatch] = []
             rows = decode_hot(
                 [chunk],
                 columns=self._wanted.columns,
@@ -269,7 +294,7 @@ class Search:
                     partition, batch.column("offset"), batch.column("key"), batch
                 )
                 offsets += batch.column("offset").filter(pa.array(at)).to_pylist()
-        unread = sum(each.kind == "undecodable" for each in left)
+            unread += sum(each.kind == "undecodable" for each in left)
         found = _some(replace(finding, records=len(offsets), places={partition: offsets}))
         if unread:
             note = f"{unread} batches cannot be decoded"
@@ -302,6 +327,10 @@ def _slices(view: memoryview) -> Iterator[memoryview]:
     start = at = 0
     while len(view) - at >= 12:
         size = 12 + int.from_bytes(view[at + 8 : at + 12], "big", signed=True)
+        if size == 12 and not np.frombuffer(view[at:], "u1").any():
+            # What log.preallocate has made room for.
+            view = view[:at]
+            break
         if size <= 12 or at + size > len(view):
             break
         at += size
@@ -348,6 +377,9 @@ def rows_in(
         of_path = _PARTITION.search(path) if kind is TOPIC_TABLE else None
         first = 0
         for batch in file.iter_batches(columns=columns):
+            if kind is TOPIC_TABLE:
+                # Other engines' types, such as views of bytes, are no reason to overlook a key.
+                batch = _as_ours(batch)
             keys = batch.column(kind.key) if kind.key in columns else None
             if of_path is not None:
                 partitions: Any = np.full(batch.num_rows, int(of_path[1]))
@@ -367,11 +399,25 @@ def rows_in(
     return live, hidden
 
 
+def _as_ours(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns as the topic's table has them. Raises ArrowException."""
+    table = pa.Table.from_batches([batch])
+    names = [each for each in table.column_names if each in TOPIC_FILE_SCHEMA.names]
+    ours = conform(table, names)
+    for name in set(table.column_names).difference(names):
+        ours = ours.append_column(name, table.column(name))
+    (found,) = ours.combine_chunks().to_batches() or [None]
+    return batch if found is None else found
+
+
 def times_named(store: Store, path: str, key: bytes) -> int:
     """How often a commit or checkpoint names the key: in files' statistics, or in the predicate of a change."""
     text = None
+    spelled: tuple[str, ...] = ()
     with suppress(UnicodeDecodeError):
         text = key.decode()
+        plain = text.replace("\\", "")
+        spelled = (plain, plain.replace("'", "''"))
     name = path.rpartition("/")[2]
     statistics: list[Any] = []
     count = 0
@@ -380,7 +426,11 @@ def times_named(store: Store, path: str, key: bytes) -> int:
             for kind, action in json.loads(line).items():
                 if kind == "commitInfo":
                     said = json.dumps(action.get("operationParameters"), ensure_ascii=False)
-                    count += f"'{key.hex()}'" in said.lower() or f"'{text}'" in said
+                    # JSON in JSON, and SQL of several dialects: each with backslashes of its own.
+                    said = said.replace("\\", "")
+                    count += f"'{key.hex()}'" in said.lower() or any(
+                        f"'{each}'" in said for each in spelled
+                    )
                 elif isinstance(action, dict):
                     statistics.append(action.get("stats"))
     elif name.endswith(".crc") and not name.startswith("."):

@@ -1,18 +1,28 @@
 """Shell: what an erasure leaves behind while it runs, so that another run can finish it after a kill.
 
 Rules of this file: an object in the lake for each topic, `_erasures/<topic>.json`, from before the first change until
-all is undone or done. It holds the topic's own settings as they were, and places of records, but no key.
+the records are proven to be gone. It holds the topic's own settings as they were, and places of records, but no key.
+One run at a time owns it. Whether a run on another machine was killed, nobody can see: a person says so.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import socket
+import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from broker.erasure.wanted import Runs
-from kafka_ds.delta.store.store import Store
+from broker.erasure.unsettled import Unsettled
 from kafka_ds.topic.names import erasure_file
+
+if TYPE_CHECKING:
+    from broker.erasure.wanted import Runs
+    from kafka_ds.delta.store.store import Store
+
+Owner = dict[str, "str | int"]
 
 
 @dataclass(slots=True)
@@ -21,33 +31,96 @@ class Unfinished:
 
     topic_id: str
     settings: dict[str, str | None] | None = None
-    """The topic's own settings before they were changed, None: it had none of that name. None in all: unchanged."""
+    """The topic's own settings before they were changed, None: it had none of that name. None in all: no run began."""
     places: dict[int, Runs] = field(default_factory=dict)
+    owner: Owner | None = None
+    """The run that has not ended."""
 
 
 def read(store: Store, topic: str, topic_id: str) -> Unfinished:
-    """What an earlier run has left; nothing where there was none, or of another topic of that name."""
+    """What an earlier run of this very topic has left, or nothing. Raises Unsettled."""
+    name = erasure_file(topic)
     with suppress(FileNotFoundError):
-        found = json.loads(store.read(erasure_file(topic)))
-        if found["topic_id"] == topic_id:
-            places = {
-                int(partition): [(low, high) for low, high in runs]
-                for partition, runs in found["places"].items()
-            }
-            return Unfinished(topic_id, found["settings"], places)
+        try:
+            found = json.loads(store.read(name))
+            if found["topic_id"] == topic_id:
+                places = {
+                    int(partition): [(int(low), int(high)) for low, high in runs]
+                    for partition, runs in found["places"].items()
+                }
+                settings = None if found["settings"] is None else dict(found["settings"])
+                return Unfinished(topic_id, settings, places, found.get("owner"))
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
+            raise Unsettled(
+                f"{name} in the lake cannot be read ({problem!r}): remove it, "
+                "and see that the topic's settings are yours"
+            ) from None
     return Unfinished(topic_id)
 
 
+def claim(store: Store, topic: str, topic_id: str, *, takes_over: bool) -> Unfinished:
+    """Become the only run for a topic, and get what earlier ones have left. Raises Unsettled."""
+    owner: Owner = {
+        "host": socket.gethostname(),
+        "process": os.getpid(),
+        "started_ns": time.time_ns(),
+    }
+    mine = Unfinished(topic_id, {}, {}, owner)
+    if store.put_if_absent(erasure_file(topic), _encoded(mine)):
+        return mine
+    found = read(store, topic, topic_id)
+    other = found.owner
+    if other is not None and not takes_over and not _has_ended(other):
+        raise Unsettled(
+            f"another erasure of topic {topic} runs on {other.get('host')} as process "
+            f"{other.get('process')}; if it was killed, say --resume"
+        )
+    mine = replace(found, settings=found.settings or {}, owner=owner)
+    store.put_durable(erasure_file(topic), _encoded(mine))
+    return mine
+
+
 def write(store: Store, topic: str, unfinished: Unfinished) -> None:
-    """Keep it."""
+    """Keep it. Raises Unsettled if another run has taken over."""
+    if read(store, topic, unfinished.topic_id).owner != unfinished.owner:
+        raise Unsettled(f"another erasure of topic {topic} has taken over")
+    store.put_durable(erasure_file(topic), _encoded(unfinished))
+
+
+def release(store: Store, topic: str, unfinished: Unfinished, *, is_done: bool) -> None:
+    """The run ends, and nothing of the topic's settings is changed any more. Raises Unsettled as `write` does.
+
+    Places are kept unless all is done: another run finds rows by them that nothing else tells of.
+    """
+    write(store, topic, unfinished)
+    if is_done:
+        store.delete(erasure_file(topic))
+    else:
+        left = replace(unfinished, settings={}, owner=None)
+        store.put_durable(erasure_file(topic), _encoded(left))
+
+
+def _encoded(unfinished: Unfinished) -> bytes:
     fields = {
         "topic_id": unfinished.topic_id,
         "settings": unfinished.settings,
         "places": {str(partition): runs for partition, runs in unfinished.places.items()},
+        "owner": unfinished.owner,
     }
-    store.put_durable(erasure_file(topic), json.dumps(fields).encode())
+    return json.dumps(fields).encode()
 
 
-def remove(store: Store, topic: str) -> None:
-    """Nothing is left to be done."""
-    store.delete(erasure_file(topic))
+def _has_ended(owner: Owner) -> bool:
+    """Whether a process of this machine is no more."""
+    if owner.get("host") != socket.gethostname():
+        return False
+    process = int(owner["process"])
+    if process == os.getpid():
+        return True  # An earlier one of that number.
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False

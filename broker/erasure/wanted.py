@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafka_ds.topic.schemas import TOPIC_FILE_SCHEMA
+
+_BYTES: Final = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_string,
+    pa.types.is_large_string,
+)
 
 Runs = list[tuple[int, int]]
 Holds = Callable[[NDArray[Any], pa.RecordBatch], NDArray[Any]]
@@ -81,8 +89,8 @@ class WantedRecords:
         """
         numbers = _numbers(offsets)
         found = np.zeros(len(numbers), np.bool_)
-        if self.key is not None and keys is not None and _is_bytes(keys.type):
-            is_key = pc.is_in(keys.cast(pa.large_binary()), value_set=self._keys)
+        if self.key is not None and keys is not None and (known := as_bytes(keys)) is not None:
+            is_key = pc.is_in(known, value_set=self._keys)
             found |= is_key.to_numpy(zero_copy_only=False)
         if self._holds is not None and rows is not None:
             found |= self._holds(np.asarray(partitions), rows)
@@ -95,16 +103,18 @@ class WantedRecords:
         return found
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return any(
-        is_kind(kind)
-        for is_kind in (
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_string,
-            pa.types.is_large_string,
-        )
-    )
+def as_bytes(column: pa.Array) -> pa.Array | None:
+    """Bytes or text in one type, whatever the writer made of them: delta-rs writes views. None: they are neither."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if pa.types.is_string_view(kind):
+        column = column.cast(pa.string())
+    elif pa.types.is_binary_view(kind):
+        column = column.cast(pa.binary())
+    elif not any(is_kind(kind) for is_kind in _BYTES):
+        return None
+    return column.cast(pa.large_binary())
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:

@@ -61,6 +61,7 @@ from kafka_ds.protocol.messages.group_offsets import (
     OffsetCommitRequestTopic,
     OffsetFetchRequestGroup,
 )
+from kafka_ds.protocol.messages.replicas import DescribeLogDirsResult
 from kafka_ds.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -193,6 +194,16 @@ class LogDirectorySize:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectoryDescription:
+    """A directory of one broker, and the replicas in it."""
+
+    broker: int
+    path: str
+    is_offline: bool
+    sizes: tuple[LogDirectorySize, ...]
+
+
 class Admin:
     """Not for use by several threads at once."""
 
@@ -229,26 +240,19 @@ class Admin:
 
     def describe_log_dirs(self) -> list[LogDirectorySize]:
         """The size of every replica on every live broker."""
+        return [size for each in self.log_directories() for size in each.sizes]
 
-        def attempt() -> list[LogDirectorySize]:
-            found: list[LogDirectorySize] = []
+    def log_directories(self) -> list[LogDirectoryDescription]:
+        """Every directory of every live broker, also those that are empty or offline."""
+
+        def attempt() -> list[LogDirectoryDescription]:
+            found: list[LogDirectoryDescription] = []
             for node_id, address in sorted(self._cluster.addresses().items()):
                 connection = self._cluster.connection(address)
                 request = DescribeLogDirsRequest(topics=None)
                 answer = connection.call(request, DescribeLogDirsResponse)
                 _check(answer.error_code, f"DescribeLogDirs of broker {node_id}")
-                found += [
-                    LogDirectorySize(
-                        broker=node_id,
-                        log_dir=each.log_dir,
-                        topic=topic.name,
-                        partition=partition.partition_index,
-                        size_bytes=partition.partition_size,
-                    )
-                    for each in answer.results
-                    for topic in each.topics
-                    for partition in topic.partitions
-                ]
+                found += [_log_directory(node_id, each) for each in answer.results]
             return found
 
         return self._cluster.persist("DescribeLogDirs", attempt)
@@ -527,6 +531,23 @@ class Admin:
 def _check(code: int, what: str) -> None:
     if code:
         raise KafkaError(ErrorCode(code), what)
+
+
+def _log_directory(broker: int, answer: DescribeLogDirsResult) -> LogDirectoryDescription:
+    sizes = tuple(
+        LogDirectorySize(
+            broker=broker,
+            log_dir=answer.log_dir,
+            topic=topic.name,
+            partition=partition.partition_index,
+            size_bytes=partition.partition_size,
+        )
+        for topic in answer.topics
+        for partition in topic.partitions
+    )
+    return LogDirectoryDescription(
+        broker=broker, path=answer.log_dir, is_offline=bool(answer.error_code), sizes=sizes
+    )
 
 
 def _topic_description(topic: Any) -> TopicDescription:

@@ -26,6 +26,9 @@ OFFSETS = "__offsets"
 CREDENTIALS = "_credentials"
 # What is being erased from a topic, an object each while that lasts.
 ERASURES = "_erasures"
+# What `kafka-ds pipelines run` makes of topics, a table each, and what is appended for what did not fit.
+TYPED_TABLES = "tables"
+ERRORS = "__errors"
 # Begins with an underscore: VACUUM of every engine passes it over.
 RESIDUE = "_residue"
 # A folder that is in the lake of each cluster from its beginning on: before a broker has a worker, or any topic.

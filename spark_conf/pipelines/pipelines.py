@@ -26,6 +26,7 @@ from kafka_ds.delta.store.uri import open_store
 from kafka_ds.errors import KafkaDsError, OptionError
 from kafka_ds.protocol.messages.offsets import EARLIEST, LATEST
 from kafka_ds.protocol.topic_partition import TopicPartition
+from kafka_ds.topic.names import ERRORS
 from spark_conf.pipelines import avro, decoder
 from spark_conf.pipelines.decoder import REASON, TOMBSTONE, DecodedRows
 from spark_conf.pipelines.deletions import Deletions
@@ -34,7 +35,6 @@ from spark_conf.pipelines.registry import SchemaRegistry
 from spark_conf.pipelines.typed_table import (
     APPEND,
     CURRENT,
-    ERRORS,
     TypedTable,
     newest_by_key,
     with_newer,

@@ -19,6 +19,7 @@ from pyspark.sql import types as t
 
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.store.store import Store
+from kafka_ds.topic.names import ERRORS, TYPED_TABLES
 from spark_conf.pipelines.decoder import KEY, REASON, RESCUED, TOMBSTONE, DecodedRows, columns_of
 from spark_conf.pipelines.kinds import ObjectOf
 from spark_conf.pipelines.progress import APP_ID, TableStep, last_step
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 LOGGER = logging.getLogger("kafka_ds.pipelines")
-TABLES: Final = "tables"
-ERRORS: Final = "__errors"
 # So many steps make small files enough to be merged.
 STEPS_PER_OPTIMIZE: Final = 100
 # The `txn` that says up to which version of the topic's table what was erased there has left.
@@ -52,9 +51,9 @@ class TypedTable:
 
     def __init__(self, spark: SparkSession, store: Store, lake: str, topic: str) -> None:
         self._spark = spark
-        self._log = DeltaLog(store, f"{TABLES}/{topic}")
-        self._errors_log = DeltaLog(store, f"{TABLES}/{topic}{ERRORS}")
-        self.path = f"{lake}/{TABLES}/{topic}"
+        self._log = DeltaLog(store, f"{TYPED_TABLES}/{topic}")
+        self._errors_log = DeltaLog(store, f"{TYPED_TABLES}/{topic}{ERRORS}")
+        self.path = f"{lake}/{TYPED_TABLES}/{topic}"
         self.errors_path = f"{self.path}{ERRORS}"
 
     # -- how far it is --------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from broker.erasure.search import (
     TYPED_TABLE,
     UNREADABLE,
     Search,
+    TimeIsUp,
     times_named,
 )
 from broker.erasure.wanted import WantedRecords
@@ -61,6 +62,25 @@ def test_a_log_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path, c
     assert [(each.kind, each.records) for each in found] == [(SEGMENTS, 1)]
 
 
+def test_room_that_was_made_for_a_log_holds_nothing(tmp_path: Path) -> None:
+    """`log.preallocate`."""
+    log(tmp_path, "orders-0", batch(0, b"ben", b"ada") + bytes(10_000))
+    log(tmp_path, "orders-1", batch(0, b"ben") + bytes(10_000) + batch(1, b"ada"))
+    found = Search(WantedRecords(b"ada")).directory(str(tmp_path), "orders", TOPIC_ID)
+    assert {each.path.split("/")[-2]: each.kind for each in found} == {
+        "orders-0": SEGMENTS,
+        "orders-1": UNREADABLE,
+    }
+
+
+def test_no_file_is_begun_after_the_deadline(tmp_path: Path) -> None:
+    log(tmp_path, "orders-0", batch(0, b"ada"))
+    search = Search(WantedRecords(b"ada"))
+    search.deadline = 0
+    with pytest.raises(TimeIsUp):
+        search.directory(str(tmp_path), "orders", TOPIC_ID)
+
+
 def test_what_cannot_be_decoded_is_found(tmp_path: Path) -> None:
     damaged = bytearray(batch(1, b"ben"))
     damaged[-2] ^= 1
@@ -103,6 +123,22 @@ def test_a_predicate_names_a_key(tmp_path: Path, predicate: str) -> None:
     (tmp_path / path).write_text(json.dumps(told) + "\n")
     assert times_named(LocalStore(str(tmp_path)), path, b"ada") == 1
     assert times_named(LocalStore(str(tmp_path)), path, b"another") == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "predicate"),
+    [
+        ('a"b', '["(_key = \'a\\"b\')"]'),
+        ("ada's", "_key = 'ada''s'"),
+        ("ada's", "[\"(_key = 'ada\\\\'s')\"]"),
+    ],
+)
+def test_a_predicate_names_a_key_with_quotes(tmp_path: Path, key: str, predicate: str) -> None:
+    path = "t/_delta_log/00000000000000000007.json"
+    (tmp_path / path).parent.mkdir(parents=True)
+    told = {"commitInfo": {"operationParameters": {"predicate": predicate}}}
+    (tmp_path / path).write_text(json.dumps(told) + "\n")
+    assert times_named(LocalStore(str(tmp_path)), path, key.encode()) == 1
 
 
 def test_a_checksum_of_spark_names_a_key(tmp_path: Path) -> None:

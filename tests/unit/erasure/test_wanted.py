@@ -21,6 +21,9 @@ def test_a_record_is_known_by_its_key_or_its_place() -> None:
     assert wanted.among(1, offsets, None).tolist() == [False, True, True, False, False]
     mixed = wanted.among([1, 0, 1, 1, 1], offsets, keys.cast(pa.string()))
     assert mixed.tolist() == [True, False, True, False, True]
+    for other in (pa.binary_view(), pa.string_view(), pa.large_string()):
+        assert wanted.among(0, offsets, keys.cast(pa.string()).cast(other)).tolist()[0]
+    assert wanted.among(0, offsets, keys.dictionary_encode()).tolist()[0]
     assert not wanted.among(0, offsets, pa.array([{"id": 1}] * 5)).any(), "a key of another kind"
 
 

@@ -1,0 +1,28 @@
+"""Conditions are asked of pieces, so they may not be about all rows."""
+
+import numpy as np
+import pytest
+
+from tests.fakes.lake_rows import batch_of
+
+condition = pytest.importorskip("broker.erasure.condition")
+pytest.importorskip("duckdb")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"offset" = (SELECT max("offset") FROM rows)',
+        '"offset" = max("offset")',
+        "exists (FROM rows)",
+        "row_number() OVER () = 1",
+    ],
+)
+def test_what_is_about_all_rows_is_refused(text):
+    with pytest.raises(condition.BadCondition):
+        condition.RecordCondition(text).holds(np.array(0), batch_of(range(3)))
+
+
+def test_a_condition_holds_of_rows():
+    holds = condition.RecordCondition("decode(key) = 'key-2' AND partition = 0").holds
+    assert holds(np.array(0), batch_of(range(4))).tolist() == [False, False, True, False]
