@@ -105,6 +105,34 @@ def test_a_key_leaves_three_partitions(broker: BrokerProcess, kafka_ds: CommandL
     assert kafka_ds.run(*WORDS, "--dry-run").status == 0
     assert kafka_ds.run(*WORDS[:-1], "nobody").status == 0
     assert len(keys_of(kafka_ds)) == 7
+    # deltalake has written these anew.
+    done = kafka_ds.run(*WORDS[:-1], "ben", "--json")
+    assert (done.status, place(done, "rows")["found"]) == (0, 4), done.errors
+    assert keys_of(kafka_ds) == ["cho"] * 3
+
+
+def test_rows_that_another_engine_inserted_erase_nobody_elses(
+    broker: BrokerProcess, kafka_ds: CommandLine
+) -> None:
+    """They have the offset of another record."""
+    kafka_ds.ok("topic", "create", "orders", "--config", "segment.ms=500")
+    produce(kafka_ds, 0, "ben", "cho")
+    table = str(broker.lake / "topics" / "orders")
+
+    def rows() -> int:
+        is_there = DeltaTable.is_deltatable(table)
+        return DeltaTable(table).to_pyarrow_table().num_rows if is_there else 0
+
+    wait_until("the table", lambda: rows() == 2)
+    inserted = DeltaTable(table).to_pyarrow_table().slice(0, 1)
+    at = inserted.column_names.index("key")
+    inserted = inserted.set_column(at, "key", pa.array([b"ada"], inserted.schema.field(at).type))
+    write_deltalake(table, inserted, mode="append")
+    done = kafka_ds.run(*WORDS)
+    assert (done.status, "another engine inserted rows" in done.complaint) == (1, True)
+    DeltaTable(table).delete("key = decode('616461', 'hex')")
+    assert rows() == 2
+    assert keys_of(kafka_ds) == ["ben", "cho"]
 
 
 @pytest.mark.parametrize("line", ["waiting until", "rows deleted", "older versions removed"])
