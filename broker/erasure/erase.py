@@ -33,7 +33,7 @@ from broker.erasure.search import (
     TableKind,
     TimeIsUp,
 )
-from broker.erasure.unsettled import Unsettled
+from broker.erasure.unsettled import Unsettled, snapshot_of
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.client.admin import Admin, TopicDescription
 from kafka_ds.delta.log import DeltaLog
@@ -313,6 +313,9 @@ class Erasure:
         for each in found:
             for partition, offsets in each.places.items() if each.kind == ROWS else ():
                 rows.setdefault(partition, []).extend(offsets)
+        if kind is TOPIC_TABLE and (rows or any(each.kind == HIDDEN for each in found)):
+            # As it is now: it may be another topic's meanwhile.
+            snapshot_of(self._store, folder, self._topic_id)
         if rows:
             count = acts.delete_rows(self._store, folder, kind, rows)
             self._say(f"{folder}: {count} rows deleted")

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from broker.erasure.unsettled import snapshot_of
+from broker.erasure.unsettled import check_places, snapshot_of
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.delta.deletion_vector import BadVector, Positions, kept, positions_of, stored_span
 from kafka_ds.delta.names import LOG_FOLDER
@@ -49,6 +49,7 @@ CACHE_FOLDER: Final = "remote-log-index-cache"
 _CACHE_HEAD: Final = 16
 # Batches are unpacked as a whole, and may then be many times as large.
 _SLICE_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = 8192
 _LAST_OFFSET: Final = 2**62
 # Of a former topic, whose places are not the topic's.
 _NO_PARTITION: Final = -1
@@ -156,6 +157,9 @@ class Search:
                 state = (*state, file is not None, None if vector is None else vector.id)
                 look = self._parquet(store, folder, entry, kind, file)
                 found += self._once(entry.path, state, look)
+        if kind is TOPIC_TABLE:
+            for each in found:
+                check_places(snapshot, each.places if each.kind in (ROWS, HIDDEN) else {})
         return found
 
     def _parquet(
@@ -376,7 +380,7 @@ def rows_in(
         ]
         of_path = _PARTITION.search(path) if kind is TOPIC_TABLE else None
         first = 0
-        for batch in file.iter_batches(columns=columns):
+        for batch in file.iter_batches(columns=columns, batch_size=_BATCH_ROWS):
             if kind is TOPIC_TABLE:
                 # Other engines' types, such as views of bytes, are no reason to overlook a key.
                 batch = _as_ours(batch)

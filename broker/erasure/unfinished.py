@@ -93,7 +93,7 @@ def release(store: Store, topic: str, unfinished: Unfinished, *, is_done: bool) 
     Places are kept unless all is done: another run finds rows by them that nothing else tells of.
     """
     write(store, topic, unfinished)
-    if is_done:
+    if is_done or not unfinished.places:
         store.delete(erasure_file(topic))
     else:
         left = replace(unfinished, settings={}, owner=None)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
 from kafka_ds.delta.log import DeltaLog
 from kafka_ds.delta.snapshot import TableSnapshot
 from kafka_ds.errors import KafkaDsError
@@ -16,6 +19,10 @@ from kafka_ds.topic.missing import missing_files_of
 from kafka_ds.topic.snapshot import TopicSnapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
     from kafka_ds.delta.store.store import Store
 
 _HOW = "settle that first (docs/how-to/repair-the-lake.md)"
@@ -45,3 +52,42 @@ def snapshot_of(store: Store, folder: str, topic_id: bytes | None) -> TableSnaps
             f"{folder}: another engine inserted rows ({inserted[0]}): delete them first with SQL"
         )
     return snapshot
+
+
+def check_places(snapshot: TableSnapshot, places: Mapping[int, Sequence[int]]) -> None:
+    """See that rows at places are records of the topic, of whose table this is. Raises Unsettled.
+
+    Each offset is in the table once, below the tiered end. Inserted rows that were merged with records, or that a
+    checkpoint hides, are known by that alone.
+    """
+    assert isinstance(snapshot, TopicSnapshot), "the topic's own table"
+    for partition, offsets in places.items():
+        end = snapshot.tiered_end(partition)
+        wanted = np.unique(np.asarray(offsets, np.int64))
+        times = np.zeros(len(wanted), np.int64)
+        for file in snapshot.files.values():
+            if file.partition != partition:
+                continue
+            low, high = int(wanted[0]), int(wanted[-1])
+            if 0 <= file.max_offset < low or file.min_offset > high:
+                continue
+            # Also rows behind a deletion vector: of two of the same offset nobody knows which was the record.
+            there = _offsets(snapshot, file.path)
+            at = np.searchsorted(wanted, there).clip(max=len(wanted) - 1)
+            np.add.at(times, at[wanted[at] == there], 1)
+        strange = wanted[(times > 1) | (wanted > (-1 if end is None else end))]
+        if len(strange):
+            raise Unsettled(
+                f"{snapshot.log.table}: another engine inserted rows (at offset {strange[0]} of partition "
+                f"{partition}): delete them first with SQL"
+            )
+
+
+def _offsets(snapshot: TopicSnapshot, path: str) -> NDArray[np.int64]:
+    """As they are in the file, which need not be sorted."""
+    try:
+        column = snapshot.reader.open(path).read(columns=["offset"]).column("offset")
+    except (OSError, pa.ArrowException, UnreadableFile) as problem:
+        raise Unsettled(f"{path}: {problem}") from problem
+    found: NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return found

@@ -4,7 +4,9 @@ import json
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from broker.erasure import erase as module
 from broker.erasure.erase import Erasure
@@ -189,7 +191,9 @@ def test_what_is_not_proven_leaves_its_places(admin, lake):
 
 
 def test_a_topic_whose_name_ends_like_errors_has_no_typed_tables(admin, lake):
-    lake.put_durable("tables/orders__errors/_delta_log/00000000000000000000.json", b"{}")
+    """The table of that name is of another topic's errors."""
+    rows = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": ["ada"]})
+    write_deltalake(lake.uri("tables/orders__errors"), rows)
+    assert "tables/orders__errors" in {each.place for each in erasure(admin, lake).look()}
     admin.topic = replace(admin.topic, name="orders__errors")
-    run = erasure(admin, lake)
-    assert run._tables() == []
+    assert erasure(admin, lake).look() == []

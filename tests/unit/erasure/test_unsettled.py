@@ -104,12 +104,36 @@ def test_a_file_that_came_back_is_not_an_older_versions(table):
     assert files_gone(table), "what the DELETE wrote"
 
 
-def test_rows_that_another_engine_inserted_are_settled_first(table):
-    """They have the offsets of others' records."""
+def nothing(table):
+    pass
+
+
+def behind_a_checkpoint(table):
+    delta(table).create_checkpoint()
+
+
+def merged(table):
+    delta(table).optimize.compact()
+
+
+def marked_and_merged(table):
+    table.read()
+    table.mark_complaints()
+    behind_a_checkpoint(table)
+    merged(table)
+
+
+@pytest.mark.parametrize("shift", [0, 100])
+@pytest.mark.parametrize("then", [nothing, behind_a_checkpoint, merged, marked_and_merged])
+def test_rows_that_another_engine_inserted_are_settled_first(table, then, shift):
+    """They have the offsets of others' records, or of such as are not in the table yet."""
     rows = delta(table).to_pyarrow_table().slice(5, 1)
     key = pa.array([b"ada"], rows.schema.field("key").type)
     rows = rows.set_column(rows.column_names.index("key"), "key", key)
+    offset = pa.array([rows["offset"][0].as_py() + shift])
+    rows = rows.set_column(rows.column_names.index("offset"), "offset", offset)
     write_deltalake(table.log.store.uri(table.folder), rows, mode="append")
+    then(table)
     with pytest.raises(Unsettled, match="another engine inserted rows"):
         found(table, b"ada")
     delta(table).delete("key = X'616461'")
