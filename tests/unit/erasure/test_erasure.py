@@ -20,6 +20,7 @@ from kafka_ds.client.admin import (
     TopicDescription,
 )
 from kafka_ds.delta.store.local import LocalStore
+from kafka_ds.delta.store.store import TEMPORARY_SUFFIX
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.checkpoint import encode_partition_metadata
@@ -197,3 +198,24 @@ def test_a_topic_whose_name_ends_like_errors_has_no_typed_tables(admin, lake):
     assert "tables/orders__errors" in {each.place for each in erasure(admin, lake).look()}
     admin.topic = replace(admin.topic, name="orders__errors")
     assert erasure(admin, lake).look() == []
+
+
+def test_a_file_that_is_being_written_is_waited_for(admin, lake, folder):
+    """Nobody can read it before it is whole; then it has another name."""
+    for each in (folder / "orders-0").glob("*.log"):
+        each.write_bytes(b"")
+    rows = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": ["ben"]})
+    write_deltalake(lake.uri("tables/orders"), rows)
+    path = f"tables/orders/x.parquet{TEMPORARY_SUFFIX}"
+    lake.put_durable(path, b"PAR1")
+    asked = []
+
+    def finish():
+        asked.append(1)
+        if len(asked) > 2 * module.IDLE_ROUNDS:
+            lake.delete(path)
+
+    admin.when_asked = finish
+    run = erasure(admin, lake)
+    run.carry_out(60)
+    assert run.account.is_proven
