@@ -398,7 +398,12 @@ def rows_in(
             offsets = batch.column(kind.offset)
             for at in np.flatnonzero(found).tolist():
                 into = live if there_still[at] else hidden
-                into.setdefault(int(partitions[at]), []).append(offsets[at].as_py())
+                offset = offsets[at].as_py()
+                if offset is None:
+                    raise ValueError(
+                        f"row {first + at} has no {kind.offset}, by which to delete it"
+                    )
+                into.setdefault(int(partitions[at]), []).append(offset)
             first += batch.num_rows
     return live, hidden
 

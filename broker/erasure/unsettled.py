@@ -43,7 +43,9 @@ def snapshot_of(store: Store, folder: str, topic_id: bytes | None) -> TableSnaps
     except UnreadableFile as problem:
         raise Unsettled(f"{folder}: {problem}") from problem
     if snapshot.files and snapshot.topic_id != topic_id:
-        raise Unsettled(f"{folder} has rows of a former topic of that name: delete them first")
+        raise Unsettled(
+            f"{folder} has rows of a former topic of that name; the broker removes them"
+        )
     if snapshot.missing_files() or any(missing_files_of(folder, snapshot.txns)):
         raise Unsettled(f"{folder}: a RESTORE took offsets out of the table; {_HOW}")
     inserted = sorted(snapshot.quarantined & snapshot.files.keys())

@@ -100,6 +100,14 @@ def test_a_damaged_file_of_a_table_is_found(tmp_path: Path) -> None:
     assert (found.kind, found.path) == (UNREADABLE, "t/extra.parquet")
 
 
+def test_a_row_without_an_offset_cannot_be_deleted(tmp_path: Path) -> None:
+    rows = pa.table({"_partition": [0], "_offset": pa.array([None], pa.int64()), "_key": ["ada"]})
+    write_deltalake(str(tmp_path / "t"), rows)
+    found = Search(WantedRecords(b"ada")).table(LocalStore(str(tmp_path)), "t", TYPED_TABLE)
+    (one,) = (each for each in found if each.kind != LOGGED)
+    assert (one.kind, one.note) == (UNREADABLE, "row 0 has no _offset, by which to delete it")
+
+
 @pytest.mark.parametrize("key", ["ada", "ada's", "x" * 40])
 def test_a_tables_log_names_a_key(tmp_path: Path, key: str) -> None:
     """In statistics, of which long texts are cut, in checkpoints and in predicates."""
