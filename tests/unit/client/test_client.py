@@ -199,13 +199,13 @@ def test_silence_is_told_of_before_the_patience_is_over(
     free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = ClientSettings(
-        bootstrap_servers=(("127.0.0.1", free_port),), default_api_timeout_ms=50, retry_backoff_ms=1
+        bootstrap_servers=(("127.0.0.1", free_port),), default_api_timeout_ms=1_000, retry_backoff_ms=1
     )
     with Cluster(wanted) as cluster, pytest.raises(NobodyListens):
         cluster.topics(["t"])
     told = [record.getMessage() for record in caplog.records if record.name == "kafka_ds.client"]
     assert len(told) == 1
-    assert "'kafka.bootstrap.servers'" in told[0] and "kafka.default.api.timeout.ms=50" in told[0]
+    assert "'kafka.bootstrap.servers'" in told[0] and "kafka.default.api.timeout.ms=1000" in told[0]
 
 
 def no_such_host(*_: object, **__: object) -> NoReturn:
