@@ -105,7 +105,7 @@ class Draft:
     def next_broker_epoch(self) -> int:
         """An epoch above all that there ever were.
 
-        CommittedAttempts, not taken from the place in the log: decisions that are about to be durable already go by it.
+        Counted, not read from the place in the log: decisions that are about to be durable already go by it.
         """
         return max(self.image.last_broker_epoch + 1, self._place.epoch)
 

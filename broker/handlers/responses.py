@@ -48,7 +48,7 @@ async def _finished(
 
 
 async def settled(submit: Callable[[], Any]) -> Any:
-    """The answer to `ask`, or the KafkaError in its place."""
+    """The answer to `submit`, or the KafkaError in its place."""
     try:
         answer = submit()
         return await answer if isinstance(answer, Awaitable) else answer

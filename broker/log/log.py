@@ -16,7 +16,7 @@ from broker.log.compaction import Compaction
 from broker.log.config import LogConfig
 from broker.log.durability import Durability, Outcome
 from broker.log.epochs_file import EpochsFile
-from broker.log.own_batches import LocatedBatch, accept
+from broker.log.own_batches import AppendPosition, accept
 from broker.log.recovery.leftovers import offsets_of
 from broker.log.recovery.recovery import LoadedLog, load, load_producers
 from broker.log.retention import RetentionLimits
@@ -207,7 +207,7 @@ class Log:
         if records.readonly:
             records = memoryview(bytearray(records))
         first_offset = self.log_end_offset
-        place = LocatedBatch(first_offset, leader_epoch, now_ms)
+        place = AppendPosition(first_offset, leader_epoch, now_ms)
         batches = accept(records, self.producers, self.config, origin, place)
         if batches:
             first_offset = batches[0].header.base_offset

@@ -22,8 +22,8 @@ from kafka_ds.records.marker import Marker, read_marker
 from kafka_ds.segments.producers import AppendOrigin, OwnBatch, Producers
 
 
-class LocatedBatch(NamedTuple):
-    """Where in the log, under whose lead and when batches are appended."""
+class AppendPosition(NamedTuple):
+    """Where in the log, in which leader epoch and when batches are appended."""
 
     next_offset: int
     leader_epoch: int
@@ -35,7 +35,7 @@ def accept(
     producers: Producers,
     config: LogConfig,
     origin: AppendOrigin,
-    place: LocatedBatch,
+    place: AppendPosition,
 ) -> list[OwnBatch]:
     """The batches as they may be written; raises KafkaError."""
     if origin is AppendOrigin.REPLICATION:
@@ -60,7 +60,7 @@ def _accept_replica(records: memoryview, *, next_offset: int) -> list[OwnBatch]:
 
 
 def _accept_own(
-    records: memoryview, producers: Producers, config: LogConfig, place: LocatedBatch
+    records: memoryview, producers: Producers, config: LogConfig, place: AppendPosition
 ) -> list[OwnBatch]:
     """This broker's batches, stamped with their offsets and epoch."""
     accepted: list[OwnBatch] = []

@@ -59,7 +59,7 @@ MATERIALISE_SECONDS = 1.0
 # A copy in flight gets so long to end when the broker stops; it is repeated if it does not.
 STOP_SECONDS = 5.0
 
-# Of how a request is asked of the worker, and after how many ms again.
+# Given how a request is sent to the worker and the interval in ms: publishes groups' offsets until it is cancelled.
 Notes: TypeAlias = Callable[[SendToWorker, int], Coroutine[Any, Any, None]]
 
 

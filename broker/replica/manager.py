@@ -181,8 +181,7 @@ class ReplicaManager:
         """What topics inherit has changed."""
         for topic in self._replicas.topics():
             self._configure(topic)
-        if self.fetchers is not None:
-            self.fetchers.configure()
+        self.fetchers.configure()
 
     def _configure(self, topic: str) -> None:
         image = self._image.topics.get(topic)

@@ -1,6 +1,6 @@
 """Shell: one connection from this broker to another: requests out, answers in.
 
-Requests are pipelined: `ask` may be called while others wait. Every question has a deadline by the event loop's own
+Requests are pipelined: `send` may be called while others wait. Every question has a deadline by the event loop's own
 time; an answer that is late closes the connection, as the peer may be stuck in the middle of it. A session that expires
 (KIP-368) is renewed by the first request late in its life; others are sent when it is. Whatever is wrong (refused,
 reset, late, malformed, not asked for) is one error to all who wait, `PeerUnreachable` (`PeerLate` if nothing came in

@@ -1,4 +1,4 @@
-"""Shell: a process beside the broker that does what needs Arrow: the tier's worker, and the log cleaner's.
+"""Shell: a process beside the broker: the tier's worker, which needs Arrow, and the log cleaner's.
 
 Rules of this file: one thread receives, one copies, one maintains the tables' layout, a few read. Each request gets one
 answer, a result or an error of a known kind. An unexpected exception is logged and answered, and the process goes on.

@@ -49,7 +49,7 @@ def _write_function(cls: type, version: int) -> Writer:
     return write
 
 
-# `read(view, position, end) -> (message, position after it)`; its errors are those of `reading`.
+# `read(view, position, end) -> (message, position after it)`; its errors are those of `reader_source`.
 reader: Callable[[type, int], Reader] = cache(_read_function)
 # `write(message, out, parts) -> out`: what is full goes to `parts`, the rest is returned.
 writer: Callable[[type, int], Writer] = cache(_write_function)

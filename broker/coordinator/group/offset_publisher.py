@@ -49,7 +49,7 @@ class OffsetPublisher:
         coordinators: Coordinators,
         interval_ms: int,
     ) -> None:
-        """`ask` has the worker carry out a request; `led` and `coordinators` are those of the moment."""
+        """`send` has the worker carry out a request; `led` and `coordinators` are those of the moment."""
         self._send = send
         self._led = led
         self._coordinators = coordinators

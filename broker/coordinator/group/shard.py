@@ -1,6 +1,6 @@
 """Pure: the coordinator of all groups in one partition of `__consumer_offsets`.
 
-- There is one event at a time, from `handle` (or `tick`) to the end of `stored` or `not_stored`: the caller appends the
+- There is one event at a time, from `handle` (or `tick`) to the end of `written`: the caller appends the
   result's records together, replays each, and reports. Only the wait until they are committed overlaps with others.
 - Replicated state is what a restart would find, and changes only in `replay`: a record that could not be written has
   changed none of it. Other state (who waits, whose session ends when) changes with events; what members will act upon

@@ -202,12 +202,12 @@ class AddPartitionsToTxnManager:
 
     def __init__(
         self,
-        topic: CoordinatorRuntime[TransactionCoordinatorShard],
+        runtime: CoordinatorRuntime[TransactionCoordinatorShard],
         sender: RequestSender[PartitionToVerify],
         node_id: int,
         settings: BrokerConfig,
     ) -> None:
-        self._topic = topic
+        self._runtime = runtime
         self._sender = sender
         self._node_id = node_id
         self._backoff_s = settings.add_partitions_to_txn_retry_backoff_ms / 1000
@@ -279,7 +279,7 @@ class AddPartitionsToTxnManager:
         found = partition.log.producers.get(writer.producer.producer_id)
         if found is None:
             return
-        epoch = self._topic.leader_epoch_of(writer.transactional_id)
+        epoch = self._runtime.leader_epoch_of(writer.transactional_id)
         if epoch < found.coordinator_epoch:
             message = "another broker coordinates the transaction by now"
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, message)
@@ -290,11 +290,11 @@ class AddPartitionsToTxnManager:
         """None: it belongs there; otherwise what will have an error code, or raise KafkaError as this does."""
         self._check_epoch(partition, writer)
         where = TopicPartition(partition.topic, partition.partition)
-        leader = self._topic.leader_of(writer.transactional_id)
+        leader = self._runtime.leader_of(writer.transactional_id)
         if leader not in (self._node_id, NO_LEADER):
             return self._sender.send(leader, PartitionToVerify(writer, where))
         transactional_id, producer = writer.transactional_id, writer.producer
-        context = self._topic.context_of(transactional_id)
+        context = self._runtime.context_of(transactional_id)
         if writer.support is not TransactionSupportedOperation.JOINS:
             known = context.submit(lambda shard, _: shard.verify(transactional_id, producer, where))
             return known if isinstance(known, Awaitable) else None

@@ -33,9 +33,9 @@ class TransactionState(Enum):
     ONGOING = (1, "Ongoing")
     """Partitions belong to the transaction, and it has not been decided."""
     PREPARE_COMMIT = (2, "PrepareCommit")
-    """CommittedAttempts, for good: markers are being written."""
+    """Decided, for good: markers are being written."""
     PREPARE_ABORT = (3, "PrepareAbort")
-    """CommittedAttempts, for good: markers are being written."""
+    """Decided, for good: markers are being written."""
     COMPLETE_COMMIT = (4, "CompleteCommit")
     """All markers are written."""
     COMPLETE_ABORT = (5, "CompleteAbort")

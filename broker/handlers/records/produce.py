@@ -77,7 +77,7 @@ _KIND_POSITION = ATTRIBUTES_POSITION + 1
 
 
 class ProducePartitionStatus(NamedTuple):
-    """An append that is written but may not be answered yet."""
+    """What became of one partition's batches, and what their answer waits for."""
 
     response: PartitionProduceResponse
     done: asyncio.Future[None]

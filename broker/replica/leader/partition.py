@@ -3,8 +3,8 @@
 It performs what `LeaderState` says and decides nothing; only the event loop's thread is here. What flush.messages
 sends to the disk counts once the disk has it, and later appends with it. Who waits is woken, never polled: a `Watcher`
 is told that more may be read, or that this broker does not answer for the partition any more. Before anything changes
-that a lookup may show, `_changing` tells the sessions in which the partition is idle; that the log's start has moved,
-or the metadata, they see themselves.
+that a lookup may show, `_changing` tells the sessions in which the partition is idle; a session
+sees for itself that the log's start has moved, or the metadata.
 """
 
 from __future__ import annotations
@@ -506,7 +506,7 @@ class LeaderPartition:
 
 
 class DelayedProduce:
-    """A produce that waits for its last offset: to be committed, or with acks=1 to be durable."""
+    """A produce that waits for its last offset: to be committed, or with acks=1 to count on the leader."""
 
     __slots__ = ("acks", "future", "last_offset")
 

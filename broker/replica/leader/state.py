@@ -79,7 +79,7 @@ class LeaderState:
     ) -> None:
         """`brokers` is read whenever somebody may join the ISR; `lag_ms_max` is replica.lag.time.max.ms.
 
-        `durable_end_offset` is where the log's durable part ends: what follows it counts for nobody yet.
+        `durable_end_offset` is the end that counts: the log's, or with flush.messages what the disk has.
         """
         assert registration.leader == node_id, "only the leader has this view"
         assert 0 <= high_watermark <= log_end_offset
@@ -177,7 +177,7 @@ class LeaderState:
     # -- its log and its followers ------------------------------------------------------------
 
     def appended(self, durable_end_offset: int, now_ms: int) -> Effects:
-        """The log is durable here up to this end."""
+        """The log counts up to this end: all of it, or with flush.messages what the disk has."""
         assert durable_end_offset >= self.durable_end_offset, "a leader's log only grows"
         self.durable_end_offset = durable_end_offset
         return self._advance(now_ms)

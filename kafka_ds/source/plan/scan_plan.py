@@ -132,7 +132,7 @@ class HotRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Pieces of one topic partition in the order of offsets; a Spark partition reads one task or more (`packing`)."""
+    """Pieces of one topic partition in the order of offsets; a Spark partition reads some (`input_partitions`)."""
 
     topic: str
     partition: int

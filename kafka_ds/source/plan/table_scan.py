@@ -1,8 +1,8 @@
 """Pure: how a scan is split: which rows Spark itself reads from a table, and which come through the source.
 
-The seam is the plan's (`planning`): what the pinned version of a table holds is cold, the rest is hot, and each wanted
-offset is in one of the two. A condition is added only if a file holds rows that must be left out: without conditions
-Spark need not read offsets, nor compute anything, to count.
+The boundary is the plan's (`scan_plan`): what the pinned version of a table holds is cold, the rest is hot, and each
+wanted offset is in one of the two. A condition is added only if a file holds rows that must be left out: without
+conditions Spark need not read offsets, nor compute anything, to count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Shell: runs one task of a plan: Parquet row groups and fetched batches in, Arrow batches out.
+"""Shell: runs the tasks of one Spark partition: Parquet row groups and fetched batches in, Arrow batches out.
 
 - Everything needed is in the task and the configuration, both small and pickled.
-- One task is one thread: Spark runs as many as there are cores.
+- A Spark partition is one thread: Spark runs as many as there are cores.
 - What the plan promised and is not there any more is an error that says so, never fewer rows, unless `failOnDataLoss`
   is false.
 """

@@ -199,7 +199,9 @@ def test_silence_is_told_of_before_the_patience_is_over(
     free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     wanted = ClientSettings(
-        bootstrap_servers=(("127.0.0.1", free_port),), default_api_timeout_ms=1_000, retry_backoff_ms=1
+        bootstrap_servers=(("127.0.0.1", free_port),),
+        default_api_timeout_ms=1_000,
+        retry_backoff_ms=1,
     )
     with Cluster(wanted) as cluster, pytest.raises(NobodyListens):
         cluster.topics(["t"])

@@ -22,7 +22,7 @@ from broker.coordinator.transaction.transaction_metadata import (
     decode_record,
     encode_record,
 )
-from broker.log.own_batches import LocatedBatch, accept
+from broker.log.own_batches import AppendPosition, accept
 from kafka_ds.protocol.errors import KafkaError
 from kafka_ds.protocol.topic_partition import TopicPartition
 from kafka_ds.records.batch import (
@@ -66,7 +66,7 @@ class MemoryLog:
         if origin is AppendOrigin.CLIENT:
             self._check(read_header(buffer))
             origin = AppendOrigin.COORDINATOR
-        place = LocatedBatch(self.end, 0, 0)
+        place = AppendPosition(self.end, 0, 0)
         for own in accept(memoryview(buffer), self.producers, CONFIG, origin, place):
             self._record(own, bytes(buffer))
 
