@@ -32,7 +32,7 @@ log = logging.getLogger("broker")
 
 RESTORE = "restore"
 ADOPT = "adopt"
-# It must not note in the lake that there are no groups, while it brings them back from what is noted there.
+# It must not publish to the lake that there are no groups, while it brings them back from what was published.
 RESTORE_OVERRIDES = ("lake.offsets.interval.ms=-1",)
 # Objects that live as long as the broker make full collections dear; most garbage here has no cycles.
 GC_THRESHOLDS = (20_000, 20, 50)

@@ -126,7 +126,7 @@ class Restoration:
             log.info("restored %d of %d partitions", done, total)
 
     async def _noted(self) -> list[Row]:
-        """What brokers have noted of their partitions and groups; asked until the lake answers."""
+        """What brokers have published of their partitions and groups; asked until the lake answers."""
         assert self._node.tier is not None, "checked before"
         while True:
             try:
@@ -188,7 +188,7 @@ class Restoration:
     # -- groups -------------------------------------------------------------------------------------
 
     async def _bring_back_groups(self, rows: Sequence[Row]) -> list[RestoredGroups]:
-        """Append what was noted of the groups whose coordinator is here."""
+        """Append what was published of the groups whose coordinator is here."""
         node = self._node
         ends = await self._ends(rows)
         restored: list[RestoredGroups] = []
@@ -260,14 +260,16 @@ class Restoration:
     # -- what is said -------------------------------------------------------------------------------
 
     def _report_partitions(self, rows: Sequence[Row]) -> None:
-        noted = {
+        published = {
             (row["topic_id"], row["partition"]): row for row in rows if row["kind"] == "partition"
         }
         for partition in sorted(self._node.replica_manager, key=lambda p: (p.topic, p.partition)):
             if partition.topic in COMPACTED_TOPICS:
                 continue
             self._say(
-                _line(partition, noted.get((uuid_text(partition.topic_id), partition.partition)))
+                _line(
+                    partition, published.get((uuid_text(partition.topic_id), partition.partition))
+                )
             )
         here = self._node.config.node_id
         for topic in self._node.metadata.topics.values():
@@ -281,8 +283,12 @@ class Restoration:
     def _report_groups(self, restored: Sequence[RestoredGroups]) -> None:
         groups = sum(len(each.groups) for each in restored)
         offsets = sum(each.offsets for each in restored)
-        noted_ms = max((each.noted_ms for each in restored), default=-1)
-        since = f", as noted at {_time(noted_ms)}; later commits are lost" if noted_ms >= 0 else ""
+        published_ms = max((each.published_ms for each in restored), default=-1)
+        since = (
+            f", as published at {_time(published_ms)}; later commits are lost"
+            if published_ms >= 0
+            else ""
+        )
         self._say(f"groups: {groups} with {offsets} committed offsets{since}")
         for each in (one for found in restored for one in found.set_back):
             self._say(
@@ -303,7 +309,7 @@ class Restoration:
             )
 
 
-def _line(partition: LeaderPartition, noted: Row | None) -> str:
+def _line(partition: LeaderPartition, published: Row | None) -> str:
     """What has come back of a partition, and what has not."""
     log_, name = partition.log, f"{partition.topic}-{partition.partition}"
     start, end = log_.log_start_offset, log_.log_end_offset
@@ -311,13 +317,13 @@ def _line(partition: LeaderPartition, noted: Row | None) -> str:
         what = f"{name}: not tiered: starts empty at {end}"
     else:
         what = f"{name}: offsets {start} to {end - 1}" if end > start else f"{name}: empty at {end}"
-    if noted is None:
-        return f"{what}; where it ended was not noted"
-    lost = noted["log_end_offset"] - end
-    when = _time(noted["event_time"])
+    if published is None:
+        return f"{what}; where it ended was not published"
+    lost = published["log_end_offset"] - end
+    when = _time(published["event_time"])
     if lost > 0:
-        return f"{what}; {lost} offsets at least are lost: it ended at {noted['log_end_offset']} at {when}"
-    return f"{what}; nothing is known to be lost (noted at {when})"
+        return f"{what}; {lost} offsets at least are lost: it ended at {published['log_end_offset']} at {when}"
+    return f"{what}; nothing is known to be lost (published at {when})"
 
 
 def _time(milliseconds: int) -> str:

@@ -168,7 +168,7 @@ def plan(
 
 
 def join(found: FoundDirectory, image: MetadataImage, lake_uri: str) -> AdoptionPlan:
-    """A further broker of a cluster that was taken over, or one once more: only where its logs begin has to be noted.
+    """A further broker of a cluster that was taken over, or one once more: only its logs' starts have to be recorded.
 
     Raises ConfigError where the lake is another cluster's, or behind what this broker knows, or where this broker has
     begun to work there.

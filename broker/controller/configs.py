@@ -84,7 +84,7 @@ class ConfigRules:
     `check_topic` gets what a topic has and what it would have; `check_broker` what all broker resources would
     have, by name, and the image; `check_group` what a group would have. `list_of(resource type, name)` is the items
     that stand there by default, or None where the setting is no list. `completed` gives what a topic would have
-    together with what is to be noted beside that.
+    together with what is to be kept beside that.
     """
 
     check_topic: Callable[[Overrides, Overrides], None]

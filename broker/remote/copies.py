@@ -21,7 +21,7 @@ from broker.remote.copy_policy import (
     choose,
 )
 from broker.remote.metrics import TierMetrics
-from broker.remote.partitions import Key, Led, place_of, sources_of
+from broker.remote.partitions import Key, TieredPartition, place_of, sources_of
 from broker.remote.quota import RemoteQuota
 from broker.worker.rpc import (
     CONFLICT,
@@ -68,7 +68,7 @@ class CopyLoop:
         worker: ChildWorker,
         metrics: TierMetrics,
         crash_points: CrashPoints,
-        advanced: Callable[[Led], None],
+        advanced: Callable[[TieredPartition], None],
         quota: RemoteQuota,
     ) -> None:
         self._quota = quota
@@ -78,7 +78,7 @@ class CopyLoop:
         self._metrics = metrics
         self._crash_points = crash_points
         self._advanced = advanced
-        self.led: dict[Key, Led] = {}
+        self.led: dict[Key, TieredPartition] = {}
         self._due: dict[Key, int] = {}
         """Partitions to look at, with the monotonic time from which on."""
         self._active_due: set[Key] = set()
@@ -96,7 +96,7 @@ class CopyLoop:
         self._due[key] = min(at_ms, self._due.get(key, at_ms))
         self._wake.set()
 
-    def open(self, led: Led, delay_ms: int | None) -> None:
+    def open(self, led: TieredPartition, delay_ms: int | None) -> None:
         """This broker leads the partition; it is looked at after the delay, if there is something to look at."""
         self.led[led.key] = led
         if self._settings.lake_max_lag_ms >= 0:
@@ -114,7 +114,7 @@ class CopyLoop:
             self._giving_up.add(task)
             task.add_done_callback(self._giving_up.discard)
 
-    async def _give_up(self, led: Led) -> None:
+    async def _give_up(self, led: TieredPartition) -> None:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
             await self._worker.send(GiveUp(place=place_of(led)))
@@ -218,7 +218,9 @@ class CopyLoop:
         self._look_again(sorted(led_still, key=lambda led: led.key in chosen), lost_ms or 0)
         return lost_ms is None
 
-    def _candidates(self, due: Sequence[Led]) -> list[tuple[CopyView, list[RemoteLogSegment]]]:
+    def _candidates(
+        self, due: Sequence[TieredPartition]
+    ) -> list[tuple[CopyView, list[RemoteLogSegment]]]:
         """What may be copied of these now; those that may not are looked at again in time."""
         now_ms = self._clock.monotonic_ms()
         found = []
@@ -241,7 +243,7 @@ class CopyLoop:
                 self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
         return found
 
-    def _unreadable(self, led: Led) -> None:
+    def _unreadable(self, led: TieredPartition) -> None:
         """Whatever is wrong with one log keeps no other from being copied: this one is tried again later."""
         self._metrics.copy_failed(led.log.topic)
         self.look_at(led.key, led.state.failed(self._clock.monotonic_ms()))
@@ -268,7 +270,7 @@ class CopyLoop:
                 self.look_at((view.topic_id, view.partition), min(wait_ms, QUOTA_RECHECK_MS))
         return wait_ms > 0
 
-    def _look_again(self, partitions: Sequence[Led], delay_ms: int) -> None:
+    def _look_again(self, partitions: Sequence[TieredPartition], delay_ms: int) -> None:
         """Look at these again once the worker is back and their back-off is over: there may be more to copy."""
         now_ms = self._clock.monotonic_ms()
         for led in partitions:
@@ -276,13 +278,13 @@ class CopyLoop:
                 self.look_at(led.key, max(delay_ms, led.state.backoff.retry_at_ms - now_ms))
 
     @staticmethod
-    def _is_asked_for(led: Led, now_ms: int) -> bool:
+    def _is_asked_for(led: TieredPartition, now_ms: int) -> bool:
         """Whether it matters what the lake holds of this partition and is not known yet, or what was in the way."""
         if led.state.phase is CopyPhase.UNKNOWN:
             return led.log.log_end_offset > 0
         return led.state.is_paused and led.state.may_copy(now_ms)
 
-    async def _learn(self, partitions: list[Led]) -> int | None:
+    async def _learn(self, partitions: list[TieredPartition]) -> int | None:
         """Ask the lake for the state of partitions; returns how long to wait if it does not answer."""
         for start in range(0, len(partitions), STATE_QUESTION_PARTITIONS_MAX):
             asked = partitions[start : start + STATE_QUESTION_PARTITIONS_MAX]
@@ -308,7 +310,7 @@ class CopyLoop:
                     self._learnt(led, state)
         return None
 
-    def _learnt(self, led: Led, state: TieredState) -> None:
+    def _learnt(self, led: TieredPartition, state: TieredState) -> None:
         now_ms = self._clock.monotonic_ms()
         if state.tiered_end >= led.log.log_end_offset:
             # Other records have its offsets: by none of them may the others be let go.
@@ -324,14 +326,18 @@ class CopyLoop:
             led.lake_reaches(state.tiered_end + 1)
         self._advanced(led)
 
-    def _wait_ms(self, error: WorkerLost | WorkerFailed, partitions: Sequence[Led]) -> int:
+    def _wait_ms(
+        self, error: WorkerLost | WorkerFailed, partitions: Sequence[TieredPartition]
+    ) -> int:
         """How long until the worker is back; a failure of the store waits longer each time."""
         if isinstance(error, WorkerLost):
             return error.retry_ms
         now_ms = self._clock.monotonic_ms()
         return max(led.state.backoff.failed(now_ms) for led in partitions)
 
-    async def _copy(self, sources: list[LogSegmentData], taking_part: list[Led]) -> int | None:
+    async def _copy(
+        self, sources: list[LogSegmentData], taking_part: list[TieredPartition]
+    ) -> int | None:
         """Ask for a copy and act on its outcomes; returns how long to wait if the worker was lost."""
         for led in taking_part:
             led.state.copying()
@@ -361,7 +367,7 @@ class CopyLoop:
         self._log_copied(sources, answer)
         return None
 
-    def _settle(self, led: Led, outcome: PartitionOutcome, *, is_seen: bool) -> None:
+    def _settle(self, led: TieredPartition, outcome: PartitionOutcome, *, is_seen: bool) -> None:
         now_ms = self._clock.monotonic_ms()
         if outcome.outcome == FINISHED:
             led.state.finished(outcome.tiered_end, now_ms, is_seen=is_seen, commit=outcome.commit)
@@ -401,7 +407,7 @@ class CopyLoop:
         )
         led.state.failed(now_ms)
 
-    def _pause(self, led: Led, reason: str) -> None:
+    def _pause(self, led: TieredPartition, reason: str) -> None:
         """Said where it begins; after that each try is silent until it is over."""
         now_ms = self._clock.monotonic_ms()
         if led.state.pause(reason, now_ms):
@@ -409,7 +415,7 @@ class CopyLoop:
         self.look_at(led.key, led.state.backoff.retry_at_ms - now_ms)
 
     @staticmethod
-    def _resume(led: Led) -> None:
+    def _resume(led: TieredPartition) -> None:
         if led.state.resume():
             log.info("tiering of %s is resumed", led.name, extra=_where(led))
 
@@ -442,18 +448,18 @@ def _left_bytes(
     return pending_bytes - sum(each.size_bytes for ranges in chosen.values() for each in ranges)
 
 
-def _has_all(led: Led, view: CopyView) -> bool:
+def _has_all(led: TieredPartition, view: CopyView) -> bool:
     """Whether the lake holds all that could be copied when the partition was viewed, its active segment included."""
     if view.active is None:
         return False
     return led.state.copied_offset + 1 >= min(view.active.next_offset, view.last_stable_offset)
 
 
-def _where(led: Led) -> dict[str, object]:
+def _where(led: TieredPartition) -> dict[str, object]:
     """The fields of a structured log."""
     return {"topic": led.log.topic, "partition": led.log.partition}
 
 
-def _names(partitions: list[Led]) -> str:
+def _names(partitions: list[TieredPartition]) -> str:
     names = [led.name for led in partitions]
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.remote.metrics import Holding, TierMetrics
-from broker.remote.partitions import Key, Led, place_of
+from broker.remote.partitions import Key, TieredPartition, place_of
 from broker.worker.rpc import (
     UNAVAILABLE,
     MoveLogStart,
@@ -44,7 +44,7 @@ UNEXPECTED_PAUSE_SECONDS = 5.0
 class _Watched:
     """A led partition, and what is remembered of it under this leadership."""
 
-    led: Led
+    led: TieredPartition
     backoff: Backoff
     outlook: Outlook | None = None
 
@@ -59,8 +59,8 @@ class ExpirationLoop:
         worker: ChildWorker,
         metrics: TierMetrics,
         crash_points: CrashPoints,
-        led: Mapping[Key, Led],
-        agree: Callable[[Led], None],
+        led: Mapping[Key, TieredPartition],
+        agree: Callable[[TieredPartition], None],
     ) -> None:
         """`led` is read and never changed; `agree` moves a log's start to the lake's log start."""
         self._settings = settings
@@ -129,7 +129,7 @@ class ExpirationLoop:
                 del self._watched[key]
                 self._metrics.holdings.pop((watched.led.log.topic, watched.led.log.partition), None)
 
-    def _watch(self, led: Led) -> _Watched:
+    def _watch(self, led: TieredPartition) -> _Watched:
         return self._watched.setdefault(
             led.key, _Watched(led=led, backoff=self._settings.backoff())
         )
@@ -145,7 +145,7 @@ class ExpirationLoop:
         is_due = outlook is None or outlook.is_due(retention, led.state.copied_offset)
         return retention if is_due or not self._is_counted(led) else None
 
-    def _question(self, led: Led, retention: Retention) -> SurveyQuestion:
+    def _question(self, led: TieredPartition, retention: Retention) -> SurveyQuestion:
         return SurveyQuestion(
             place=place_of(led),
             retention=retention,
@@ -154,10 +154,10 @@ class ExpirationLoop:
             is_to_count=not self._is_counted(led),
         )
 
-    def _is_counted(self, led: Led) -> bool:
+    def _is_counted(self, led: TieredPartition) -> bool:
         return (led.log.topic, led.log.partition) in self._metrics.holdings
 
-    def _retention(self, led: Led) -> Retention:
+    def _retention(self, led: TieredPartition) -> Retention:
         config = led.log.config
         retention_ms = config.retention_ms if config.deletes_old else NO_LIMIT
         # Of a compacted log the limit is for what compaction has left: the log's own retention knows that.
@@ -228,7 +228,9 @@ class ExpirationLoop:
             else Outlook(decision=decision, retention=retention, copied_offset=copied_offset)
         )
 
-    async def _carry_out(self, led: Led, survey: Survey, copied_offset: int) -> Swept | None:
+    async def _carry_out(
+        self, led: TieredPartition, survey: Survey, copied_offset: int
+    ) -> Swept | None:
         """Step by step; None if this broker no longer leads."""
         decision, swept = survey.decision, Swept()
         if survey.is_counted and copied_offset == led.state.copied_offset:
@@ -246,7 +248,7 @@ class ExpirationLoop:
             self._swept(led, swept)
         return swept
 
-    async def _move(self, led: Led, decision: ExpirationDecision) -> bool:
+    async def _move(self, led: TieredPartition, decision: ExpirationDecision) -> bool:
         """Move the table's log start, then the log's own; False if this broker no longer leads."""
         offset = decision.log_start_offset
         self._crash_points.at("broker_before_log_start")
@@ -269,7 +271,7 @@ class ExpirationLoop:
         )
         return True
 
-    def _count(self, led: Led, survey: Survey) -> None:
+    def _count(self, led: TieredPartition, survey: Survey) -> None:
         self._metrics.holdings[led.log.topic, led.log.partition] = Holding(
             segments=survey.segments,
             size_bytes=survey.size_bytes,
@@ -278,7 +280,7 @@ class ExpirationLoop:
             delete_lag_segments=survey.below + survey.decision.expired,
         )
 
-    def _swept(self, led: Led, swept: Swept) -> None:
+    def _swept(self, led: TieredPartition, swept: Swept) -> None:
         self._metrics.deleted(led.log.topic, swept.segments)
         key = (led.log.topic, led.log.partition)
         before = self._metrics.holdings.get(key)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from broker.log.log import Log
 from broker.remote.copy_policy import CopyQuestion
-from broker.remote.partitions import Key, Led, place_of
+from broker.remote.partitions import Key, TieredPartition, place_of
 from broker.worker.rpc import (
     FAILED,
     Check,
@@ -46,8 +46,8 @@ class LocalDeletion:
         clock: Clock,
         worker: ChildWorker,
         crash_points: CrashPoints,
-        led: Mapping[Key, Led],
-        copy_again: Callable[[Led], None],
+        led: Mapping[Key, TieredPartition],
+        copy_again: Callable[[TieredPartition], None],
     ) -> None:
         """`led` is read and never changed; `copy_again` is called where the lake has lost its end."""
         self._clock = clock
@@ -106,7 +106,7 @@ class LocalDeletion:
                 return
             await self._check(due[start : start + QUESTION_PARTITIONS_MAX])
 
-    async def _check(self, due: Sequence[Led]) -> None:
+    async def _check(self, due: Sequence[TieredPartition]) -> None:
         now_ms = self._clock.monotonic_ms()
         asked = [(led, led.state.question(now_ms, self._grace_ms)) for led in due]
         questions = [self._question(*each) for each in asked]
@@ -123,7 +123,7 @@ class LocalDeletion:
                 self._crash_points.at("broker_after_let_go")
 
     async def _repair(
-        self, led: Led, question: CopyQuestion, answer: StoreState
+        self, led: TieredPartition, question: CopyQuestion, answer: StoreState
     ) -> StoreState | None:
         """Have what is missing written again, as far as the log has it; what the store lacks after that."""
         try:
@@ -140,7 +140,7 @@ class LocalDeletion:
         return after if after is not None else answer
 
     @staticmethod
-    def _question(led: Led, question: CopyQuestion) -> CheckQuestion:
+    def _question(led: TieredPartition, question: CopyQuestion) -> CheckQuestion:
         return CheckQuestion(
             place=place_of(led),
             start_offset=led.log.local_log_start_offset,
@@ -148,7 +148,9 @@ class LocalDeletion:
             commits=question.commits,
         )
 
-    async def _send(self, request: Check | Repair, asked: Sequence[Led]) -> list[StoreState | None]:
+    async def _send(
+        self, request: Check | Repair, asked: Sequence[TieredPartition]
+    ) -> list[StoreState | None]:
         """The worker's answers; None where it gave none, which is asked again later."""
         now_ms = self._clock.monotonic_ms()
         answers: Sequence[StoreState | Unavailable]
@@ -171,7 +173,7 @@ class LocalDeletion:
             )
         return found
 
-    def _settle(self, led: Led, question: CopyQuestion, answer: StoreState) -> None:
+    def _settle(self, led: TieredPartition, question: CopyQuestion, answer: StoreState) -> None:
         """Let go what the store has."""
         state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
         if answer.is_lost or answer.tiered_end < question.offset:
@@ -208,10 +210,10 @@ class LocalDeletion:
             state.check_backoff.succeeded()
         self._let_go(led)
 
-    def _is_led(self, led: Led) -> bool:
+    def _is_led(self, led: TieredPartition) -> bool:
         return self._led.get(led.key) is led
 
-    def _let_go(self, led: Led) -> None:
+    def _let_go(self, led: TieredPartition) -> None:
         """Let the log delete, by its local retention, what was FINISHED long enough ago."""
         let_go(led.log, led.state.deletable_offset, self._clock)
 

@@ -21,7 +21,7 @@ from broker.remote.expiry import ExpirationLoop
 from broker.remote.local_deletion import LocalDeletion
 from broker.remote.metrics import TierMetrics, tier_samples
 from broker.remote.optimize import LayoutLoop
-from broker.remote.partitions import Key, Led, place_of
+from broker.remote.partitions import Key, TieredPartition, place_of
 from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
@@ -234,7 +234,7 @@ class RemoteLogManager:
         offset after the lake's last one, as soon as that is known. Called
         again with a higher epoch after a re-election.
         """
-        led = Led(
+        led = TieredPartition(
             log=log,
             leader_epoch=leader_epoch,
             last_stable_offset=last_stable_offset,
@@ -509,7 +509,7 @@ class RemoteLogManager:
             )
         self._materialising = False
 
-    def _agree_on_start(self, led: Led) -> None:
+    def _agree_on_start(self, led: TieredPartition) -> None:
         """Move the log's start to the larger of lake's and log's, and tell the lake."""
         log_, known = led.log, led.lake_log_start
         if known is None or known == log_.log_start_offset:
@@ -521,7 +521,7 @@ class RemoteLogManager:
             led.moves_log_start = True
             self._spawn(self._move_log_start(led))
 
-    async def _move_log_start(self, led: Led) -> None:
+    async def _move_log_start(self, led: TieredPartition) -> None:
         backoff = self._settings.backoff()
         offset = led.log.log_start_offset
         while self.copies.led.get(led.key) is led and offset != led.lake_log_start:
@@ -541,7 +541,7 @@ class RemoteLogManager:
             offset = led.log.log_start_offset
         led.moves_log_start = False
 
-    def _advanced(self, led: Led) -> None:
+    def _advanced(self, led: TieredPartition) -> None:
         """More of a partition is FINISHED."""
         self._agree_on_start(led)
         self._local.advanced()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from broker.remote.boundary import Boundary
 from broker.remote.metrics import TierMetrics
-from broker.remote.partitions import Key, Led, place_of
+from broker.remote.partitions import Key, TieredPartition, place_of
 from broker.worker.rpc import GiveUp, Optimize, Optimized, TierSettings
 from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
@@ -36,7 +36,7 @@ LOG_STARTS_MS = 5_000
 class _Watched:
     """A led partition, and as of when its layout was good, under this leadership."""
 
-    led: Led
+    led: TieredPartition
     backoff: Backoff
     seen: tuple[int, int | None] | None = None
     rounds: int = 0
@@ -57,7 +57,7 @@ class LayoutLoop:
         clock: Clock,
         worker: ChildWorker,
         metrics: TierMetrics,
-        led: Mapping[Key, Led],
+        led: Mapping[Key, TieredPartition],
     ) -> None:
         """`led` is read and never changed."""
         self._interval_ms = settings.lake_maintenance_interval_ms
@@ -70,7 +70,7 @@ class LayoutLoop:
         self._watched: dict[Key, _Watched] = {}
         # Who asks for a second OPTIMIZE beside the first would wait for nothing.
         self._demanded: set[Key] = set()
-        self._at_work: Led | None = None
+        self._at_work: TieredPartition | None = None
         self._next_round_ms = clock.monotonic_ms() + self._interval_ms
         self._next_log_starts_ms = 0
         self._stopping = asyncio.Event()
@@ -214,7 +214,7 @@ class LayoutLoop:
             watched.seen = None
         return done
 
-    def _count_and_log(self, led: Led, done: Optimized) -> None:
+    def _count_and_log(self, led: TieredPartition, done: Optimized) -> None:
         self._metrics.missing[led.log.topic, led.log.partition] = done.missing_offsets
         led.state.lost_ranges = done.lost_ranges
         count = sum(done.reasons.values())
@@ -235,7 +235,7 @@ class LayoutLoop:
             extra={"topic": led.log.topic, "partition": led.log.partition},
         )
 
-    async def _give_up(self, led: Led) -> None:
+    async def _give_up(self, led: TieredPartition) -> None:
         # A worker that is lost goes no further either.
         with contextlib.suppress(WorkerLost, WorkerFailed):
             await self._worker.send(GiveUp(place=place_of(led)))

@@ -31,7 +31,7 @@ SEGMENTS_MAX = 64
 
 
 @dataclass(slots=True, kw_only=True)
-class Led:
+class TieredPartition:
     """One led partition."""
 
     log: Log
@@ -211,7 +211,7 @@ class Led:
         )
 
 
-def place_of(led: Led) -> StoragePlace:
+def place_of(led: TieredPartition) -> StoragePlace:
     """For the worker: which partition it is, and under which leader epoch it is asked."""
     return StoragePlace(
         topic=led.log.topic,
@@ -250,16 +250,16 @@ def _bytes_beyond(log: Log, view: CopyView) -> int:
 
 def sources_of(
     chosen: Mapping[Key, Sequence[RemoteLogSegment]],
-    led: Mapping[Key, Led],
+    led: Mapping[Key, TieredPartition],
     compression: str,
-    failed: Callable[[Led], None],
-) -> tuple[list[LogSegmentData], list[Led]]:
+    failed: Callable[[TieredPartition], None],
+) -> tuple[list[LogSegmentData], list[TieredPartition]]:
     """The worker's request for the chosen ranges, and the partitions in it.
 
     A log that cannot be read is left out, and `failed` is called.
     """
     sources: list[LogSegmentData] = []
-    taking_part: list[Led] = []
+    taking_part: list[TieredPartition] = []
     for key, ranges in chosen.items():
         one = led[key]
         try:

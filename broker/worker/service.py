@@ -170,7 +170,7 @@ class Service:
             merges_any=request.merges_any,
             goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
         )
-        # What others did to the table is noted in it also where nothing is copied.
+        # What others did to the table is recorded in it also where nothing is copied.
         self._maintain_topic(place.topic)
         return done
 

@@ -113,7 +113,7 @@ REMOTE_LOG_METADATA_SCHEMA = pa.schema(
 # what people ask for, drawn out of it.
 CLUSTER_METADATA_SCHEMA = arrow_schema(COLUMNS)
 
-# Where everybody is, as each broker noted it last: its partitions (`kind` = "partition"), and of the groups that it
+# Where everybody is, as each broker published it last: its partitions (`kind` = "partition"), and of the groups that it
 # coordinates the groups ("group") and their committed offsets ("offset"). A broker replaces all of its rows at once.
 OFFSETS_SCHEMA = pa.schema(
     [

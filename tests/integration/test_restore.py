@@ -156,7 +156,7 @@ def test_everybody_goes_on_after_all_disks_are_lost(broker: BrokerProcess) -> No
     assert said[0].startswith(f"cluster {before.cluster_id}: broker 1 restored from ")
     assert said[1].startswith(f"{TOPIC}-0: offsets 0 to 2999; nothing is known to be lost")
     assert said[2].startswith(f"{UNTIERED}-0: not tiered: starts empty at 0; 10 offsets at least")
-    assert said[3].startswith("groups: 1 with 2 committed offsets, as noted at ")
+    assert said[3].startswith("groups: 1 with 2 committed offsets, as published at ")
     assert said[4:] == [
         f"group {GROUP}: {UNTIERED}-0: goes on at 0 and not at 7, which was not in the lake"
     ]

@@ -44,7 +44,7 @@ class RestoredGroups:
     groups: set[str] = field(default_factory=set)
     offsets: int = 0
     set_back: list[TruncatedOffset] = field(default_factory=list)
-    noted_ms: int = -1
+    published_ms: int = -1
 
 
 def restored_groups(
@@ -71,7 +71,7 @@ def restored_groups(
             continue
         found.groups.add(row["group_id"])
         found.offsets += 1
-        found.noted_ms = max(found.noted_ms, row["event_time"])
+        found.published_ms = max(found.published_ms, row["event_time"])
         if row["committed_offset"] > end:
             found.set_back.append(
                 TruncatedOffset(

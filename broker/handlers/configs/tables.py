@@ -3,7 +3,7 @@
 Rules of this file (docs/decisions/0019-tables-of-compacted-topics.md, KIP-950):
 - What is in a table may be nowhere else, so a topic ceases to be one only if its rows are to go.
 - A topic that is a table without saying so, and becomes compacted, remains one from where it is: nothing is compacted
-  before it is in the table. That is noted beside its settings (`REMOTE_STORAGE_KEPT`), and clients see no setting that
+  before it is in the table. That is kept beside its settings (`REMOTE_STORAGE_KEPT`), and clients see no setting that
   they have not made: what declares topics would take it away again.
 - A compacted topic that is a table remains both. Compaction has taken deletions from its log. If the log's beginning
   left for the lake now, readers would find there what had been deleted behind it.
@@ -27,7 +27,7 @@ REMOTE_STORAGE = "remote.storage.enable"
 def with_table_kept(
     before: Mapping[str, str], after: Mapping[str, str], present: LogConfig, wanted: LogConfig
 ) -> Mapping[str, str]:
-    """A topic's own settings after a change of them, with what is to be noted of its table."""
+    """A topic's own settings after a change of them, with what is to be kept of its table."""
     becomes_compacted = wanted.is_compacted and not present.is_compacted
     is_kept = becomes_compacted and present.remote_storage_enable and REMOTE_STORAGE not in after
     if not is_kept and REMOTE_STORAGE_KEPT not in before:

@@ -1,1 +1,1 @@
-"""Pure: the system tables: remote log metadata (its manager), the cluster's events, and noted offsets."""
+"""Pure: the system tables: remote log metadata (its manager), the cluster's events, and published offsets."""

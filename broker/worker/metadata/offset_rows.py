@@ -1,4 +1,4 @@
-"""Pure: what a broker has noted of its partitions and groups, as rows of `__offsets`.
+"""Pure: what a broker has published of its partitions and groups, as rows of `__offsets`.
 
 Rules of this file: ids are texts, times milliseconds, -1 where there is none.
 """

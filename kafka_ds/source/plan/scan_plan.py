@@ -1,10 +1,10 @@
 """Pure: which task reads which offsets from where: the plan of one scan.
 
 Planning asks nobody. All that is known comes in (`PartitionView`) and a plan comes out; the same view gives the same
-plan. The seam is the tiered end of the pinned snapshot: the table is read below it, the leader's log from it on, so
-each wanted offset is read in exactly one place. Ranges are offsets, never counts of rows, because compaction, aborted
-transactions and erasure leave holes that are no loss. Offsets that are in neither place are lost, and reported range by
-range.
+plan. The tier boundary is the tiered end of the pinned snapshot: below it the table is read, from it on the leader's
+log, so each wanted offset is read in exactly one place. Ranges are offsets, never counts of rows, because compaction,
+aborted transactions and erasure leave holes that are no loss. Offsets that are in neither place are lost, and reported
+range by range.
 """
 
 from __future__ import annotations

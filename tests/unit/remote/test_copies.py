@@ -15,7 +15,7 @@ from broker.remote.copies import CopyLoop
 from broker.remote.copy_policy import CopyState
 from broker.remote.manager import RemoteLogManager
 from broker.remote.metrics import COPIES_PAUSED, DATA_MISSING, OFFSETS_MISSING, TierMetrics
-from broker.remote.partitions import Led
+from broker.remote.partitions import TieredPartition
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.worker.rpc import (
     UNBOUNDED,
@@ -124,7 +124,7 @@ class Segment(EnrichedLogSegment):
         return self.max_timestamp_ms
 
 
-def led_partition(topic: str, partition: int, segments: int, size_bytes: int) -> Led:
+def led_partition(topic: str, partition: int, segments: int, size_bytes: int) -> TieredPartition:
     """A partition of closed segments of ten records each, all stable."""
     views = [
         Segment(
@@ -156,7 +156,7 @@ def led_partition(topic: str, partition: int, segments: int, size_bytes: int) ->
         leader_epochs=SimpleNamespace(between=lambda start, end: ((0, 0),)),
         producers=SimpleNamespace(encode_snapshot=lambda: b""),
     )
-    led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 10 * segments)
+    led = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 10 * segments)
     led.state.learnt(-1, 0)
     return led
 
@@ -166,7 +166,7 @@ class Desk:
 
     def __init__(
         self,
-        *partitions: Led,
+        *partitions: TieredPartition,
         bytes_per_second: int = UNBOUNDED,
         now_ms: int = 10**12,
         worker: CopiesAtOnce | None = None,
@@ -344,7 +344,7 @@ def test_a_quota_that_is_lifted_is_seen_within_a_second() -> None:
     assert sum(map(len, desk.worker.copied)) == 50
 
 
-def with_active_segment(led: Led) -> Any:
+def with_active_segment(led: TieredPartition) -> Any:
     """A log whose active segment can be read, and grows when the test moves its end."""
     log: Any = led.log
     log.size_bytes += 1_000

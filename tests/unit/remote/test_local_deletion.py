@@ -9,7 +9,7 @@ import pytest
 
 from broker.remote.copy_policy import CopyState
 from broker.remote.local_deletion import LocalDeletion
-from broker.remote.partitions import Key, Led
+from broker.remote.partitions import Key, TieredPartition
 from broker.replica.fetcher.tiered_ends import TieredEnds
 from broker.worker.rpc import Check, Missing, Repair, StoreState
 from kafka_ds.ipc.child import WorkerFailed, WorkerLost
@@ -80,10 +80,10 @@ class Desk:
 
     def __init__(self, *logs: Any) -> None:
         self.clock, self.store = ManualClock(), Store()
-        self.again: list[Led] = []
-        self.led: dict[Key, Led] = {}
+        self.again: list[TieredPartition] = []
+        self.led: dict[Key, TieredPartition] = {}
         for log in logs:
-            led = Led(log=log, leader_epoch=0, last_stable_offset=lambda: 100)
+            led = TieredPartition(log=log, leader_epoch=0, last_stable_offset=lambda: 100)
             self.led[led.key] = led
         worker: Any = self.store
         self.local = LocalDeletion(
@@ -117,7 +117,7 @@ RANGE = copy_range(Path("0.log"), 0, 9)
 
 @pytest.fixture(autouse=True)
 def _logs_find_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Led, "sources", lambda self, start, end: self.log.found)
+    monkeypatch.setattr(TieredPartition, "sources", lambda self, start, end: self.log.found)
 
 
 def led_by(*logs: Log) -> Desk:

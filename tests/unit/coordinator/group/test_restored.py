@@ -38,7 +38,7 @@ ROWS = [
 
 def test_a_coordinator_reads_what_was_restored_as_if_it_had_written_it() -> None:
     found = restored_groups(ROWS, 3, end_of=lambda *key: ENDS.get(key), now_ms=1000)
-    assert (found.groups, found.offsets, found.noted_ms) == ({"billing", "simple"}, 3, 100)
+    assert (found.groups, found.offsets, found.published_ms) == ({"billing", "simple"}, 3, 100)
     shard = GroupCoordinatorShard(BrokerConfig(), lambda: "id")
     for batch in record_batches(found.records, 1000):
         shard.replay_batch(batch, 0, read_header(batch))
