@@ -9,7 +9,7 @@ import pytest
 
 from broker.log.directories.comparison import Step, is_newer, next_step
 from broker.log.epochs import LeaderEpochs
-from broker.remote.partitions import Led
+from broker.remote.partitions import TieredPartition
 from broker.replica.fetcher.metrics import FAILED_MOVES, MOVES_MAX_LAG
 from kafka_ds.process.settings import MAX_LONG
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
@@ -96,7 +96,7 @@ async def test_after_a_move_the_lake_gets_records_from_where_they_lie_now() -> N
     bench.append(3)
     await move(bench)
     bench.append(20)
-    led = Led(log=bench.log, leader_epoch=0, last_stable_offset=lambda: 23)
+    led = TieredPartition(log=bench.log, leader_epoch=0, last_stable_offset=lambda: 23)
     led.state.learnt(1, 0)
     _, ranges = led.view(with_active=True, now_ms=NOW_MS)
     copied = led.locate(ranges)
