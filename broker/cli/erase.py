@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,6 +78,8 @@ def erase(
         if dry_run:
             erasure.look(timeout)
         else:
+            # What has to be put back is put back.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
             erasure.carry_out(timeout, takes_over=resume)
     account = erasure.account
     _print(account, as_json=as_json)

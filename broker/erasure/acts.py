@@ -140,5 +140,6 @@ def _without(batch: bytes, partition: int, wanted: WantedRecords) -> bytes:
 
 
 def _is_wanted(record: Record, partition: int, wanted: WantedRecords) -> bool:
-    has_key = wanted.key is not None and record.key == wanted.key
-    return has_key or wanted.has(partition, record.offset)
+    if wanted.key is not None:
+        return record.key == wanted.key
+    return wanted.has(partition, record.offset)

@@ -33,7 +33,7 @@ from broker.erasure.search import (
     TableKind,
     TimeIsUp,
 )
-from broker.erasure.unsettled import Unsettled, snapshot_of
+from broker.erasure.unsettled import Unsettled, check_spelling, check_topic_of, snapshot_of
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.client.admin import Admin, TopicDescription
 from kafka_ds.delta.log import DeltaLog
@@ -170,7 +170,14 @@ class Erasure:
         tables = [(topic_table(name), TOPIC_TABLE)]
         if not name.endswith(ERRORS):  # Such a topic has none: the name is of another topic's.
             tables += [(f"{TYPED_TABLES}/{name}{each}", TYPED_TABLE) for each in ("", ERRORS)]
-        return [each for each in tables if DeltaLog(self._store, each[0]).exists()]
+        found = []
+        for folder, kind in tables:
+            table = DeltaLog(self._store, folder)
+            if table.exists():
+                if kind is TYPED_TABLE:
+                    check_topic_of(table, self._topic.topic_id)
+                found.append((folder, kind))
+        return found
 
     def _local(self, found: list[Finding], unsearched: list[str]) -> None:
         """What is in brokers' directories on this machine, and which of the brokers' are not."""
@@ -316,7 +323,10 @@ class Erasure:
         if kind is TOPIC_TABLE and (rows or any(each.kind == HIDDEN for each in found)):
             # As it is now: it may be another topic's meanwhile.
             snapshot_of(self._store, folder, self._topic_id)
-        if rows:
+        if kind is TYPED_TABLE and rows:
+            own = snapshot_of(self._store, topic_table(self._topic.name), self._topic_id)
+            rows = check_spelling(own, self._wanted, rows)
+        if any(rows.values()):
             count = acts.delete_rows(self._store, folder, kind, rows)
             self._say(f"{folder}: {count} rows deleted")
             return acted or count > 0
@@ -355,11 +365,16 @@ class Erasure:
         return True
 
     def _put_settings_back(self, *, is_done: bool) -> None:
-        self._check_topic()
-        unfinished.write(self._store, self._topic.name, self._unfinished)
         former: Mapping[str, Any] | None = self._unfinished.settings
         if former:
-            self._admin.alter_topic_configs(self._topic.name, former)
+            try:
+                self._check_topic()
+                self._admin.alter_topic_configs(self._topic.name, former)
+            except BaseException:
+                self._say(
+                    f"the settings of topic {self._topic.name} are still changed ({', '.join(former)}): run it again"
+                )
+                raise
         unfinished.release(self._store, self._topic.name, self._unfinished, is_done=is_done)
         self._unfinished.settings = {}
 

@@ -251,13 +251,7 @@ class Search:
         return found
 
     def _local(self, kind: str, folder: str, file: Path, partition: int) -> list[Finding]:
-        finding = Finding(
-            kind=kind,
-            place=folder,
-            path=str(file),
-            records=0,
-            is_of_topic=partition != _NO_PARTITION,
-        )
+        finding = Finding(kind=kind, place=folder, path=str(file), records=0)
 
         def look() -> list[Finding]:
             try:
@@ -391,7 +385,9 @@ def rows_in(
                 column = batch.column(kind.partition)
                 partitions = column.fill_null(-1).to_numpy(zero_copy_only=False)
             rows = batch if kind is TOPIC_TABLE else None
-            found = wanted.among(partitions, batch.column(kind.offset), keys, rows)
+            found = wanted.among(
+                partitions, batch.column(kind.offset), keys, rows, by_place=rows is None
+            )
             there_still = np.ones(batch.num_rows, np.bool_)
             if deleted is not None:
                 there_still = kept(deleted, first, batch.num_rows)
@@ -434,12 +430,7 @@ def times_named(store: Store, path: str, key: bytes) -> int:
         for line in store.read(path).splitlines():
             for kind, action in json.loads(line).items():
                 if kind == "commitInfo":
-                    said = json.dumps(action.get("operationParameters"), ensure_ascii=False)
-                    # JSON in JSON, and SQL of several dialects: each with backslashes of its own.
-                    said = said.replace("\\", "")
-                    count += f"'{key.hex()}'" in said.lower() or any(
-                        f"'{each}'" in said for each in spelled
-                    )
+                    count += _is_said(action, key, spelled)
                 elif isinstance(action, dict):
                     statistics.append(action.get("stats"))
     elif name.endswith(".crc") and not name.startswith("."):
@@ -454,6 +445,19 @@ def times_named(store: Store, path: str, key: bytes) -> int:
     if text:
         count += sum(_names(each, text) for each in statistics)
     return count
+
+
+def _is_said(commit: Mapping[str, Any], key: bytes, spelled: Sequence[str]) -> bool:
+    """Whether a commit's parameters have the key, as they do for a DELETE by it. Spark's have no quotes."""
+    said = json.dumps(commit.get("operationParameters"), ensure_ascii=False)
+    # JSON in JSON, and SQL of several dialects: each with backslashes of its own.
+    said = said.replace("\\", "")
+    if f"'{key.hex()}'" in said.lower() or any(f"'{each}'" in said for each in spelled):
+        return True
+    if "Spark" not in str(commit.get("engineInfo")):
+        return False
+    words = [f"0x{key.hex()}", key.hex(), *filter(None, spelled)]
+    return any(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", said, re.IGNORECASE) for each in words)
 
 
 def _names(statistics: Any, text: str) -> bool:

@@ -17,12 +17,14 @@ from kafka_ds.errors import KafkaDsError
 from kafka_ds.topic.files.parquet import UnreadableFile
 from kafka_ds.topic.missing import missing_files_of
 from kafka_ds.topic.snapshot import TopicSnapshot
+from spark_conf.pipelines.progress import last_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from broker.erasure.wanted import WantedRecords
     from kafka_ds.delta.store.store import Store
 
 _HOW = "settle that first (docs/how-to/repair-the-lake.md)"
@@ -83,6 +85,41 @@ def check_places(snapshot: TableSnapshot, places: Mapping[int, Sequence[int]]) -
                 f"{snapshot.log.table}: another engine inserted rows (at offset {strange[0]} of partition "
                 f"{partition}): delete them first with SQL"
             )
+
+
+def check_spelling(
+    snapshot: TableSnapshot, wanted: WantedRecords, places: Mapping[int, Sequence[int]]
+) -> dict[int, list[int]]:
+    """Of typed rows with the key those that may go: of known records, or of records that have left the topic's table.
+
+    Others wait until their records are there. Raises Unsettled where the record has another key in the topic's table.
+    """
+    assert isinstance(snapshot, TopicSnapshot), "the topic's own table"
+    may_go: dict[int, list[int]] = {}
+    for partition, offsets in places.items():
+        end = snapshot.tiered_end(partition)
+        known = [each for each in offsets if wanted.has(partition, each)]
+        others = {each for each in offsets if not wanted.has(partition, each)}
+        others = {each for each in others if end is not None and each <= end}
+        for file in snapshot.files.values() if others else ():
+            if file.partition == partition:
+                there = others.intersection(_offsets(snapshot, file.path).tolist())
+                if there:
+                    raise Unsettled(
+                        f"a typed table spells keys otherwise than the topic, as at offset {min(there)} of partition "
+                        f"{partition}: name the topic's own key (--key-hex) or a condition (--where)"
+                    )
+        may_go[partition] = [*known, *sorted(others)]
+    return may_go
+
+
+def check_topic_of(log: DeltaLog, topic_id: str) -> None:
+    """See that a typed table has no rows of a former topic, whose offsets are of others. Raises Unsettled."""
+    step = last_step(log)
+    if step is not None and step.topic_id not in ("", topic_id):
+        raise Unsettled(
+            f"{log.table} has rows of a former topic of that name; `kafka-ds pipelines run` removes them"
+        )
 
 
 def _offsets(snapshot: TopicSnapshot, path: str) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """Pure: which records are to be erased: those with a key or by a condition, and those at places that are known.
 
-Rules of this file: a place is a partition and an offset, which are never used twice. Typed tables may spell the key in
-another way, or not at all; by its place each record is found.
+Rules of this file: a place is a partition and an offset of a row of the topic's table, and no other record ever has it.
+What a log alone has may be truncated, and its offset used again: that teaches no place. Typed tables may spell the key
+in another way, or not at all; there alone records are found by their places.
 """
 
 from __future__ import annotations
@@ -82,10 +83,12 @@ class WantedRecords:
         offsets: pa.Array,
         keys: pa.Array | None,
         rows: pa.RecordBatch | None = None,
+        *,
+        by_place: bool = False,
     ) -> NDArray[np.bool_]:
         """Which rows are to be erased; `partitions` is one number where all rows are of one partition.
 
-        `rows` are those of a topic, for a condition.
+        `rows` are those of a topic, for a condition; those of a typed table are looked for `by_place`, too.
         """
         numbers = _numbers(offsets)
         found = np.zeros(len(numbers), np.bool_)
@@ -95,7 +98,7 @@ class WantedRecords:
         if self._holds is not None and rows is not None:
             found |= self._holds(np.asarray(partitions), rows)
         of_row = partitions if isinstance(partitions, int) else np.asarray(partitions)
-        for partition, runs in self.places.items():
+        for partition, runs in self.places.items() if by_place else ():
             lows = np.array([low for low, _ in runs], np.int64)
             highs = np.array([high for _, high in runs], np.int64)
             at = np.searchsorted(lows, numbers, "right") - 1

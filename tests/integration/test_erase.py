@@ -212,7 +212,7 @@ def test_what_the_tables_log_says_is_told(broker: BrokerProcess, kafka_ds: Comma
 
     wait_until("the table", lambda: rows() == 2)
     DeltaTable(table).delete("key = X'616461'")
-    typed = pa.table({"_partition": [0], "_offset": pa.array([1], pa.int64()), "_key": ["ada"]})
+    typed = pa.table({"_partition": [0], "_offset": pa.array([0], pa.int64()), "_key": ["ada"]})
     write_deltalake(str(broker.lake / "tables" / "orders"), typed)
     done = kafka_ds.run(*WORDS, "--json")
     assert done.status == 1

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import CommitProperties, write_deltalake
 
 from broker.erasure import erase as module
 from broker.erasure.erase import Erasure
@@ -24,6 +24,7 @@ from kafka_ds.delta.store.store import TEMPORARY_SUFFIX
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.records.batch import Record, build_batch
 from kafka_ds.segments.checkpoint import encode_partition_metadata
+from spark_conf.pipelines.progress import TableStep
 
 TOPIC_ID = bytes(range(1, 17))
 
@@ -174,6 +175,9 @@ def test_time_is_up_before_all_was_searched(admin, lake):
 
 
 def test_what_is_not_proven_leaves_its_places(admin, lake):
+    known = {"settings": {}, "places": {"0": [[0, 0]]}, "owner": None}
+    left = {"topic_id": admin.topic.topic_id, **known}
+    lake.put_durable("_erasures/orders.json", json.dumps(left).encode())
     run = erasure(admin, lake)
     asked = []
 
@@ -219,3 +223,39 @@ def test_a_file_that_is_being_written_is_waited_for(admin, lake, folder):
     run = erasure(admin, lake)
     run.carry_out(60)
     assert run.account.is_proven
+
+
+def typed(lake, *keys, topic_id="", partition=0):
+    rows = {
+        "_partition": [partition] * len(keys),
+        "_offset": pa.array(range(len(keys)), pa.int64()),
+        "_key": list(keys),
+    }
+    step = TableStep(number=1, topic_id=topic_id, mode="append", start={0: 0}, end={0: len(keys)})
+    said = CommitProperties(custom_metadata={"userMetadata": step.text()})
+    write_deltalake(lake.uri("tables/orders"), pa.table(rows), commit_properties=said)
+
+
+def test_a_typed_table_of_a_former_topic_is_settled_first(admin, lake):
+    typed(lake, "ada", topic_id=uuid_text(bytes(16)))
+    with pytest.raises(Unsettled, match="tables/orders has rows of a former topic"):
+        erasure(admin, lake).carry_out(60)
+
+
+def test_settings_that_cannot_be_put_back_are_named(admin, lake):
+    said = []
+    run = erasure(admin, lake, said=said)
+    change = admin.alter_topic_configs
+
+    def refuse(name, changes):
+        if None in changes.values():
+            raise OSError("away")
+        change(name, changes)
+
+    admin.alter_topic_configs = refuse
+    with pytest.raises(OSError, match="away"):
+        run.carry_out(0.5)
+    assert (
+        said[-1]
+        == "the settings of topic orders are still changed (local.retention.ms): run it again"
+    )

@@ -7,7 +7,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from broker.erasure.acts import removed_files
 from broker.erasure.search import OLD, ROWS, TOPIC_TABLE, TYPED_TABLE, UNREADABLE, Search
-from broker.erasure.unsettled import Unsettled, snapshot_of
+from broker.erasure.unsettled import Unsettled, check_spelling, snapshot_of
 from broker.erasure.wanted import WantedRecords
 from kafka_ds.delta.store.local import LocalStore
 from kafka_ds.protocol.types import uuid_text
@@ -67,6 +67,25 @@ def test_a_key_that_is_neither_bytes_nor_text_is_not_passed_over(table):
     pq.write_table(odd, store.local_path("topics/orders/odd.parquet"))
     (odd_one,) = (each for each in found(table, b"key-2") if each.path.endswith("/odd.parquet"))
     assert odd_one.kind == UNREADABLE
+
+
+def test_a_place_whose_record_is_another_now_is_let_be(table):
+    """An earlier run knew a record there, which was lost with its log."""
+    search = Search(WantedRecords(b"ada", {0: [(5, 5)]}))
+    assert search.table(table.log.store, table.folder, TOPIC_TABLE, TOPIC_ID) == []
+
+
+def test_typed_rows_go_with_records_of_the_same_key(table):
+    """A typed table may have decoded the key that is another in the topic."""
+    snapshot = snapshot_of(table.log.store, table.folder, TOPIC_ID)
+    known = WantedRecords(b"key-5", {0: [(5, 5)]})
+    assert check_spelling(snapshot, known, {0: [5], 1: [3]}) == {0: [5], 1: []}
+    assert check_spelling(snapshot, known, {0: [99]}) == {0: []}, "it is not in the table yet"
+    with pytest.raises(Unsettled, match="at offset 7 of partition 0: name the topic's own key"):
+        check_spelling(snapshot, known, {0: [5, 7]})
+    delta(table).delete('"offset" = 7')
+    gone = snapshot_of(table.log.store, table.folder, TOPIC_ID)
+    assert check_spelling(gone, known, {0: [5, 7]}) == {0: [5, 7]}
 
 
 def test_while_a_restore_has_taken_offsets_out_nothing_is_done(table):

@@ -18,8 +18,10 @@ def test_a_record_is_known_by_its_key_or_its_place() -> None:
     offsets = pa.array([3, 4, 5, 6, None], pa.int64())
     keys = pa.array([b"ada", b"ben", None, b"ad", b"ada"])
     assert wanted.among(0, offsets, keys).tolist() == [True, False, False, False, True]
-    assert wanted.among(1, offsets, None).tolist() == [False, True, True, False, False]
-    mixed = wanted.among([1, 0, 1, 1, 1], offsets, keys.cast(pa.string()))
+    by_place = wanted.among(1, offsets, None, by_place=True)
+    assert by_place.tolist() == [False, True, True, False, False]
+    assert not wanted.among(1, offsets, None).any()
+    mixed = wanted.among([1, 0, 1, 1, 1], offsets, keys.cast(pa.string()), by_place=True)
     assert mixed.tolist() == [True, False, True, False, True]
     for other in (pa.binary_view(), pa.string_view(), pa.large_string()):
         assert wanted.among(0, offsets, keys.cast(pa.string()).cast(other)).tolist()[0]
