@@ -255,16 +255,16 @@ class Search:
 
         def look() -> list[Finding]:
             try:
-                data: Any = np.memmap(file, "u1", "r") if file.stat().st_size else b""
+                with open(file, "rb", buffering=0) as opened:
+                    start = 0
+                    if kind == CACHED:
+                        head = opened.read(_CACHE_HEAD)
+                        start = _CACHE_HEAD + int.from_bytes(head[-4:], "big")
+                    return self._of_batches(finding, partition, slices_of(opened.fileno(), start))
             except FileNotFoundError:
                 raise
             except OSError as problem:
                 return [replace(finding, kind=UNREADABLE, note=str(problem))]
-            view = memoryview(data)
-            if kind == CACHED:
-                head = int.from_bytes(view[_CACHE_HEAD - 4 : _CACHE_HEAD], "big")
-                view = view[_CACHE_HEAD + head :]
-            return self._of_batches(finding, partition, _slices(view))
 
         try:
             status = file.stat()
@@ -320,23 +320,33 @@ def _files(folder: str) -> list[Path]:
     return []
 
 
-def _slices(view: memoryview) -> Iterator[memoryview]:
-    """Whole batches, many at a time; what is no batch is left to the decoder."""
-    start = at = 0
-    while len(view) - at >= 12:
-        size = 12 + int.from_bytes(view[at + 8 : at + 12], "big", signed=True)
-        if size == 12 and not np.frombuffer(view[at:], "u1").any():
+def slices_of(file: int, start: int) -> Iterator[bytes]:
+    """Whole batches, many at a time; what is no batch is left to the decoder. The file may be cut meanwhile."""
+    at = start
+    while len(head := os.pread(file, 12, at)) == 12:
+        size = 12 + int.from_bytes(head[8:], "big", signed=True)
+        if size == 12 and _is_zero(file, at):
             # What log.preallocate has made room for.
-            view = view[:at]
-            break
-        if size <= 12 or at + size > len(view):
+            if at > start:
+                yield os.pread(file, at - start, start)
+            return
+        if size <= 12 or at + size > os.fstat(file).st_size:
             break
         at += size
         if at - start >= _SLICE_BYTES:
-            yield view[start:at]
+            yield os.pread(file, at - start, start)
             start = at
-    if len(view) > start:
-        yield view[start:]
+    if rest := os.pread(file, max(at - start, _SLICE_BYTES), start):
+        yield rest
+
+
+def _is_zero(file: int, at: int) -> bool:
+    """Whether nothing else follows."""
+    while part := os.pread(file, _SLICE_BYTES, at):
+        if np.frombuffer(part, "u1").any():
+            return False
+        at += len(part)
+    return True
 
 
 def _deleted(store: Store, file: Any) -> Positions | None:

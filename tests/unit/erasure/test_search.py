@@ -17,6 +17,7 @@ from broker.erasure.search import (
     UNREADABLE,
     Search,
     TimeIsUp,
+    slices_of,
     times_named,
 )
 from broker.erasure.wanted import WantedRecords
@@ -169,3 +170,15 @@ def test_a_checksum_of_spark_names_a_key(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     assert times_named(store, path, b"ada") == 1
     assert times_named(store, "t/_delta_log/.00000000000000000007.crc.crc", b"ada") == 0
+
+
+def test_a_log_that_is_cut_while_it_is_searched_ends_there(tmp_path: Path) -> None:
+    """As when it is rolled and `log.preallocate` had made room: a map of it would end the process."""
+    path = tmp_path / "log"
+    whole = batch(0, b"ada") + batch(1, bytes(5 << 20)) + batch(2, b"ada")
+    path.write_bytes(whole)
+    with path.open("r+b") as file:
+        slices = slices_of(file.fileno(), 0)
+        first = next(slices)
+        file.truncate(len(first) + 20)
+        assert [first, *slices] == [whole[: len(first)], whole[len(first) :][:20]]
