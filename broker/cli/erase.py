@@ -87,12 +87,12 @@ def erase(
         note(f"kafka-ds: not searched: {each}")
     if dry_run and account.left:
         note("nothing was changed: repeat it without --dry-run")
-    if dry_run and erasure.has_begun:
+    is_undone = dry_run and erasure.has_begun
+    if is_undone:
         note(
             "the topic's settings are as another run changed them: "
             "if it was killed, repeat it without --dry-run to finish it"
         )
-    is_undone = dry_run and erasure.has_begun
     if account.is_proven and not is_undone:
         note(f"no such record is in any of {account.files} files")
     elif is_undone or (dry_run and account.left):

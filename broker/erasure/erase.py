@@ -20,7 +20,6 @@ from broker.erasure import acts, unfinished
 from broker.erasure.search import (
     CACHED,
     HIDDEN,
-    LOGGED,
     OLD,
     RESIDUE_BATCHES,
     ROWS,
@@ -393,6 +392,3 @@ def _is_of(directory: str, broker: int, cluster_id: str) -> bool:
         return False
     node_id = said.get("node.id", said.get("broker.id"))
     return (node_id, said.get("cluster.id")) == (str(broker), cluster_id)
-
-
-__all__ = ["LOGGED", "UNREADABLE", "Account", "Erasure"]

@@ -44,7 +44,6 @@ FORMER: Final = "logs of deleted topics"
 CACHED: Final = "cache of cold reads"
 UNREADABLE: Final = "cannot be read"
 
-CACHE_FOLDER: Final = "remote-log-index-cache"
 # Magic, checksum and length of the header, before a cached chunk's header and batches.
 _CACHE_HEAD: Final = 16
 # Batches are unpacked as a whole, and may then be many times as large.
@@ -244,7 +243,7 @@ class Search:
                 segment = names.parse_file_name(file.name)
                 if segment is not None and segment.kind == names.LOG:
                     found += self._local(kind, folder, file, partition)
-        for file in _files(f"{folder}/{CACHE_FOLDER}"):
+        for file in _files(f"{folder}/{names.REMOTE_CACHE}"):
             _, id_of_topic, rest = file.name.partition(f"_{topic_id.hex()}-")
             if id_of_topic:
                 found += self._local(CACHED, folder, file, int(rest.partition("-")[0]))

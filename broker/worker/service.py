@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from broker.worker.cache.disk_cache import FOLDER, DiskCache
+from broker.worker.cache.disk_cache import DiskCache
 from broker.worker.copier import Copier
 from broker.worker.delta.check import Look
 from broker.worker.delta.storage import RemoteStorageManager
@@ -63,6 +63,7 @@ from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import SystemClock, SystemDisk, new_uuid
 from kafka_ds.protocol.topic_partition import TopicIdPartition
+from kafka_ds.segments.names import REMOTE_CACHE
 from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.names import CLUSTER_METADATA, OFFSETS, REMOTE_LOG_METADATA, topic_table
 from kafka_ds.topic.offsets import OffsetsTable, present
@@ -442,7 +443,7 @@ def _open_cache(settings: TierSettings) -> DiskCache | None:
     cache = DiskCache(
         SystemDisk(),
         SystemClock(),
-        f"{settings.log_dirs[0]}/{FOLDER}",
+        f"{settings.log_dirs[0]}/{REMOTE_CACHE}",
         bytes_max=bytes_max,
         ttl_ms=settings.remote_log_index_file_cache_ttl_ms,
     )

@@ -33,6 +33,8 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 # Left by `adopt` in directories of Apache Kafka; no file of Kafka's.
 ADOPTED = ".kafka_ds_adopted"
+# In the first log directory: batches of the lake, by the tier worker.
+REMOTE_CACHE = "remote-log-index-cache"
 
 DELETE_FOLDER = "-delete"
 FUTURE_FOLDER = "-future"

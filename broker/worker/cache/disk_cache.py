@@ -37,7 +37,6 @@ from kafka_ds.process.seams import Clock, Disk
 
 log = logging.getLogger(__name__)
 
-FOLDER = "remote-log-index-cache"
 # Chunks that wait to be written are in memory; beyond so many a chunk is not kept.
 WRITES_MAX = 8
 # What one file takes besides its batches, about.
