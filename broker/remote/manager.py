@@ -8,8 +8,7 @@ All methods are called in the event loop; those that are not `async` never wait.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from broker.log.log import Log
@@ -24,9 +23,8 @@ from broker.remote.optimize import LayoutLoop
 from broker.remote.partitions import Key, TieredPartition, place_of
 from broker.remote.process import new_worker
 from broker.remote.quota import COPY_TIMES, FETCH_TIMES, RemoteQuota
-from broker.remote.reads import RemoteReads
+from broker.remote.reads import RemoteReads, kafka_errors
 from broker.worker.rpc import (
-    OUT_OF_RANGE,
     DeleteTopic,
     EndOfRangeRequest,
     FenceTopic,
@@ -61,23 +59,6 @@ STOP_SECONDS = 5.0
 
 # Given how a request is sent to the worker and the interval in ms: publishes groups' offsets until it is cancelled.
 Notes: TypeAlias = Callable[[SendToWorker, int], Coroutine[Any, Any, None]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierRead:
-    """What the lake holds from an offset on: whole record batches, in offset order.
-
-    `next_offset` is the offset after the last one that this read covers. The last batch, which may be empty,
-    reaches up to it, so that a consumer's position moves past offsets whose records are gone.
-    """
-
-    chunks: list[Buffer] = field(default_factory=list)
-    next_offset: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all batches."""
-        return sum(map(len, self.chunks))
 
 
 class RemoteLogManager:
@@ -133,10 +114,11 @@ class RemoteLogManager:
         )
         self._layout = LayoutLoop(settings, clock, self.worker, self._metrics, self.copies.led)
         self._reads = RemoteReads(
-            settings.remote_log_reader_threads,
-            settings.remote_log_reader_max_pending_tasks,
-            clock,
-            self._metrics,
+            self.worker,
+            threads=settings.remote_log_reader_threads,
+            pending_max=settings.remote_log_reader_max_pending_tasks,
+            clock=clock,
+            metrics=self._metrics,
         )
         self.tasks: set[asyncio.Task[object]] = set()
         self._copying: asyncio.Task[None] | None = None
@@ -300,7 +282,8 @@ class RemoteLogManager:
 
     async def noted_offsets(self) -> list[dict[str, Any]]:
         """The valid rows of `__offsets` of all brokers. Raises KafkaError."""
-        return await self._send(PublishedOffsets())
+        with kafka_errors():
+            return await self.worker.send(PublishedOffsets())
 
     def sheds_reads(self) -> bool:
         """Whether remote.log.manager.fetch.max.bytes.per.second is used up: nothing is read now (KIP-956)."""
@@ -315,7 +298,7 @@ class RemoteLogManager:
         *,
         max_bytes: int,
         isolation_level: int = 0,
-    ) -> TierRead | None:
+    ) -> Sequence[Buffer] | None:
         """Read batches from `offset` on, at least one and then at most `max_bytes`, never beyond the
         tiered end. isolation_level as in Fetch: 0 read_uncommitted, 1 read_committed.
 
@@ -331,16 +314,16 @@ class RemoteLogManager:
         )
         wait_ms = self._in_force().remote_fetch_max_wait_ms
         try:
-            answer = await asyncio.wait_for(self._read(request, topic), wait_ms / 1000)
+            answer = await asyncio.wait_for(self._reads.send(request, topic), wait_ms / 1000)
         except TimeoutError:
             self._metrics.fetches_expired += 1
             return None
-        read = TierRead(chunks=list(answer.chunks), next_offset=answer.next_offset)
-        self._fetch_quota.record(read.size_bytes, self._clock.monotonic_ms())
-        self._metrics.fetched(topic, read.size_bytes)
+        size_bytes = sum(map(len, answer.chunks))
+        self._fetch_quota.record(size_bytes, self._clock.monotonic_ms())
+        self._metrics.fetched(topic, size_bytes)
         if answer.cache is not None:
             self._metrics.cached(answer.cache)
-        return read
+        return answer.chunks
 
     def list_offsets_timeout_ms(self) -> int:
         """How long ListOffsets waits for the lake if its client does not say (KIP-1075)."""
@@ -359,7 +342,7 @@ class RemoteLogManager:
             timestamp_ms=timestamp_ms,
             start_offset=start_offset,
         )
-        return await self._read(request, topic)
+        return await self._reads.send(request, topic)
 
     async def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
@@ -368,7 +351,7 @@ class RemoteLogManager:
         request = MaxTimestamp(
             partition=TopicIdPartition(topic_id, topic, partition), start_offset=start_offset
         )
-        return await self._read(request, topic)
+        return await self._reads.send(request, topic)
 
     def tiered_end(self, topic_id: bytes, partition: int) -> int | None:
         """Last offset that is FINISHED in the lake (-1: nothing yet), or None while unknown."""
@@ -398,7 +381,7 @@ class RemoteLogManager:
     ) -> list[int | KafkaError]:
         """The lake's last offset of each (topic, topic id, number) now, -1 for none; or why it is unknown."""
         asked = [TopicIdPartition(id_, topic, partition) for topic, id_, partition in partitions]
-        states = await self._read(StateRequest(partitions=asked))
+        states = await self._reads.send(StateRequest(partitions=asked))
         return [_end_of(state) for state in states]
 
     async def fence(
@@ -414,7 +397,8 @@ class RemoteLogManager:
         ]
         # It may wait for a copy: readers do not wait with it.
         try:
-            states = await self._send(FenceTopic(places=places))
+            with kafka_errors():
+                states = await self.worker.send(FenceTopic(places=places))
         except KafkaError:
             self._metrics.fetch_failed(None)
             raise
@@ -433,7 +417,7 @@ class RemoteLogManager:
         counters = self._metrics.topics.of(topic)
         counters.build_requests += 1
         try:
-            found = await self._read(request, topic)
+            found = await self._reads.send(request, topic)
         except KafkaError:
             counters.build_errors += 1
             raise
@@ -449,14 +433,16 @@ class RemoteLogManager:
         key = (topic_id, partition)
         if not await self._has_rows(key):
             return Optimized()
-        return await _await_worker(self._layout.optimize(key))
+        with kafka_errors():
+            return await self._layout.optimize(key)
 
     async def expire(self, topic_id: bytes, partition: int) -> Swept:
         """Have what retention says removed now. Raises KafkaError."""
         key = (topic_id, partition)
         if not await self._has_rows(key):
             return Swept()
-        return await _await_worker(self._expiration.expire(key))
+        with kafka_errors():
+            return await self._expiration.expire(key)
 
     async def _has_rows(self, key: Key) -> bool:
         """Whether anything of a led partition is in the lake; one of which that is unknown is looked at soon."""
@@ -471,17 +457,6 @@ class RemoteLogManager:
         return await self.known_tiered_end(led.log.topic, *key) >= 0
 
     # -- inside -----------------------------------------------------------------------------
-
-    async def _read(self, request: Request[A], topic: str | None = None) -> A:
-        """Ask for a client: such requests are bounded in number, and fail with an error that clients retry."""
-        try:
-            return await self._reads.submit(lambda: self._send(request))
-        except KafkaError:
-            self._metrics.fetch_failed(topic)
-            raise
-
-    async def _send(self, request: Request[A]) -> A:
-        return await _await_worker(self.worker.send(request))
 
     def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -545,18 +520,6 @@ class RemoteLogManager:
         """More of a partition is FINISHED."""
         self._agree_on_start(led)
         self._local.advanced()
-
-
-async def _await_worker(work: Awaitable[A]) -> A:
-    """What it comes to; a worker that fails is an error that clients know."""
-    try:
-        return await work
-    except WorkerLost as error:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-    except WorkerFailed as error:
-        out = error.kind == OUT_OF_RANGE
-        code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
-        raise KafkaError(code, str(error)) from error
 
 
 def _end_of(state: TieredState | Unavailable) -> int | KafkaError:

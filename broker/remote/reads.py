@@ -10,20 +10,30 @@ Rules of this file (KIP-405, Kafka's RemoteStorageThreadPool):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import contextlib
+from collections.abc import Iterator
 
 from broker.remote.metrics import TierMetrics
+from broker.worker.rpc import OUT_OF_RANGE
+from kafka_ds.ipc.child import ChildWorker, WorkerFailed, WorkerLost
+from kafka_ds.ipc.request import A, Request
 from kafka_ds.process.seams import Clock
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
-
-T = TypeVar("T")
 
 
 class RemoteReads:
     """The requests of one broker."""
 
-    def __init__(self, threads: int, pending_max: int, clock: Clock, metrics: TierMetrics) -> None:
+    def __init__(
+        self,
+        worker: ChildWorker,
+        *,
+        threads: int,
+        pending_max: int,
+        clock: Clock,
+        metrics: TierMetrics,
+    ) -> None:
+        self._worker = worker
         self._clock = clock
         self._turns = asyncio.Semaphore(threads)
         self._pending_max = pending_max
@@ -31,11 +41,23 @@ class RemoteReads:
         metrics.readers.threads = threads
         self._asked: set[asyncio.Task[object]] = set()
 
-    async def submit(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Wait for a turn, ask, and return the answer.
+    async def send(self, request: Request[A], topic: str | None = None) -> A:
+        """Wait for a turn, ask the worker, and return its answer; a failure is counted for the topic.
 
-        Raises KafkaError(KAFKA_STORAGE_ERROR) if too many wait already, and what the request raises.
+        Raises KafkaError: KAFKA_STORAGE_ERROR if too many wait already, and as `kafka_errors`.
         """
+        try:
+            await self._acquire()
+            task = asyncio.ensure_future(self._in_turn(request))
+            # Kept while it runs, even if nothing waits for it any more.
+            self._asked.add(task)
+            task.add_done_callback(self._end)
+            return await asyncio.shield(task)
+        except KafkaError:
+            self._metrics.fetch_failed(topic)
+            raise
+
+    async def _acquire(self) -> None:
         metrics = self._metrics
         if self._turns.locked() and metrics.reads_waiting >= self._pending_max:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "too many cold reads are waiting")
@@ -44,17 +66,13 @@ class RemoteReads:
             await self._turns.acquire()
         finally:
             metrics.reads_waiting -= 1
-        task = asyncio.ensure_future(self._in_turn(question))
-        # Kept while it runs, even if nothing waits for it any more.
-        self._asked.add(task)
-        task.add_done_callback(self._end)
-        return await asyncio.shield(task)
 
-    async def _in_turn(self, question: Callable[[], Awaitable[T]]) -> T:
+    async def _in_turn(self, request: Request[A]) -> A:
         readers, began_s = self._metrics.readers, self._now_s()
         readers.begin(began_s)
         try:
-            return await question()
+            with kafka_errors():
+                return await self._worker.send(request)
         finally:
             ended_s = self._now_s()
             readers.end(ended_s)
@@ -68,3 +86,16 @@ class RemoteReads:
         self._asked.discard(task)
         if not task.cancelled():
             task.exception()  # Heard, also where nobody waits for it any more.
+
+
+@contextlib.contextmanager
+def kafka_errors() -> Iterator[None]:
+    """A worker that fails is an error that clients know: OFFSET_OUT_OF_RANGE or KAFKA_STORAGE_ERROR."""
+    try:
+        yield
+    except WorkerLost as error:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    except WorkerFailed as error:
+        out = error.kind == OUT_OF_RANGE
+        code = ErrorCode.OFFSET_OUT_OF_RANGE if out else ErrorCode.KAFKA_STORAGE_ERROR
+        raise KafkaError(code, str(error)) from error

@@ -574,7 +574,6 @@ class ReadAnswer:
     """Whole batches from an offset on."""
 
     chunks: Sequence[Buffer]
-    next_offset: int
     cache: CacheCounts | None = None
 
 

@@ -365,7 +365,6 @@ class Service:
         )
         answer = ReadAnswer(
             chunks=[memoryview(each) for each in found.chunks],
-            next_offset=found.next_offset,
             cache=None if self._cache is None else self._cache.counts,
         )
         runs = [(at, size) for at, size in found.shared if at is not None]

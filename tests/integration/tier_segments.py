@@ -89,6 +89,12 @@ def changed(source: LogSegmentData, **changes: Any) -> LogSegmentData:
     return replace(source, segment=replace(source.segment, **changes))
 
 
+def next_offset(chunks: Sequence[bytes]) -> int:
+    """The offset after batches."""
+    (*_, (_, last)) = iterate_headers(bytes(chunks[-1]))
+    return last.next_offset
+
+
 def all_records(chunks: Iterable[bytes]) -> list[Record]:
     """The records of batches, of control batches too."""
     found: list[Record] = []

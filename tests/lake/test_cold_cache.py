@@ -36,6 +36,7 @@ from tests.integration.tier_segments import (
     all_records,
     copy_range,
     copy_request,
+    next_offset,
     segment,
 )
 
@@ -85,9 +86,9 @@ class Lake:
                 TOPIC, TOPIC_ID, 0, start, max_bytes=1_000, committed_only=True
             )
             found += [each.offset for each in all_records(read.chunks) if each.offset >= start]
-            start = read.next_offset
+            start = next_offset(read.chunks)
             self.cache.work()
-            if start > read.tiered_end:
+            if start == COUNT:
                 return found
 
 

@@ -494,7 +494,7 @@ class FetchProcessor:
         try:
             if partition is None or tier is None:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-            read = await tier.read(
+            batches = await tier.read(
                 partition.topic,
                 partition.topic_id,
                 partition.partition,
@@ -505,8 +505,8 @@ class FetchProcessor:
         except KafkaError as error:
             result.data = no_records(result.requested.partition, error.code)
         else:
-            if read is not None:
-                result.data.records = read.chunks
+            if batches is not None:
+                result.data.records = batches
 
     def _response(self) -> FetchResponse:
         leaders = []

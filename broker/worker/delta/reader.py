@@ -65,9 +65,6 @@ class ColdRead:
     """Batches from an offset on."""
 
     chunks: tuple[Buffer, ...]
-    next_offset: int
-    tiered_end: int
-    log_start_offset: int
     shared: tuple[tuple[int | None, int], ...] = ((None, 0),)
     """Where all of these bytes lie in the memory that is shared with the broker, in order: (position, bytes) of each
     run of them. A position None: they are not all there."""
@@ -186,9 +183,6 @@ class ColdReader:
         return ColdRead(
             chunks=tuple(chain.from_iterable(run.batches for run in runs)),
             shared=tuple((run.shared_at, run.size_bytes) for run in runs),
-            next_offset=next_offset,
-            tiered_end=found.tiered_end,
-            log_start_offset=found.log_start,
         )
 
     def forget(self, topic: str, topic_id: bytes) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from broker.remote.manager import TierRead
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from tests.in_process import (
     InProcess,
@@ -29,12 +28,12 @@ class FakeTier:
     async def read(
         self, topic: str, topic_id: bytes, partition: int, offset: int, *,
         max_bytes: int, isolation_level: int,
-    ) -> TierRead:  # fmt: skip
+    ) -> list[bytes]:  # fmt: skip
         self.asked.append((partition, offset, max_bytes))
         await asyncio.sleep(0)
         if self.error is not None:
             raise KafkaError(self.error)
-        return TierRead(chunks=list(self.chunks), next_offset=2)
+        return list(self.chunks)
 
 
 async def tiered(broker: InProcess, monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeTier:

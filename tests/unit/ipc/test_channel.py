@@ -264,7 +264,7 @@ def test_copies_cross_as_they_are() -> None:
 
 def test_large_buffers_of_a_value_are_not_copied() -> None:
     chunk = bytearray(b"batches")
-    body, buffers = encode(ReadAnswer(chunks=[memoryview(chunk)], next_offset=7))
+    body, buffers = encode(ReadAnswer(chunks=[memoryview(chunk)]))
     assert b"batches" not in body
     found = decode(body, buffers)
     chunk[:] = b"changed"

@@ -237,15 +237,14 @@ def test_rows_of_events_do_not_end_at_the_version_where_a_deletion_keeps_failing
     settings = tier_settings(remote_log_manager_task_retry_backoff_ms=0)
     manager, asked = RemoteLogManager(settings, ManualClock()), list[int]()
 
-    class Fails:
-        async def send(self, request: Any) -> Any:
-            asked.append(request.version)
-            if len(asked) >= 3:
-                return request.version
-            manager.cluster_events(request.version + 1)
-            raise WorkerFailed("unavailable", "deletions are left to be done")
+    async def fails(request: Any) -> Any:
+        asked.append(request.version)
+        if len(asked) >= 3:
+            return request.version
+        manager.cluster_events(request.version + 1)
+        raise WorkerFailed("unavailable", "deletions are left to be done")
 
-    manager.worker = Fails()  # type: ignore[assignment]
+    monkeypatch.setattr(manager.worker, "send", fails)
 
     async def scenario() -> None:
         manager.cluster_events(7)

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from broker.remote.manager import RemoteLogManager, TierRead
+from broker.remote.manager import RemoteLogManager
 from broker.remote.metrics import TierMetrics
 from broker.remote.quota import COPY_TIMES, RemoteQuota
 from broker.remote.reads import RemoteReads
-from broker.worker.rpc import UNBOUNDED, CacheCounts, Read, ReadAnswer
+from broker.worker.rpc import UNBOUNDED, CacheCounts, MaxTimestamp, Read, ReadAnswer
+from kafka_ds.ipc.request import A, Request
 from kafka_ds.protocol.errors import ErrorCode, KafkaError
 from kafka_ds.protocol.messages.data import FetchPartition
+from kafka_ds.protocol.topic_partition import TopicIdPartition
 from tests.fakes.clock import ManualClock
 from tests.fakes.settings import tier_settings
 from tests.in_process import batch_of, fetch_request, in_process, values_of
@@ -25,23 +27,43 @@ class Worker:
     """Answers when the test says so."""
 
     def __init__(self) -> None:
-        self.asked: list[asyncio.Future[int]] = []
+        self.asked: list[asyncio.Future[Any]] = []
 
-    async def send(self) -> int:
-        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async def send(self, request: Request[A]) -> A:
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.asked.append(answer)
         return await answer
+
+
+FIND = MaxTimestamp(partition=TopicIdPartition(b"i" * 16, "t", 0), start_offset=0)
+
+
+def reads_of(
+    worker: Any,
+    metrics: TierMetrics,
+    *,
+    threads: int = 2,
+    pending_max: int = 5,
+    clock: ManualClock | None = None,
+) -> RemoteReads:
+    return RemoteReads(
+        worker,
+        threads=threads,
+        pending_max=pending_max,
+        clock=clock or ManualClock(1_000),
+        metrics=metrics,
+    )
 
 
 @in_loop
 async def test_turns_and_queue_are_bounded() -> None:
     metrics, worker = TierMetrics(), Worker()
-    reads = RemoteReads(2, 3, ManualClock(1_000), metrics)
-    tasks = [asyncio.ensure_future(reads.submit(worker.send)) for _ in range(5)]
+    reads = reads_of(worker, metrics, threads=2, pending_max=3)
+    tasks = [asyncio.ensure_future(reads.send(FIND)) for _ in range(5)]
     await turns()
     assert (len(worker.asked), metrics.reads_waiting) == (2, 3)
     with pytest.raises(KafkaError) as refused:
-        await reads.submit(worker.send)
+        await reads.send(FIND)
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     worker.asked[0].set_result(7)
     await turns()
@@ -56,8 +78,8 @@ async def test_turns_and_queue_are_bounded() -> None:
 @in_loop
 async def test_who_gives_up_waits_no_more_but_the_worker_s_turn_is_kept() -> None:
     metrics, worker = TierMetrics(), Worker()
-    reads = RemoteReads(1, 5, ManualClock(1_000), metrics)
-    asked, waiting, patient = (asyncio.ensure_future(reads.submit(worker.send)) for _ in range(3))
+    reads = reads_of(worker, metrics, threads=1)
+    asked, waiting, patient = (asyncio.ensure_future(reads.send(FIND)) for _ in range(3))
     await turns()
     asked.cancel()
     waiting.cancel()
@@ -75,9 +97,9 @@ async def test_who_gives_up_waits_no_more_but_the_worker_s_turn_is_kept() -> Non
 @in_loop
 async def test_how_idle_the_turns_are_is_told() -> None:
     clock, metrics, worker = ManualClock(1_000), TierMetrics(), Worker()
-    reads = RemoteReads(2, 5, clock, metrics)
+    reads = reads_of(worker, metrics, clock=clock)
     metrics.readers.idle(1.0)
-    task = asyncio.ensure_future(reads.submit(worker.send))
+    task = asyncio.ensure_future(reads.send(FIND))
     await turns()
     clock.ms += 10_000
     assert metrics.readers.idle(11.0) == pytest.approx(1 - 10 / (11 * 2))
@@ -142,47 +164,44 @@ async def test_beyond_the_quota_cold_reads_are_shed_and_others_are_not(
 
 
 @in_loop
-async def test_what_is_not_there_in_time_is_an_answer_without_records() -> None:
+async def test_what_is_not_there_in_time_is_an_answer_without_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """remote.fetch.max.wait.ms; the worker's turn is kept, and who asks again finds what it has found."""
     settings = tier_settings(remote_fetch_max_wait_ms=5, remote_log_reader_threads=1)
     manager = RemoteLogManager(settings, ManualClock())
     answer: asyncio.Future[ReadAnswer] = asyncio.get_running_loop().create_future()
     asked: list[Read] = []
 
-    class Slow:
-        starts = deaths = 0
+    async def send(request: Read) -> ReadAnswer:
+        asked.append(request)
+        return await answer
 
-        async def send(self, request: Read) -> ReadAnswer:
-            asked.append(request)
-            return await answer
-
-    manager.worker = Slow()  # type: ignore[assignment]
+    monkeypatch.setattr(manager.worker, "send", send)
     place = ("t", b"i" * 16, 0, 7)
     assert await manager.read(*place, max_bytes=100) is None
     assert await manager.read(*place, max_bytes=100) is None
     # The second one waited for its turn, and went.
     assert (len(asked), manager.metrics.fetches_expired) == (1, 2)
-    answer.set_result(ReadAnswer(chunks=[b"abc"], next_offset=9))
+    answer.set_result(ReadAnswer(chunks=[b"abc"]))
     await turns()
     read = await manager.read(*place, max_bytes=100)
-    assert read is not None
-    assert ([bytes(each) for each in read.chunks], read.next_offset) == ([b"abc"], 9)
+    assert read == [b"abc"]
     assert manager.metrics.topics.of("t").fetch_bytes == 3
 
 
 @in_loop
-async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change() -> None:
+async def test_bytes_of_cold_reads_use_up_the_quota_which_may_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     settings = tier_settings(remote_log_manager_fetch_max_bytes_per_second=1_000)
     clock = ManualClock()
     manager = RemoteLogManager(settings, clock, lambda: settings)
 
-    class Quick:
-        starts = deaths = 0
+    async def send(_: Read) -> ReadAnswer:
+        return ReadAnswer(chunks=[bytes(4_000)])
 
-        async def send(self, request: Read) -> ReadAnswer:
-            return ReadAnswer(chunks=[bytes(4_000)], next_offset=9)
-
-    manager.worker = Quick()  # type: ignore[assignment]
+    monkeypatch.setattr(manager.worker, "send", send)
     assert not manager.sheds_reads()
     await manager.read("t", b"i" * 16, 0, 7, max_bytes=100)
     assert manager.sheds_reads()
@@ -215,8 +234,7 @@ async def test_several_cold_partitions_of_one_request_are_read_side_by_side(
                 await until(lambda: len(begun) >= 2)
                 if partition == 0:
                     return None
-                chunks = [batch_of([b"cold-1"])]
-                return TierRead(chunks=list(chunks), next_offset=1)
+                return [batch_of([b"cold-1"])]
 
         monkeypatch.setattr(broker.node, "tier", Lake())
         more = [
