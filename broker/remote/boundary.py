@@ -1,12 +1,12 @@
 """Pure: when the boundary file, which holds rows on both sides of a partition's log start, is rewritten.
 
-- What DeleteRecords has deleted goes at once. What retention has expired does so, too, unless a boundary file was
-  rewritten lately: the larger that one was, the longer the next waits, an hour at most. A busy partition therefore
-  rewrites about `lake.maintenance.file.bytes` an hour for it.
-- If `lake.maintenance.expired.ratio` of a file has expired, it is rewritten sooner.
+- Rows that DeleteRecords deleted are removed at once. So are expired rows, unless a boundary file was rewritten
+lately: the larger it was, the longer the next rewrite waits, an hour at most. A busy partition therefore rewrites
+about `lake.maintenance.file.bytes` an hour.
+- A file of which `lake.maintenance.expired.ratio` has expired is rewritten sooner.
 """
 
-# What is waited at most; what is left of an hour is for retention's own interval, and for the rewrite.
+# The longest wait; the rest of an hour is left to retention's interval and the rewrite itself.
 WAIT_MS_MAX = 55 * 60_000
 
 
@@ -17,26 +17,28 @@ class Boundary:
 
     def __init__(self) -> None:
         self._log_start = 0
-        """The log start, as of the last look."""
+        """The log start at the last look."""
         self._copied_offset = -1
-        """The last tiered offset, as of the last look."""
+        """The last tiered offset at the last look."""
         self._cleared = 0
         """No row below is left."""
         self._is_left = False
         self._free_ms = 0
-        """Before this a boundary file waits for more rows to expire."""
+        """Until then a boundary file waits for more rows to expire."""
 
     def is_due(self, log_start: int, copied_offset: int, now_ms: int) -> bool:
-        """Whether rows below the log start may be in the table, and have not been looked for, or may go now."""
+        """Whether rows below the log start may be in the table and either were not looked for yet or may be removed
+        now.
+        """
         if log_start > self._log_start:
             return True
-        # A copy that was in flight when the log start moved has added rows below it.
+        # A copy in flight when the log start moved has added rows below it.
         if self._copied_offset + 1 < log_start and copied_offset > self._copied_offset:
             return True
         return self._is_left and now_ms >= self._free_ms
 
     def rewrites_any(self, deleted_below: int, now_ms: int) -> bool:
-        """Whether a single row below the log start is enough; `deleted_below`: where DeleteRecords moved it."""
+        """Whether one row below the log start is enough; `deleted_below` is the log start that DeleteRecords set."""
         return deleted_below > self._cleared or now_ms >= self._free_ms
 
     def looked(
@@ -49,7 +51,7 @@ class Boundary:
         file_bytes: int,
         now_ms: int,
     ) -> None:
-        """The table was looked at, as of that log start; `is_left`: it still has rows below."""
+        """The table was examined with that log start; `is_left`: it still has rows below."""
         self._log_start, self._copied_offset, self._is_left = log_start, copied_offset, is_left
         if not is_left:
             self._cleared = log_start

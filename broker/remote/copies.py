@@ -1,10 +1,9 @@
-"""Shell: the copy loop in the broker: looks at the partitions when something happened, asks the worker, acts.
+"""Shell: the copy loop in the broker: it chooses ranges when something has changed, asks the worker, applies outcomes.
 
-Rules of this file: there is one copy at a time, so that segments that roll meanwhile are copied together next. A copy
-of a partition that has another leader by now is given up before its next step: the new leader does the same work. A
-log learns of a copy only after COPY_SEGMENT_FINISHED is durable, and only if this broker still leads the partition in
-the epoch in which the copy began. After a failure the partition waits; it is never forgotten, because every partition
-is looked at again each `remote.log.manager.task.interval.ms`.
+There is one copy at a time, so that segments that roll meanwhile are copied together next. If a partition gets another
+leader its copy stops before the next step; the new leader repeats it. A log learns of a copy only after
+COPY_SEGMENT_FINISHED is durable, and only if this broker still leads the partition in the epoch in which the copy
+began. After a failure a partition waits; each is looked at again every `remote.log.manager.task.interval.ms`.
 """
 
 import asyncio
@@ -47,19 +46,18 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
 
-# Rolls of several partitions come close together: a moment's wait lets them share their commits, each of
-# which costs fsyncs that a producer's writes wait behind.
+# Several partitions often roll at once: after a short wait they share commits, whose fsyncs delay produce requests.
 GROUPING_SECONDS = 0.5
-# A rolled segment that is not yet below the last stable offset is looked at again so soon.
+# When a rolled segment that is not yet below the last stable offset is looked at again.
 UNSTABLE_RECHECK_MS = 1_000
-# The rate may be changed while it is waited for: Kafka's, too, looks again each second.
+# The rate may change while the copy waits for it; Kafka checks again every second, too.
 QUOTA_RECHECK_MS = 1_000
 UNEXPECTED_PAUSE_SECONDS = 5.0
 STATE_QUESTION_PARTITIONS_MAX = 1_000
 
 
 class CopyLoop:
-    """Copies what the policy chooses, and updates the logs."""
+    """Copies the ranges that the policy chooses, and updates the logs."""
 
     def __init__(
         self,
@@ -80,9 +78,9 @@ class CopyLoop:
         self._advanced = advanced
         self.led: dict[Key, TieredPartition] = {}
         self._due: dict[Key, int] = {}
-        """Partitions to look at, with the monotonic time from which on."""
+        """Partitions to look at, and from which monotonic time."""
         self._active_due: set[Key] = set()
-        """Partitions whose active segment is to be copied as far as it is written, twice in each lag."""
+        """Partitions whose active segment is to be copied up to its end, twice in each `lake.max.lag.ms`."""
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._next_round_ms = 0
@@ -91,7 +89,7 @@ class CopyLoop:
         self._giving_up: set[asyncio.Task[None]] = set()
 
     def look_at(self, key: Key, delay_ms: int = 0) -> None:
-        """Something happened to this partition."""
+        """Look at this partition: something happened to it."""
         at_ms = self._clock.monotonic_ms() + delay_ms
         self._due[key] = min(at_ms, self._due.get(key, at_ms))
         self._wake.set()
@@ -115,7 +113,7 @@ class CopyLoop:
             task.add_done_callback(self._giving_up.discard)
 
     async def _give_up(self, led: TieredPartition) -> None:
-        # A worker that is lost goes no further either.
+        # A lost worker has stopped copying, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
             await self._worker.send(GiveUp(place=place_of(led)))
 
@@ -132,7 +130,7 @@ class CopyLoop:
                 return
             await asyncio.sleep(self._grouping_seconds())
             try:
-                # Rounds go on while a backlog is copied: others' records wait no longer for that.
+                # Rounds go on while a backlog is copied, so that new records of other partitions wait no longer.
                 while not self._stopping.is_set():
                     self.begin_round()
                     if not await self.copy_once():
@@ -144,7 +142,7 @@ class CopyLoop:
                     await asyncio.wait_for(self._stopping.wait(), UNEXPECTED_PAUSE_SECONDS)
 
     def _grouping_seconds(self) -> float:
-        """How long to wait for more to copy: at most a part of the allowed lag."""
+        """How long to wait for more to copy: a fraction of the allowed lag."""
         lag_ms = self._settings.lake_max_lag_ms
         return GROUPING_SECONDS if lag_ms < 0 else min(GROUPING_SECONDS, lag_ms / 4000)
 
@@ -169,7 +167,7 @@ class CopyLoop:
             self._due[key] = min(now_ms, self._due.get(key, now_ms))
         lag_ms = self._settings.lake_max_lag_ms
         if lag_ms >= 0 and now_ms >= self._next_active_ms:
-            # Not whenever there are records: a topic of a few a second would get a commit for each.
+            # Not at each record: a topic with a few records a second would get a commit for each.
             self._next_active_ms = now_ms + lag_ms // 2
             self._active_due.update(self.led)
 
@@ -180,7 +178,7 @@ class CopyLoop:
         return interval_ms if lag_ms < 0 else max(50, min(interval_ms, lag_ms // 2))
 
     async def copy_once(self) -> bool:
-        """Copy what fits one request; True when there may be more to do at once."""
+        """Copy what fits one request; True if there may be more to do at once."""
         now_ms = self._clock.monotonic_ms()
         keys = [key for key, at_ms in self._due.items() if at_ms <= now_ms]
         due = [self.led[key] for key in keys if self._due.pop(key) is not None and key in self.led]
@@ -190,7 +188,7 @@ class CopyLoop:
         if lost_ms is not None:
             self._look_again(due, lost_ms)
             return False
-        # While it was waited for the answer, partitions may have been closed.
+        # Partitions may have been closed while the worker answered.
         candidates = self._candidates([each for each in due if self.led.get(each.key) is each])
         chosen = choose(candidates, self._limits())
         if not chosen or self._is_held_back(candidates):
@@ -201,7 +199,7 @@ class CopyLoop:
         )
         views = {(view.topic_id, view.partition): view for view, ranges in candidates if ranges}
         if not sources:
-            # Those that had no room in this copy do not wait for what cannot be read.
+            # Partitions that had no room in this copy do not wait for one that cannot be read.
             others = [self.led[key] for key in views if key not in chosen]
             self._look_again(others, 0)
             return bool(others)
@@ -214,14 +212,14 @@ class CopyLoop:
         self._active_due.difference_update(
             led.key for led in led_still if _has_all(led, views[led.key])
         )
-        # Those that had no room in this copy come first in the next.
+        # Partitions that had no room in this copy come first in the next.
         self._look_again(sorted(led_still, key=lambda led: led.key in chosen), lost_ms or 0)
         return lost_ms is None
 
     def _candidates(
         self, due: Sequence[TieredPartition]
     ) -> list[tuple[CopyView, list[RemoteLogSegment]]]:
-        """What may be copied of these now; those that may not are looked at again in time."""
+        """What may be copied of these now; those that may not are looked at again later."""
         now_ms = self._clock.monotonic_ms()
         found = []
         for led in due:
@@ -235,7 +233,7 @@ class CopyLoop:
                     continue
                 found.append((view, ranges))
                 if not ranges:
-                    # The lake was just asked, and names nothing in the way; no copy will show more.
+                    # The lake was just asked and nothing is in the way; a copy will not show more.
                     self._resume(led)
                 if not ranges and any(s.next_offset > view.last_stable_offset for s in view.rolled):
                     self.look_at(led.key, UNSTABLE_RECHECK_MS)
@@ -244,17 +242,17 @@ class CopyLoop:
         return found
 
     def _unreadable(self, led: TieredPartition) -> None:
-        """Whatever is wrong with one log keeps no other from being copied: this one is tried again later."""
+        """An error in one log does not stop copies of the others; this one is tried again later."""
         self._metrics.copy_failed(led.log.topic)
         self.look_at(led.key, led.state.failed(self._clock.monotonic_ms()))
 
     def _limits(self) -> CopyLimits:
-        """What one copy takes: with a quota at most one second's bytes, so that the rate is even."""
+        """The size of one copy: with a quota at most one second's bytes, so that the rate is even."""
         bytes_max = min(self._settings.lake_copy_bytes, self._quota.bytes_per_second)
         return CopyLimits(bytes_max=bytes_max)
 
     def _compression(self, left_bytes: int) -> str:
-        """Copies that fall behind compress less, to cost less; not where a quota sets their speed."""
+        """A copy that falls behind compresses less, to use less CPU, unless a quota sets the rate."""
         has_quota = self._quota.bytes_per_second < UNBOUNDED
         if has_quota or not self._pace.is_behind_with(left_bytes):
             return ZSTD
@@ -263,7 +261,7 @@ class CopyLoop:
     def _is_held_back(
         self, candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]]
     ) -> bool:
-        """Whether the copy quota is used up (KIP-956): nothing is copied then, and looked at again in time."""
+        """Whether the copy quota is used up (KIP-956): nothing is copied then, and the partitions are looked at again."""
         wait_ms = self._quota.throttle_time_ms(self._clock.monotonic_ms())
         for view, ranges in candidates:
             if wait_ms and ranges:
@@ -271,7 +269,7 @@ class CopyLoop:
         return wait_ms > 0
 
     def _look_again(self, partitions: Sequence[TieredPartition], delay_ms: int) -> None:
-        """Look at these again once the worker is back and their back-off is over: there may be more to copy."""
+        """Look at these again once the worker is back and their back-off is over."""
         now_ms = self._clock.monotonic_ms()
         for led in partitions:
             if self.led.get(led.key) is led:
@@ -279,7 +277,7 @@ class CopyLoop:
 
     @staticmethod
     def _is_asked_for(led: TieredPartition, now_ms: int) -> bool:
-        """Whether it matters what the lake holds of this partition and is not known yet, or what was in the way."""
+        """Whether the lake's state of this partition matters and is unknown, or something was in the way."""
         if led.state.phase is CopyPhase.UNKNOWN:
             return led.log.log_end_offset > 0
         return led.state.is_paused and led.state.may_copy(now_ms)
@@ -313,7 +311,7 @@ class CopyLoop:
     def _learnt(self, led: TieredPartition, state: TieredState) -> None:
         now_ms = self._clock.monotonic_ms()
         if state.tiered_end >= led.log.log_end_offset:
-            # Other records have its offsets: by none of them may the others be let go.
+            # The lake has other records at its offsets; these do not make them safe to delete.
             reason = f"the lake ends at {state.tiered_end}, beyond the log"
             led.state.diverge(reason, now_ms)
             log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
@@ -361,7 +359,7 @@ class CopyLoop:
             key = (outcome.topic_id, outcome.partition)
             led_now = self.led.get(key)
             if led_now is not None and led_now.leader_epoch == epochs.get(key):
-                # What an earlier try has copied, this one has not looked for.
+                # This attempt has not checked what an earlier one copied.
                 self._settle(led_now, outcome, is_seen=outcome.ranges == asked[key])
         self._crash_points.at("broker_after_advance")
         self._log_copied(sources, answer)
@@ -384,7 +382,7 @@ class CopyLoop:
         self._metrics.copy_failed(led.log.topic)
         is_ours = outcome.outcome != CONFLICT
         if is_ours and UNKNOWN_END < outcome.tiered_end < led.state.copied_offset:
-            # Another writer took away what was committed: the local log has it as long as nothing was let go.
+            # Another writer removed committed rows: the local log still has what was not deleted.
             log.error(
                 "%s: the table ends at %d and ended at %d; copying again from there",
                 led.name,
@@ -408,7 +406,7 @@ class CopyLoop:
         led.state.failed(now_ms)
 
     def _pause(self, led: TieredPartition, reason: str) -> None:
-        """Said where it begins; after that each try is silent until it is over."""
+        """Logged when it begins; later tries are silent until it is over."""
         now_ms = self._clock.monotonic_ms()
         if led.state.pause(reason, now_ms):
             log.error("tiering of %s is paused: %s", led.name, reason, extra=_where(led))
@@ -421,7 +419,7 @@ class CopyLoop:
 
     @staticmethod
     def _log_copied(sources: Sequence[LogSegmentData], answer: CopyAnswer) -> None:
-        """One line a person can follow."""
+        """The log line for an operator."""
         done = [each for each in answer.partitions if each.outcome == FINISHED]
         if not done:
             return
@@ -456,7 +454,7 @@ def _has_all(led: TieredPartition, view: CopyView) -> bool:
 
 
 def _where(led: TieredPartition) -> dict[str, object]:
-    """The fields of a structured log."""
+    """The fields of the structured log."""
     return {"topic": led.log.topic, "partition": led.log.partition}
 
 

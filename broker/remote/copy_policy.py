@@ -1,10 +1,9 @@
-"""Pure: which ranges of which partitions are copied next, and which local segments may go.
+"""Pure: which ranges of which partitions are copied next, and which local segments may be deleted.
 
-Rules of this file: no clock (callers pass a monotonic `now_ms`), no I/O, no log object. A range begins after what is
-FINISHED and ends at the end of a rolled segment or, with `lake.max.lag.ms`, at the last stable offset. It never holds
-an offset at or above that: a row in the lake is committed for good. The oldest ranges come first. Consecutive
-segments of a partition are consecutive ranges, so that a row of `__remote_log_metadata` is still one segment. After a
-failure a partition waits, each time twice as long.
+No clock (callers pass a monotonic `now_ms`), no I/O, no log object. A range begins after the last FINISHED one and ends
+at the end of a rolled segment or, with `lake.max.lag.ms`, at the last stable offset. It holds no offset at or above
+that: a row in the lake cannot be undone. The oldest ranges come first. Consecutive segments are separate ranges, so
+that a row of `__remote_log_metadata` is one segment. After each failure a partition waits twice as long.
 """
 
 from collections import deque
@@ -18,7 +17,7 @@ from kafka_ds.ipc.backoff import Backoff
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 NOTHING_COPIED = -1
-# The store is looked at again for what was missing, or after it gave no answer.
+# When the store is checked again for missing files, or after it gave no answer.
 CHECK_FIRST_MS = 1_000
 CHECK_LONGEST_MS = 300_000
 Commit = tuple[int, str]
@@ -29,9 +28,9 @@ Gap = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLag:
-    """How long rolled segments are not copied (KIP-1241): until they are old, or enough bytes follow.
+    """How long rolled segments are held back (KIP-1241): until they are old enough, or enough bytes follow.
 
-    0: not held back at all, whatever the other limit says. None: this limit alone never releases one.
+    0: not at all, whatever the other limit is. None: this limit alone never releases a segment.
     """
 
     now_ms: int = 0
@@ -44,7 +43,7 @@ class CopyLag:
         return self.lag_ms == 0 or self.lag_bytes == 0
 
     def holds_back(self, max_timestamp_ms: int, bytes_behind: int) -> bool:
-        """Whether it is too early for a segment, by the bytes of the log behind it, and so for those after it."""
+        """Whether a segment is held back by the bytes of the log behind it; then those after it are, too."""
         if self.is_none:
             return False
         is_old = self.lag_ms is not None and self.now_ms - max_timestamp_ms >= self.lag_ms
@@ -56,7 +55,7 @@ NO_LAG = CopyLag()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyView:
-    """What a decision needs to know of one led partition."""
+    """What the policy needs to know of one led partition."""
 
     topic: str
     topic_id: bytes
@@ -70,14 +69,14 @@ class CopyView:
     active: EnrichedLogSegment | None = None
     lag: CopyLag = NO_LAG
     bytes_behind: int = 0
-    """Of the log, behind those of `rolled`; 0 where nothing is held back."""
+    """Of the log behind the segments of `rolled`; 0 where nothing is held back."""
     bytes_beyond: int = 0
-    """Of segments that may be copied as well, behind those of `rolled`."""
+    """Of further segments that may be copied, behind those of `rolled`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLimits:
-    """How much one copy may take: this bounds what is repeated after a crash, and how long others wait."""
+    """The most that one copy takes: bounds the work repeated after a crash, and others' wait."""
 
     bytes_max: int = 64 * 1024 * 1024
     ranges_max: int = 128
@@ -107,7 +106,7 @@ def pending(view: CopyView, *, with_active: bool) -> list[RemoteLogSegment]:
 
 
 def _part(view: CopyView, segment: EnrichedLogSegment, start: int, end: int) -> RemoteLogSegment:
-    """Cut a range out of a segment; its bytes are guessed in proportion to its offsets."""
+    """A range that ends within a segment; its bytes are estimated from its offsets."""
     begin = max(segment.base_offset, start)
     share = (end - begin) / max(1, segment.next_offset - segment.base_offset)
     return range_to_copy(view, begin, end - 1, max(1, round(segment.size_bytes * share)))
@@ -134,7 +133,7 @@ def range_to_copy(
 def choose(
     candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]], limits: CopyLimits
 ) -> dict[tuple[bytes, int], list[RemoteLogSegment]]:
-    """Fill one copy, by topic id and partition: the oldest range of each in turn, so that none starves.
+    """Fill one copy, by topic id and partition: the oldest range of each in turn, so that no partition starves.
 
     At least one range is taken, however large. Partitions come in the order given; the caller begins
     after the one that came last.
@@ -160,62 +159,62 @@ def choose(
 
 
 class Pace:
-    """Whether copies keep up with the segments that are closed meanwhile.
+    """Whether copies keep up with the segments that roll meanwhile.
 
-    They fall behind once a copy leaves more uncopied than the first one that left anything, until one leaves nothing.
-    After a burst, or with a backlog from before, each copy leaves less than the last, even while segments roll.
+    They fall behind once a copy leaves a larger backlog than the first copy that left any, until one leaves none.
+    After a burst each copy leaves less than the one before, even while segments roll.
     """
 
     __slots__ = ("_first_bytes", "_is_behind")
 
     def __init__(self) -> None:
         self._first_bytes = 0
-        """What the first copy left behind since one left nothing."""
+        """The backlog that the first copy left since one left none."""
         self._is_behind = False
 
     def is_behind_with(self, left_bytes: int) -> bool:
-        """Whether copies fall behind if the next one leaves that many bytes uncopied."""
+        """Whether copies fall behind if the next one leaves that many bytes."""
         return left_bytes > 0 and (self._is_behind or left_bytes > self._first_bytes > 0)
 
     def copied(self, left_bytes: int) -> None:
-        """A copy is done that left that many bytes."""
+        """A copy is done and left that many bytes."""
         self._is_behind = self.is_behind_with(left_bytes)
         self._first_bytes = (self._first_bytes or left_bytes) if left_bytes else 0
 
 
 class CopyPhase(Enum):
-    """Where a led partition stands."""
+    """The state of a led partition."""
 
     UNKNOWN = "unknown"
     """The lake was not asked yet: nothing is copied and nothing local is deleted."""
     READY = "ready"
     COPYING = "copying"
     DIVERGED = "diverged"
-    """The lake ends beyond the log: other records have the offsets that this log gives out next."""
+    """The lake ends beyond the log: it has other records at the offsets that this log assigns next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyQuestion:
-    """What is to be looked at in the store before offsets up to this one may go."""
+    """What is checked in the store before local records up to an offset may be deleted."""
 
     offset: int
     commits: tuple[Commit, ...]
     unseen: int
     is_whole: bool
-    """All files of the offsets that are still local, and not the commits alone."""
+    """All files of the offsets that are still local, and not only the commits."""
 
 
 class CopyState:
-    """One led partition: what is FINISHED, what is being copied, what may go locally.
+    """One led partition: what is FINISHED, what is being copied, what may be deleted locally.
 
-    What a copy of this leader saw in the store may go after its grace time, once its commit was seen there again. What
-    the lake has reported (another leader's copies, or those before a crash) is looked for first; while anything is
-    missing, nothing behind it goes.
+    Records that this leader copied may be deleted locally after the grace time, once the commit was read back. Records
+    that the lake reported (copied by another leader, or before a crash) are looked for file by file first; from the
+    first
+    missing offset on nothing is deleted.
 
     UNKNOWN → READY (the lake answered) → COPYING → READY (finished or failed). In each of them it is paused
-    while somebody must undo what is in the way (a property, another's topic id): tried again as after a failure,
-    since nobody tells when it is undone. UNKNOWN → DIVERGED is for good: the log may grow beyond the lake's end, and
-    its records would be taken for the lake's.
+    while an operator must undo what is in the way (a table property, another topic id), and retried as after a failure.
+    UNKNOWN → DIVERGED is final: the log may grow beyond the lake's end, and its records would be taken for the lake's.
     """
 
     __slots__ = (
@@ -238,23 +237,23 @@ class CopyState:
         self.copied_offset = NOTHING_COPIED
         self.backoff = backoff or Backoff()
         self.pause_reason = ""
-        """What is in the way; empty while nothing is."""
+        """What is in the way; empty if nothing is."""
         self._aging: deque[tuple[int, int, Commit | None]] = deque()
         self._aged_offset = NOTHING_COPIED
         self._commits: dict[Commit, None] = {}
-        """Of copies whose grace time is over; to be seen again."""
+        """Of copies whose grace time is over; their commits are to be read back."""
         self.deletable_offset = NOTHING_COPIED
-        """Last offset whose local copy may go."""
+        """Last offset whose local copy may be deleted."""
         self.unseen = 0
-        """How often the lake reported what nobody has looked for since; 0 where all was seen."""
+        """How often the lake reported offsets that were not looked for since; 0 if all were."""
         self.missing: list[Gap] = []
-        """Offsets that the store lacked when it was looked at last."""
+        """Offsets that the store lacked at the last check."""
         self.lost_ranges: list[Gap] = []
-        """Offsets of files that the store lost, wherever they lie, and that the worker cannot write again."""
+        """Offsets of files that the store lost, anywhere in the partition, and that the worker cannot write again."""
         self.check_backoff = Backoff(CHECK_FIRST_MS, CHECK_LONGEST_MS)
 
     def learnt(self, tiered_end: int, now_ms: int) -> None:
-        """The lake's answer to what it holds; never less than before (the lake's end only grows)."""
+        """The lake reported its last offset; it never moves back (see `lake_lost`)."""
         if self.phase is CopyPhase.UNKNOWN:
             self.phase = CopyPhase.READY
         if tiered_end > self.copied_offset:
@@ -262,7 +261,7 @@ class CopyState:
         self._advance(tiered_end, now_ms)
 
     def lost(self, tiered_end: int) -> None:
-        """The lake ends there, and ended further up: what is behind it is copied again, and not let go."""
+        """The lake's end has moved back: what is behind it is copied again and kept locally."""
         self.copied_offset = tiered_end
         self.deletable_offset = min(self.deletable_offset, tiered_end)
         self._aged_offset = min(self._aged_offset, tiered_end)
@@ -278,7 +277,7 @@ class CopyState:
     def finished(
         self, end_offset: int, now_ms: int, *, is_seen: bool = True, commit: Commit | None = None
     ) -> None:
-        """COPY_SEGMENT_FINISHED is durable up to `end_offset`. `is_seen`: whoever says so saw it all in the store."""
+        """COPY_SEGMENT_FINISHED is durable up to `end_offset`. `is_seen`: the store was checked for all of it."""
         self._settled()
         if not is_seen:
             self.learnt(end_offset, now_ms)
@@ -286,7 +285,7 @@ class CopyState:
         self.backoff.succeeded()
 
     def failed(self, now_ms: int) -> int:
-        """A copy failed, and the lake is taken as unchanged; returns how long to wait before the next try."""
+        """A copy failed and the lake is taken as unchanged; returns how long to wait before the next try."""
         self._settled()
         return self.backoff.failed(now_ms)
 
@@ -296,11 +295,13 @@ class CopyState:
 
     @property
     def is_paused(self) -> bool:
-        """Whether somebody must undo something before the next copy."""
+        """Whether an operator must undo something before the next copy."""
         return bool(self.pause_reason)
 
     def pause(self, reason: str, now_ms: int) -> bool:
-        """Copy nothing until what is in the way is gone; whether the reason is news. Tried again as after a failure."""
+        """Copy nothing until what is in the way is gone, and retry as after a failure; returns whether the reason is
+        new.
+        """
         self.failed(now_ms)
         is_news = reason not in self.pause_reason
         if is_news:
@@ -308,12 +309,12 @@ class CopyState:
         return is_news
 
     def diverge(self, reason: str, now_ms: int) -> bool:
-        """Copy nothing, and let nothing local go, until the partition is opened again; whether that is news."""
+        """Copy nothing and delete nothing locally until the partition is opened again; returns whether that is new."""
         self.phase = CopyPhase.DIVERGED
         return self.pause(reason, now_ms)
 
     def resume(self) -> bool:
-        """Nothing is in the way; whether something was."""
+        """Nothing is in the way; returns whether something was."""
         was_paused, self.pause_reason = self.is_paused, ""
         return was_paused
 
@@ -326,7 +327,7 @@ class CopyState:
         return self._aged_offset
 
     def next_check_ms(self, now_ms: int, grace_ms: int) -> int | None:
-        """When the store is to be looked at before more may go; None while nothing more is to go."""
+        """When the store is checked before more is deleted; None if nothing more is to be deleted."""
         if self.phase in (CopyPhase.UNKNOWN, CopyPhase.DIVERGED):
             return None
         if self.missing or self.aged_offset(now_ms, grace_ms) > self.deletable_offset:
@@ -334,7 +335,7 @@ class CopyState:
         return self._aging[0][1] + grace_ms if self._aging else None
 
     def question(self, now_ms: int, grace_ms: int) -> CopyQuestion:
-        """What to look at now."""
+        """What to check now."""
         return CopyQuestion(
             offset=self.aged_offset(now_ms, grace_ms),
             commits=tuple(self._commits),
@@ -343,7 +344,7 @@ class CopyState:
         )
 
     def checked(self, question: CopyQuestion, missing: Sequence[Gap]) -> None:
-        """The store has what was asked for, except for this."""
+        """The store has what was asked for, except for these."""
         self.missing = list(missing)
         first = min((gap[0] for gap in missing), default=None)
         if self.unseen == question.unseen:

@@ -1,11 +1,10 @@
 """Shell: the leader's side of retention in the lake: it moves the log start, then has rows removed.
 
-Rules of this file: the new log start is durable in the table before the log's own moves, so that no later leader shows
-again what a consumer saw as gone. Rows are removed after that. Between any two requests this broker may lose the
-leadership. The next leader does the rest, and what the table holds is valid under any leader (the largest log start
-wins).
+The new log start is durable in the table before the log's own moves, so that no later leader shows deleted records
+again. Rows are removed after that. Between any two requests this broker may lose the leadership: the next leader
+continues, and the largest log start wins.
 Partitions are looked at every `remote.log.manager.task.interval.ms`; the worker is asked only where `Outlook` sees a
-reason, so that an idle worker is not kept running.
+reason, so that an idle worker may end.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ UNEXPECTED_PAUSE_SECONDS = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """A led partition, and what is remembered of it under this leadership."""
+    """A led partition, and what is remembered of it while this broker leads it."""
 
     led: TieredPartition
     backoff: Backoff
@@ -50,7 +49,7 @@ class _Watched:
 
 
 class ExpirationLoop:
-    """Looks after the retention of all partitions that this broker leads."""
+    """Applies retention to all partitions that this broker leads."""
 
     def __init__(
         self,
@@ -72,12 +71,12 @@ class ExpirationLoop:
         self._agree = agree
         self._watched: dict[Key, _Watched] = {}
         self._wake = asyncio.Event()
-        # One question at a time, whoever asks.
+        # One request at a time, whoever asks.
         self._turn = asyncio.Lock()
         self._stopped = False
 
     def look_soon(self) -> None:
-        """A log start was moved in the table: what lies below it may go."""
+        """A log start was moved in the table: rows below it may be removed."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -101,7 +100,7 @@ class ExpirationLoop:
     async def round(self) -> None:
         self._forget()
         for led in list(self._led.values()):
-            # Where nothing is copied the log's own retention moves its start (KIP-950): the lake hears of it here.
+            # Without copies the log's own retention moves its start (KIP-950); the lake learns of it here.
             known = led.lake_log_start
             if known is not None and known < led.log.log_start_offset:
                 self._agree(led)
@@ -110,7 +109,7 @@ class ExpirationLoop:
             try:
                 retention = self._reason_to_look(watched)
             except Exception as error:
-                # Whatever is wrong with one log keeps no other from its retention.
+                # An error in one log does not stop the retention of the others.
                 log.exception("%s cannot be read", watched.led.name)
                 self._failed(watched, error)
                 continue
@@ -135,7 +134,7 @@ class ExpirationLoop:
         )
 
     def _reason_to_look(self, watched: _Watched) -> Retention | None:
-        """The retention to ask the worker about, if there is a reason to ask."""
+        """The retention to ask the worker about, if there is a reason to."""
         led, now_ms = watched.led, self._clock.monotonic_ms()
         asked = led.lake_log_start is not None and led.state.allows_upkeep
         if not asked or led.state.copied_offset < 0 or not watched.backoff.ready(now_ms):
@@ -160,7 +159,7 @@ class ExpirationLoop:
     def _retention(self, led: TieredPartition) -> Retention:
         config = led.log.config
         retention_ms = config.retention_ms if config.deletes_old else NO_LIMIT
-        # Of a compacted log the limit is for what compaction has left: the log's own retention knows that.
+        # In a compacted log the limit applies to what compaction has left: the log's own retention knows that.
         by_size = config.deletes_old and not config.is_compacted
         retention_bytes = config.retention_bytes if by_size else NO_LIMIT
         return Retention(
@@ -191,11 +190,11 @@ class ExpirationLoop:
                 continue
             await self._act(watched, retention, offset, survey)
             if known < retention.log_start_offset:
-                # What lies below it may go once the lake has heard of it: nothing else would be a reason to look.
+                # Rows below it may be removed once it is in the table: nothing else would be a reason to look.
                 watched.outlook = None
 
     async def expire(self, key: Key) -> Swept:
-        """Have what is due of one partition done now. Raises KafkaError, WorkerLost, WorkerFailed."""
+        """Apply retention to one partition now. Raises KafkaError, WorkerLost, WorkerFailed."""
         led = self._led.get(key)
         if led is None or led.lake_log_start is None or not led.state.allows_upkeep:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -221,7 +220,7 @@ class ExpirationLoop:
             self._failed(watched, error)
             return
         watched.backoff.succeeded()
-        # What holds a deletion up is gone one day, and nothing else would be a reason to look.
+        # What prevents a deletion ends some day, and nothing else would be a reason to look.
         watched.outlook = (
             None
             if survey.held_up
@@ -234,12 +233,12 @@ class ExpirationLoop:
         """Step by step; None if this broker no longer leads."""
         decision, swept = survey.decision, Swept()
         if survey.is_counted and copied_offset == led.state.copied_offset:
-            # Else it is not known whether what was copied meanwhile is in the count.
+            # Otherwise the count may or may not include what was copied meanwhile.
             self._count(led, survey)
         if decision.expired and not await self._move(led, decision):
             return None
         if not decision.expired and decision.log_start_offset > led.log.log_start_offset:
-            # A move is in the table whose answer never came: its worker died, or who asked for it has gone.
+            # The table has moved without an answer: the worker died, or whoever asked has gone.
             led.lake_log_start = max(led.lake_log_start or 0, decision.log_start_offset)
             self._agree(led)
         if decision.expired or survey.below or survey.has_files_below:

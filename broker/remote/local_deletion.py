@@ -1,9 +1,10 @@
 """Shell: local segments whose records are in the lake may be deleted `lake.local.grace.ms` after they got there.
 
-On a leader, `highest_offset_in_remote_storage` moves here and nowhere else: after COPY_SEGMENT_FINISHED is durable
-(KIP-405), the grace time is over, and the store was checked once more. Of this leader's own copies the commit is read
-back; all else is looked for file by file, as far as the local log has it. What is missing is written again from there;
-until then it is an alarm, and no segment from it on is deleted. The log's own retention chooses among the others.
+On a leader only this module moves `highest_offset_in_remote_storage`: after COPY_SEGMENT_FINISHED is durable (KIP-405),
+the grace time is over, and the store was checked once more. For this leader's own copies the commit is read back; other
+records are looked for file by file, as far as the local log has them. Missing files are written again from the local
+log; until then an alarm is raised, and no segment from there on is deleted. The log's own retention chooses among the
+others.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ SHOWN_MAX = 5
 
 
 class LocalDeletion:
-    """Tells the led logs which of their records are safe in the lake."""
+    """Lets the led logs delete records that are safe in the lake."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class LocalDeletion:
         led: Mapping[Key, TieredPartition],
         copy_again: Callable[[TieredPartition], None],
     ) -> None:
-        """`led` is read and never changed; `copy_again` is called where the lake has lost its end."""
+        """`led` is read and never changed; `copy_again` is called if the lake has lost its end."""
         self._clock = clock
         self._worker = worker
         self._crash_points = crash_points
@@ -79,7 +80,7 @@ class LocalDeletion:
                 await asyncio.sleep(UNEXPECTED_PAUSE_SECONDS)
 
     async def _wait(self) -> None:
-        """Until the first grace time or back-off ends; what ends within the same second goes together."""
+        """Until the first grace time or back-off ends; those that end within the same second are handled together."""
         while not self._stopped:
             self._wake.clear()
             now_ms = self._clock.monotonic_ms()
@@ -125,7 +126,9 @@ class LocalDeletion:
     async def _repair(
         self, led: TieredPartition, question: CopyQuestion, answer: StoreState
     ) -> StoreState | None:
-        """Have what is missing written again, as far as the log has it; what the store lacks after that."""
+        """Have missing files written again, as far as the log has their records; returns what the store lacks after
+        that.
+        """
         try:
             sources = [(each, led.sources(each.read_from, each.read_to)) for each in answer.missing]
         except (OSError, KafkaError) as error:
@@ -151,7 +154,7 @@ class LocalDeletion:
     async def _send(
         self, request: Check | Repair, asked: Sequence[TieredPartition]
     ) -> list[StoreState | None]:
-        """The worker's answers; None where it gave none, which is asked again later."""
+        """The worker's answers; None where it gave none: asked again later."""
         now_ms = self._clock.monotonic_ms()
         answers: Sequence[StoreState | Unavailable]
         try:
@@ -174,7 +177,7 @@ class LocalDeletion:
         return found
 
     def _settle(self, led: TieredPartition, question: CopyQuestion, answer: StoreState) -> None:
-        """Let go what the store has."""
+        """Let the log delete what the store has."""
         state, where = led.state, {"topic": led.log.topic, "partition": led.log.partition}
         if answer.is_lost or answer.tiered_end < question.offset:
             _LOGGER.error(
@@ -214,14 +217,14 @@ class LocalDeletion:
         return self._led.get(led.key) is led
 
     def _let_go(self, led: TieredPartition) -> None:
-        """Let the log delete, by its local retention, what was FINISHED long enough ago."""
+        """Let the log delete, by its local retention, what has been FINISHED long enough."""
         let_go(led.log, led.state.deletable_offset, self._clock)
 
 
 def let_go(log: Log, offset: int, clock: Clock) -> None:
-    """Have a log, of a leader or a follower, delete what was in the lake long enough ago; what fails is logged.
+    """Have a log, of a leader or a follower, delete what has been in the lake long enough; errors are logged.
 
-    An offset below the one before keeps what is behind it: the lake has lost it.
+    A lower offset than before keeps the records behind it: the lake has lost them.
     """
     before, log.highest_offset_in_remote_storage = log.highest_offset_in_remote_storage, offset
     if offset > before:

@@ -1,7 +1,6 @@
-"""Shell: the broker's side of the tier: what is copied when, what is read cold, what may be deleted.
+"""Shell: the broker's RemoteLogManager: decides what is copied and deleted, and answers reads of the lake.
 
-Rules of this file: it leaves every decision that it can to `copy_policy` and holds no lake data; what needs Arrow is
-asked of the worker process.
+It leaves each decision that it can to `copy_policy` and holds no lake data; the worker process does what needs Arrow.
 All methods are called in the event loop; those that are not `async` never wait.
 """
 
@@ -52,17 +51,17 @@ from kafka_ds.protocol.topic_partition import TopicIdPartition
 
 log = logging.getLogger(__name__)
 
-# Events of the cluster come in bursts (a start, a topic with many partitions): one commit takes all.
+# Metadata events come in bursts (a start, a topic with many partitions): one commit takes all.
 MATERIALISE_SECONDS = 1.0
-# A copy in flight gets so long to end when the broker stops; it is repeated if it does not.
+# When the broker stops it waits so long for a copy in flight; an unfinished copy is repeated after the start.
 STOP_SECONDS = 5.0
 
-# Given how a request is sent to the worker and the interval in ms: publishes groups' offsets until it is cancelled.
+# Publishes the groups' offsets until it is cancelled; it gets a function that calls the worker, and the interval in ms.
 Notes: TypeAlias = Callable[[SendToWorker, int], Coroutine[Any, Any, None]]
 
 
 class RemoteLogManager:
-    """Runs one broker's tier: copies, cold reads, local deletion, rows of cluster events."""
+    """One broker's tiered storage: copies, cold reads, local deletion, rows of cluster events."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class RemoteLogManager:
         clock: Clock,
         in_force: Callable[[], TierSettings] | None = None,
     ) -> None:
-        """`in_force` gives the present settings, some of which may change while the broker runs."""
+        """`in_force` gives the current settings, some of which may change while the broker runs."""
         self._settings = settings
         self._in_force = in_force or (lambda: settings)
         self._clock = clock
@@ -144,7 +143,7 @@ class RemoteLogManager:
         self._spawn(self._local.run())
 
     async def stop(self) -> None:
-        """Let the copy in flight end if it ends soon, stop the worker, fail what waits."""
+        """Let the copy in flight end if it ends soon, stop the worker, fail waiting requests."""
         self._stopped = True
         self.copies.stop()
         self._expiration.stop()
@@ -160,20 +159,20 @@ class RemoteLogManager:
 
     @property
     def metrics(self) -> TierMetrics:
-        """What was counted so far."""
+        """The totals so far."""
         self._metrics.worker_starts = self.worker.starts
         self._metrics.worker_deaths = self.worker.deaths
         return self._metrics
 
     def samples(self) -> Iterator[Sample]:
-        """All metrics of the tier."""
+        """All metrics of tiered storage."""
         now_ms = self._clock.monotonic_ms()
         yield from tier_samples(self.metrics, self.lags(), self.missing(), now_ms / 1000)
         yield from self._copy_quota.samples(now_ms)
         yield from self._fetch_quota.samples(now_ms)
 
     def missing(self) -> dict[str, tuple[int, int]]:
-        """By topic: partitions of whose tables the store lacks data, and how many offsets; only where it does."""
+        """By topic: partitions whose tables name data that the store lacks, and how many offsets."""
         found: dict[str, tuple[int, int]] = {}
         for led in tuple(self.copies.led.values()):
             if gaps := led.state.unavailable():
@@ -183,7 +182,7 @@ class RemoteLogManager:
         return found
 
     def missing_of(self, topic_id: bytes, partition: int) -> list[Gap]:
-        """First and last offsets of what the store lacks of a partition that is led here."""
+        """First and last offsets that the store lacks of a partition that this broker leads."""
         led = self.copies.led.get((topic_id, partition))
         return led.state.unavailable() if led is not None else []
 
@@ -212,9 +211,10 @@ class RemoteLogManager:
     ) -> None:
         """This broker leads the partition of `log` (with remote.storage.enable) from now on.
 
-        `last_stable_offset` is asked before each copy: nothing at or above it is copied. `lake_reaches` is told the
-        offset after the lake's last one, as soon as that is known. Called
-        again with a higher epoch after a re-election.
+        `last_stable_offset` is asked before each copy: nothing at or above it is copied. `lake_reaches` is called with
+        the
+        offset after the lake's last one, as soon as that is known. Called again with a higher epoch after a
+        re-election.
         """
         led = TieredPartition(
             log=log,
@@ -223,21 +223,21 @@ class RemoteLogManager:
             lake_reaches=lake_reaches,
             state=CopyState(self._settings.backoff()),
         )
-        # What was let go as a follower, or by a leader before, this one has not looked for in the store.
+        # What was deleted locally as a follower, or by an earlier leader, was not looked for in the store.
         log.highest_offset_in_remote_storage = -1
         delay_ms = self._settings.lake_start_delay_ms if log.log_end_offset > 0 else None
         self.copies.open(led, delay_ms)
 
     def partition_closed(self, topic_id: bytes, partition: int) -> None:
-        """This broker no longer leads the partition: copies of it are not finished here."""
+        """This broker no longer leads the partition: its copies stop."""
         self.copies.forget((topic_id, partition))
         self._layout.forget((topic_id, partition))
-        # A broker that stops closes thousands of them, mostly of topics that have others left.
+        # A stopping broker closes thousands of them, mostly of topics that have others left.
         if not any(each == topic_id for each, _ in self.copies.led):
             self._metrics.topics.keep({led.log.topic for led in self.copies.led.values()})
 
     def segment_rolled(self, log: Log) -> None:
-        """A segment of this log was closed: there may be a range to copy."""
+        """A segment of this log was rolled: there may be a range to copy."""
         key = (log.topic_id, log.partition)
         if key in self.copies.led:
             self.copies.look_at(key)
@@ -245,7 +245,7 @@ class RemoteLogManager:
     def log_start_moved(self, log: Log) -> None:
         """DeleteRecords has moved the log's start up: the lake follows in the background.
 
-        The log's own directory knows it already; the lake needs it in case that is lost.
+        The log's own directory has it already; the lake needs it in case that is lost.
         """
         led = self.copies.led.get((log.topic_id, log.partition))
         if led is None:
@@ -257,8 +257,9 @@ class RemoteLogManager:
     def topic_deleted(self, topic: str, topic_id: bytes) -> None:
         """The topic is deleted: all its rows leave the table, durably, in the background.
 
-        The deletion is in the cluster's metadata too, so that it is not lost with this process: whoever makes its event
-        a row has deleted the rows first, or notes in the table that this is left to be done.
+        The deletion is in the cluster's metadata, so that a crash does not lose it: the worker deletes the rows before
+        it
+        makes a row of the event, or records in the table that the deletion is still due.
         """
         for key in [key for key in self.copies.led if key[0] == topic_id]:
             self.copies.forget(key)
@@ -275,7 +276,7 @@ class RemoteLogManager:
             self._spawn(self._materialise())
 
     def note_offsets(self, notes: Notes) -> None:
-        """From time to time, write what `notes` says of partitions' and groups' offsets to the lake."""
+        """From time to time, write the partitions' and groups' offsets that `notes` gives to the lake."""
         self._spawn(notes(self.worker.send, self._settings.lake_offsets_interval_ms))
 
     # -- what the broker asks ---------------------------------------------------------------
@@ -302,9 +303,10 @@ class RemoteLogManager:
         """Read batches from `offset` on, at least one and then at most `max_bytes`, never beyond the
         tiered end. isolation_level as in Fetch: 0 read_uncommitted, 1 read_committed.
 
-        None if that takes longer than remote.fetch.max.wait.ms: the work goes on, for the client's next try.
+        None if that takes longer than remote.fetch.max.wait.ms: the read goes on, and the client's next fetch gets its
+        result.
         Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold the offset), KAFKA_STORAGE_ERROR
-        (retriable: store or worker away, queue full).
+        (retriable: store or worker unavailable, queue full).
         """
         request = Read(
             partition=TopicIdPartition(topic_id, topic, partition),
@@ -347,7 +349,7 @@ class RemoteLogManager:
     async def max_timestamp(
         self, topic: str, topic_id: bytes, partition: int, *, start_offset: int
     ) -> Found | None:
-        """First record of the greatest timestamp among those from an offset on, in the same form."""
+        """First record with the greatest timestamp from an offset on, in the same form."""
         request = MaxTimestamp(
             partition=TopicIdPartition(topic_id, topic, partition), start_offset=start_offset
         )
@@ -361,7 +363,7 @@ class RemoteLogManager:
         return led.state.copied_offset
 
     def checked_end(self, topic_id: bytes, partition: int) -> int:
-        """Last offset that this leader may let go, and so its followers: the store was looked at for it."""
+        """Last offset whose local copy this leader, and so its followers, may delete: the store was checked."""
         led = self.copies.led.get((topic_id, partition))
         return -1 if led is None else led.state.deletable_offset
 
@@ -387,7 +389,7 @@ class RemoteLogManager:
     async def fence(
         self, partitions: Sequence[tuple[str, bytes, int, int]]
     ) -> list[int | KafkaError]:
-        """As `tiered_ends`, after which no leader of an epoch below the fourth value commits anything more.
+        """As `tiered_ends`; afterwards no leader of an epoch below the fourth value can commit anything.
 
         For a leader whose log may hold less than others have copied or are about to copy.
         """
@@ -395,7 +397,7 @@ class RemoteLogManager:
             StoragePlace(topic=topic, topic_id=id_, partition=partition, leader_epoch=epoch)
             for topic, id_, partition, epoch in partitions
         ]
-        # It may wait for a copy: readers do not wait with it.
+        # It may wait for a copy; reads must not wait with it.
         try:
             with kafka_errors():
                 states = await self.worker.send(FenceTopic(places=places))
@@ -407,9 +409,9 @@ class RemoteLogManager:
     async def ending(
         self, topic: str, topic_id: bytes, partition: int, offset: int
     ) -> tuple[int, RemoteLogAuxState]:
-        """The first offset after the range that holds this one, and what the lake knows up to there besides records.
+        """The first offset after the range that holds this one, and the state that the lake has of the partition there.
 
-        Raises KafkaError: OFFSET_OUT_OF_RANGE (it does not hold it), KAFKA_STORAGE_ERROR.
+        Raises KafkaError: OFFSET_OUT_OF_RANGE (the lake does not hold it), KAFKA_STORAGE_ERROR.
         """
         request = EndOfRangeRequest(
             partition=TopicIdPartition(topic_id, topic, partition), offset=offset
@@ -429,7 +431,7 @@ class RemoteLogManager:
         return found.end_offset + 1, ending
 
     async def optimize(self, topic_id: bytes, partition: int) -> Optimized:
-        """Have the layout of a partition's files improved now. Raises KafkaError."""
+        """Have a partition's files optimised now. Raises KafkaError."""
         key = (topic_id, partition)
         if not await self._has_rows(key):
             return Optimized()
@@ -437,7 +439,7 @@ class RemoteLogManager:
             return await self._layout.optimize(key)
 
     async def expire(self, topic_id: bytes, partition: int) -> Swept:
-        """Have what retention says removed now. Raises KafkaError."""
+        """Apply a partition's retention now. Raises KafkaError."""
         key = (topic_id, partition)
         if not await self._has_rows(key):
             return Swept()
@@ -445,7 +447,7 @@ class RemoteLogManager:
             return await self._expiration.expire(key)
 
     async def _has_rows(self, key: Key) -> bool:
-        """Whether anything of a led partition is in the lake; one of which that is unknown is looked at soon."""
+        """Whether anything of a led partition is in the lake; if that is unknown the lake is asked soon."""
         led = self.copies.led.get(key)
         if led is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -464,7 +466,7 @@ class RemoteLogManager:
         task.add_done_callback(self.tasks.discard)
 
     async def _until_done(self, made: Callable[[], Request[A]], what: str) -> A:
-        """Repeat a request, `made` anew each time, until it is answered."""
+        """Repeat a request, built by `made` each time, until it is answered."""
         backoff = self._settings.backoff()
         while True:
             try:
@@ -478,7 +480,7 @@ class RemoteLogManager:
         done = -1
         while done < self._metadata_version:
             await asyncio.sleep(MATERIALISE_SECONDS)
-            # What is tried again goes on to what was decided meanwhile: a deletion may fail for long.
+            # A retry goes on to what was decided meanwhile: a deletion may fail for long.
             done = await self._until_done(
                 lambda: Materialise(version=self._metadata_version), "rows of the cluster's events"
             )
@@ -490,7 +492,9 @@ class RemoteLogManager:
         if known is None or known == log_.log_start_offset:
             return
         if known > log_.log_start_offset:
-            with contextlib.suppress(KafkaError):  # Beyond its end: recovery moves that first.
+            with contextlib.suppress(
+                KafkaError
+            ):  # An offset beyond the log's end is left to recovery.
                 log_.advance_log_start_offset(known)
         elif not led.moves_log_start:
             led.moves_log_start = True

@@ -1,6 +1,6 @@
-"""Pure: what the tier counts, under Kafka's names where Kafka has one (KIP-405, KIP-963).
+"""Pure: the metrics of tiered storage, under Kafka's names where Kafka has one (KIP-405, KIP-963).
 
-Rules of this file: totals only grow; monitoring turns them into rates. What concerns one topic is counted there.
+Totals only grow; monitoring turns them into rates. What concerns one topic is counted by topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _READERS = "org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,
 
 @dataclass(slots=True)
 class TierCounters:
-    """What was counted of one topic."""
+    """The totals of one topic."""
 
     copy_requests: int = 0
     copy_bytes: int = 0
@@ -237,7 +237,7 @@ assert tuple(HOLDINGS) == tuple(each.name for each in fields(Holding)), "each is
 
 
 class ThreadIdleRatio:
-    """How busy a number of turns is: an average over one to two windows."""
+    """The idle fraction of a pool of turns: an average over one to two windows."""
 
     __slots__ = ("_at_s", "_before", "_began_s", "_busy", "_busy_s", "threads")
 
@@ -252,12 +252,12 @@ class ThreadIdleRatio:
         """Of the window before: busy and all seconds."""
 
     def begin(self, at_s: float) -> None:
-        """One turn begins, at `at_s` of a clock that never goes back."""
+        """A turn begins, at `at_s` of a clock that never goes back."""
         self._pass(at_s)
         self._busy += 1
 
     def end(self, at_s: float) -> None:
-        """One turn ends."""
+        """A turn ends."""
         self._pass(at_s)
         self._busy -= 1
 
@@ -271,7 +271,7 @@ class ThreadIdleRatio:
 
     def _pass(self, at_s: float) -> None:
         if at_s - self._began_s >= 2 * self.WINDOW_SECONDS:
-            # Nothing began or ended for long: the last window says it all.
+            # Nothing began or ended for a whole window.
             self._before = (self._busy * self.WINDOW_SECONDS, self.WINDOW_SECONDS)
             self._began_s = self._at_s = at_s
             self._busy_s = 0.0
@@ -285,7 +285,7 @@ class ThreadIdleRatio:
 
 @dataclass(slots=True, kw_only=True)
 class TierMetrics:
-    """What was counted since the broker started."""
+    """The totals since the broker started."""
 
     topics: PerTopic[TierCounters] = field(default_factory=lambda: PerTopic(TierCounters, _METRICS))
     reads_waiting: int = 0
@@ -299,16 +299,16 @@ class TierMetrics:
     foreign_commits: int = 0
     cache: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
     cache_seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CACHE, 0))
-    """What the worker that runs has said last."""
+    """What the running worker reported last."""
     holdings: dict[tuple[str, int], Holding] = field(default_factory=dict)
     """By topic and partition; only those that were counted."""
     missing: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Offsets by topic and partition, as the layout of the tables has seen them."""
+    """Offsets by topic and partition, as the last OPTIMIZE saw them."""
 
     def copied(
         self, topic: str, partition: int, log_bytes: int, lake_bytes: int, ranges: int
     ) -> None:
-        """Ranges of one partition are FINISHED. What it holds is known once it was counted."""
+        """Ranges of one partition are FINISHED. Its totals are known once it was counted."""
         before = self.holdings.get((topic, partition))
         if before is not None:
             self.holdings[topic, partition] = replace(
@@ -332,7 +332,7 @@ class TierMetrics:
         counters.fetch_bytes += size_bytes
 
     def cached(self, of_worker: CacheCounts) -> None:
-        """Take over the worker's counts of its cache since its start."""
+        """Take the worker's counts of its cache since its start."""
         counts = asdict(of_worker)
         is_new = counts["hits"] + counts["misses"] < sum(self.cache_seen[n] for n in _CACHE_TOTALS)
         for name in _CACHE_TOTALS:
@@ -341,7 +341,7 @@ class TierMetrics:
         self.cache_seen = counts
 
     def fetch_failed(self, topic: str | None) -> None:
-        """A request to the lake failed, perhaps of one topic."""
+        """A request to the lake failed, perhaps for one topic."""
         self._of(topic).fetch_errors += 1
 
     def deleted(self, topic: str, segments: int) -> None:

@@ -1,11 +1,10 @@
-"""Shell: the leader's side of the tables' layout: asks for it now and then, and logs what was done.
+"""Shell: the leader's side of OPTIMIZE: asks for it now and then, and logs what was done.
 
-Rules of this file: nobody waits for a good layout, so partitions are looked at one after the other, and only where this
-broker has copied or removed something since: an idle worker is not kept running. But rows below the log start are
-gone for consumers: a partition whose log start has moved is looked at within seconds, and before others
-(`boundary.py`). Files of other engines are looked at seldom, while a worker runs anyway. Work for a partition that has
-another leader by now is given up before its commit; the table would refuse the commit anyway, since it is fenced by the
-leader's epoch.
+Nobody waits for it, so partitions are optimised one after the other, and only where this broker has copied or removed
+something since: an idle worker may end. Consumers no longer see rows below the log start, so a partition whose log
+start has moved comes within seconds, before others (`boundary.py`). Files of other engines are examined seldom, while
+a worker runs anyway. Work for a partition that has another leader by now stops before its commit; the table, fenced by
+the leader's epoch, would refuse it anyway.
 """
 
 import asyncio
@@ -25,16 +24,16 @@ from kafka_ds.protocol.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
-# After so many rounds a partition is looked at that nothing was done to here.
+# After so many rounds a partition is examined in which this broker has changed nothing.
 SELDOM_ROUNDS = 12
 UNEXPECTED_PAUSE_SECONDS = 5.0
-# How often it is looked at least whether log starts have moved.
+# The longest wait between two looks for log starts that have moved.
 LOG_STARTS_MS = 5_000
 
 
 @dataclass(slots=True, kw_only=True)
 class _Watched:
-    """A led partition, and as of when its layout was good, under this leadership."""
+    """A led partition, and when its files were last found optimised while this broker leads it."""
 
     led: TieredPartition
     backoff: Backoff
@@ -43,13 +42,13 @@ class _Watched:
     boundary: Boundary = field(default_factory=Boundary)
 
     def is_boundary_due(self, now_ms: int) -> bool:
-        """Whether rows below the log start may be in the table, and may go."""
+        """Whether rows below the log start may be in the table, and may be removed."""
         led = self.led
         return self.boundary.is_due(led.lake_log_start or 0, led.state.copied_offset, now_ms)
 
 
 class LayoutLoop:
-    """Looks after the layout of all partitions that this broker leads."""
+    """Optimises the files of all partitions that this broker leads."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class LayoutLoop:
         self._metrics = metrics
         self._led = led
         self._watched: dict[Key, _Watched] = {}
-        # Who asks for a second OPTIMIZE beside the first would wait for nothing.
+        # Whoever asks for a second OPTIMIZE beside the first would wait in vain.
         self._demanded: set[Key] = set()
         self._at_work: TieredPartition | None = None
         self._next_round_ms = clock.monotonic_ms() + self._interval_ms
@@ -79,7 +78,7 @@ class LayoutLoop:
         self._turn = asyncio.Lock()
 
     def stop(self) -> None:
-        """Start nothing more."""
+        """Start no further work."""
         self._stopping.set()
 
     def forget(self, key: Key) -> None:
@@ -121,7 +120,7 @@ class LayoutLoop:
                     await self.follow_log_starts()
 
     async def follow_log_starts(self) -> None:
-        """Have the rows below log starts that have moved removed."""
+        """Have rows below moved log starts removed."""
         self._next_log_starts_ms = self._clock.monotonic_ms() + self._log_starts_ms
         for watched in self._watch_all():
             if watched.is_boundary_due(self._clock.monotonic_ms()) and self._may_look(watched):
@@ -154,7 +153,7 @@ class LayoutLoop:
         return watched.rounds >= SELDOM_ROUNDS and self._worker.pid is not None
 
     async def optimize(self, key: Key) -> Optimized:
-        """Have all work on a partition done now. Raises KafkaError, WorkerLost, WorkerFailed."""
+        """Do all work on a partition now. Raises KafkaError, WorkerLost, WorkerFailed."""
         watched = next((each for each in self._watch_all() if each.led.key == key), None)
         if watched is None or not watched.led.state.allows_upkeep:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -174,7 +173,7 @@ class LayoutLoop:
             self._demanded.discard(key)
 
     async def _look_at(self, watched: _Watched) -> bool:
-        """Have the due work done; False if there is more."""
+        """Do the due work; False if there is more."""
         led, now_ms = watched.led, self._clock.monotonic_ms()
         try:
             rewrites_any = watched.boundary.rewrites_any(led.deleted_below, now_ms)
@@ -236,13 +235,13 @@ class LayoutLoop:
         )
 
     async def _give_up(self, led: TieredPartition) -> None:
-        # A worker that is lost goes no further either.
+        # A lost worker has stopped, too.
         with contextlib.suppress(WorkerLost, WorkerFailed):
             await self._worker.send(GiveUp(place=place_of(led)))
 
 
 def _sum(before: Optimized, done: Optimized) -> Optimized:
-    """What both have done; of files that the second rewrote again, both count."""
+    """The sum of both; files that the second rewrote again count twice."""
     return Optimized(
         files_before=before.files_before + done.files_before,
         files_after=before.files_after + done.files_after,

@@ -1,7 +1,7 @@
-"""Shell: the partitions that this broker leads, as the tier sees them: logs, and what is known of each.
+"""Shell: the partitions that this broker leads, as tiered storage sees them: logs, and the lake's state of each.
 
-Rules of this file: the bridge between a log and `copy_policy`: it asks a log for its segments and turns a chosen
-range into what the worker needs to copy it. It decides nothing and waits for nothing.
+The bridge between a log and `copy_policy`: it asks a log for its segments and turns a chosen range into the worker's
+request. It decides nothing and waits for nothing.
 """
 
 import logging
@@ -26,7 +26,7 @@ _LOGGER = logging.getLogger(__name__)
 
 Key = tuple[bytes, int]
 
-# Of a long backlog no more is looked at closely: one copy has room for others' ranges, too.
+# The first segments of a long backlog are enough: one copy has room for other partitions' ranges, too.
 SEGMENTS_MAX = 64
 
 
@@ -38,12 +38,12 @@ class TieredPartition:
     leader_epoch: int
     last_stable_offset: Callable[[], int]
     lake_reaches: Callable[[int], None] = lambda next_offset: None
-    """Told what the lake was found to hold when the lead began: all below that offset."""
+    """Called with the offset below which the lake held all records when the leadership began."""
     state: CopyState = field(default_factory=CopyState)
     lake_log_start: int | None = None
     """Where the lake says that the partition begins; None before it was asked."""
     deleted_below: int = 0
-    """Where DeleteRecords has moved the log start, under this leadership."""
+    """The log start that DeleteRecords set under this leadership."""
     moves_log_start: bool = False
     """Whether the lake is being updated."""
 
@@ -54,16 +54,16 @@ class TieredPartition:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """For log lines."""
         return f"{self.log.topic}-{self.log.partition}"
 
     def lost(self, tiered_end: int) -> None:
-        """The lake ends there, and ended further up: the log keeps what is behind it until it is copied again."""
+        """The lake's end has moved back to there: the log keeps what is behind it until it is copied again."""
         self.state.lost(tiered_end)
         self.log.highest_offset_in_remote_storage = self.state.deletable_offset
 
     def view(self, *, with_active: bool, now_ms: int) -> tuple[CopyView, list[RemoteLogSegment]]:
-        """What may be copied now; of many rolled segments only the first ones. `now_ms`: wall clock."""
+        """What may be copied now: the first ones of many rolled segments. `now_ms`: wall clock."""
         log, start = self.log, self.state.copied_offset + 1
         lag = _copy_lag(log.config, now_ms)
         rolled = log.rolled_segments(start, SEGMENTS_MAX)
@@ -114,7 +114,7 @@ class TieredPartition:
         )
 
     def only_local_bytes(self) -> int:
-        """Bytes of the log that are not in the lake, also of segments that are there in part."""
+        """Bytes of the log that are not in the lake, including segments that are there in part."""
         log = self.log
         start = max(self.state.copied_offset + 1, log.local_log_start_offset)
         end = log.log_end_offset
@@ -131,7 +131,7 @@ class TieredPartition:
         return self.log.leader_epochs.between(self.log.log_start_offset, end)
 
     def sources(self, start: int, end: int) -> list[LogSegmentData]:
-        """Where the batches of offsets lie that were copied before, as far as they are still on the disk."""
+        """Where the batches of copied offsets lie, as far as they are still on the disk."""
         start = max(start, self.log.local_log_start_offset)
         view = self._view([])
         ranges = [
@@ -144,7 +144,7 @@ class TieredPartition:
         return self.locate(ranges) if ranges else []
 
     def locate(self, ranges: Sequence[RemoteLogSegment]) -> list[LogSegmentData]:
-        """Where the worker finds the batches of these ranges; the list ends at the first that left the disk."""
+        """Where the worker finds the batches of these ranges; the list ends at the first that has left the disk."""
         rolled = self.log.rolled_segments(ranges[0].start_offset, len(ranges))
         found: list[LogSegmentData] = []
         for each in ranges:
@@ -178,7 +178,7 @@ class TieredPartition:
         if not read.slices:
             if segment is None or not self.log.config.is_compacted:
                 return None
-            # Of what is there yet, compaction has taken all that was left to copy.
+            # Compaction has removed all that was left to copy.
             return self._data(chosen, segment, segment.path, segment.size_bytes, 0)
         first = read.slices[0]
         path = self.log.segments.path_of(first.file, chosen.start_offset)
@@ -196,7 +196,7 @@ class TieredPartition:
         is_rolled = segment is not None and segment.next_offset == next_offset
         snapshot = (segment.producer_snapshot or b"") if segment is not None and is_rolled else b""
         if next_offset == self.log.log_end_offset:
-            # Its reader takes them for heard of when it reads.
+            # Its reader takes the epochs for known when it reads.
             snapshot = self.log.producers.encode_snapshot()
         aborted = self.log.aborted_transactions(chosen.start_offset, next_offset)
         return LogSegmentData(
@@ -212,7 +212,7 @@ class TieredPartition:
 
 
 def place_of(led: TieredPartition) -> StoragePlace:
-    """For the worker: which partition it is, and under which leader epoch it is asked."""
+    """The partition, and the leader epoch in which the worker is asked."""
     return StoragePlace(
         topic=led.log.topic,
         topic_id=led.log.topic_id,
@@ -234,7 +234,7 @@ def _copy_lag(config: LogConfig, now_ms: int) -> CopyLag:
 
 
 def _bytes_beyond(log: Log, view: CopyView) -> int:
-    """Bytes of further rolled segments, beyond those in the view, that may be copied, too."""
+    """Bytes of further rolled segments, beyond those in the view, that may be copied."""
     offset, found, behind = view.rolled[-1].next_offset, 0, view.bytes_behind
     for each in log.segments.all[:-1]:
         if each.base_offset < offset:

@@ -26,7 +26,7 @@ from kafka_ds.ipc.request import Request
 if TYPE_CHECKING:
     from kafka_ds.process.seams import Clock
 
-# After these alone it is not kept waiting for more.
+# Requests of these alone do not keep the worker waiting for more.
 BRIEF_OPERATIONS = frozenset[type[Request[Any]]](
     {
         Check,

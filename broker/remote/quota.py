@@ -1,11 +1,10 @@
 """Pure: a broker's byte rates of copies and of cold reads, over all partitions (KIP-956).
 
-Rules of this file:
 - The rate is Kafka's: `remote.log.manager.{copy,fetch}.max.bytes.per.second` over `….quota.window.num` samples of
-  `….quota.window.size.seconds` each.
-- Copies wait until the rate allows them (back-pressure: records stay on the local disk). Reads are shed instead: they
-  get nothing now, and the consumer asks again. A read that waited would keep a slot from others.
-- The throttle time is shown like Kafka's sensors: average and maximum of the last minute.
+`….quota.window.size.seconds` each.
+- Copies wait until the rate allows them: records stay on the local disk. Reads get nothing, and the consumer asks
+again; a read that waited would keep a slot from others.
+- Throttle times are Kafka's sensors: average and maximum of the last minute.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class RemoteQuota:
         windows: int,
         window_seconds: int,
     ) -> None:
-        """`rate` gives the bytes per second that are allowed at present."""
+        """`rate` gives the bytes per second that are allowed now."""
         self._rate = rate
         self._throttle = ByteRate(rate, samples_max=windows, sample_ms=window_seconds * 1000)
         self._metrics = times
@@ -79,7 +78,7 @@ class RemoteQuota:
 
     @property
     def bytes_per_second(self) -> int:
-        """The bytes per second that are allowed at present."""
+        """The bytes per second that are allowed now."""
         return self._rate()
 
     def record(self, size_bytes: int, now_ms: int) -> None:
@@ -88,7 +87,7 @@ class RemoteQuota:
             self._throttle.record(size_bytes, now_ms)
 
     def throttle_time_ms(self, now_ms: int) -> int:
-        """How long nothing may pass, usually 0; the caller waits or sheds accordingly, which is counted."""
+        """How long nothing may pass, usually 0; counted, since the caller waits or answers nothing accordingly."""
         if self._rate() >= UNBOUNDED:
             return 0
         time_ms = self._throttle.throttle_time_ms(now_ms)

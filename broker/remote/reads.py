@@ -1,10 +1,10 @@
-"""Shell: clients' requests on their way to the worker: bounded both in progress and waiting, and none waits for ever.
+"""Shell: clients' requests to the worker: bounded both in progress and waiting, and each wait ends.
 
-Rules of this file (KIP-405, Kafka's RemoteStorageThreadPool):
+As Kafka's RemoteStorageThreadPool (KIP-405):
 - `remote.log.reader.threads` requests are in progress at once, and `remote.log.reader.max.pending.tasks` wait for their
-  turn. One more is refused with an error that makes its client ask again.
-- A caller may give up. A request that still waits for its turn is dropped then. One in progress keeps its turn until it
-  is answered, because the worker is busy with it (and keeps the result for the next try).
+turn. A further one is refused with a retriable error.
+- A caller may give up. A request that still waits for its turn is dropped then. One in progress keeps its turn until
+the worker, which is busy with it, has answered; the result is kept for the client's next try.
 """
 
 from __future__ import annotations
