@@ -1,9 +1,9 @@
 """Shell: `python -m broker [restore | adopt] [server.properties] [--override key=value]…` runs one broker, brings its
 empty disks back from the lake, or takes over the data directories of an Apache Kafka; `kafka-ds` runs the same.
 
-Rules of this file: the log goes to standard error (`kafka_ds.process.log_lines`); standard output gets the one line
-`ready <host>:<port>`, or what was restored or taken over. A mistake of the user is one line and exit status 1. SIGTERM
-and SIGINT stop cleanly with status 0; a second one kills.
+The log goes to standard error (`kafka_ds.process.log_lines`); standard output gets the one line `ready <host>:<port>`,
+or what was restored or taken over. A mistake of the user is one line and exit status 1. SIGTERM and SIGINT stop cleanly
+with status 0; a second one kills.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: a rate of bytes as Kafka measures it to throttle moved replicas (KIP-73), copies and cold reads (KIP-956).
 
-Rules of this file:
 - The rate is bytes over the samples of a window, divided by the time since the oldest of them began, and by one
   sample's at least. How many there are, and how long, is the user's to say (`….quota.window.num`, `….size.seconds`).
 - While it is exceeded, a user of the rate sends and asks for nothing.

@@ -1,7 +1,6 @@
 """Pure: Java's hash of a text, by which Kafka places groups, transactions and fetchers.
 
-Rules of this file: it goes over UTF-16 units, as Java's strings do: a data directory of Apache Kafka must find its
-groups here again.
+It goes over UTF-16 units, as Java's strings do: a data directory of Apache Kafka must find its groups here again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: the parts of a broker, as seen by handlers, metrics and whatever else works with a whole broker.
 
-Rules of this file: it names parts and makes none. `broker.node` makes and owns them. Only the program's entry imports
-`broker.node`; otherwise each handler would depend on what depends on it.
+It names parts and makes none. `broker.node` makes and owns them. Only the program's entry imports `broker.node`;
+otherwise each handler would depend on what depends on it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Shell: the store behind `lake.uri`, or one line that says why there is none.
 
-Rules of this file: what is wrong is said as a mistake in the setting; nothing is written but what shows that of several
-writers one wins.
+What is wrong is said as a mistake in the setting; nothing is written but what shows that of several writers one wins.
 """
 
 from __future__ import annotations

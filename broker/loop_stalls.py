@@ -1,6 +1,5 @@
 """Shell: how long the event loop did not run, and what its thread did meanwhile: so that a stall names its cause.
 
-Rules of this file:
 - The loop's thread sleeps for an interval and looks how late it wakes up. Linux says how much of the time the thread
   was on a core, and how much it waited for one (`/proc/thread-self/schedstat`); the rest it was blocked: in a read from
   a disk, a page fault, on a lock (another thread of this process had the interpreter), or stopped.

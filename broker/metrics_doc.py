@@ -1,7 +1,7 @@
 """Shell: writes docs/reference/metrics.md from the declarations of the metrics.
 
-Rules of this file: the page is generated, and a test compares it with what this file renders. Usage:
-``python -m broker.metrics_doc > docs/reference/metrics.md``.
+The page is generated, and a test compares it with what this file renders. Usage: ``python -m broker.metrics_doc >
+docs/reference/metrics.md``.
 """
 
 from __future__ import annotations

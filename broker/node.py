@@ -1,6 +1,6 @@
 """Shell: one broker, put together: which part knows which other, and in what order they start and stop.
 
-Rules of this file: wiring only; nothing is decided here.
+Wiring only; nothing is decided here.
 - Start: first the ports are bound (so that a port in use is an error before anything is changed), then the cluster's
   metadata and the logs are read, then the broker leads its partitions, and only then it accepts clients.
 - Stop: no more clients are accepted, parked requests are answered, pending writes are done; then tier, controller and

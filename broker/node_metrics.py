@@ -1,7 +1,7 @@
 """Pure: what a broker shows of its partitions, logs, cluster and tier, under Kafka's names.
 
-Rules of this file: it reads state and changes none; each walk is over a copy, as a reading is done in parts. Names are
-declared by `broker.metrics.names`; coordinators and the tier declare theirs beside what they count.
+It reads state and changes none; each walk is over a copy, as a reading is done in parts. Names are declared by
+`broker.metrics.names`; coordinators and the tier declare theirs beside what they count.
 """
 
 from __future__ import annotations

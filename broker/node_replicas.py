@@ -1,6 +1,6 @@
 """Shell: what following and moving need of a broker, taken from it.
 
-Rules of this file: it only passes on; rates are those in force at the moment of asking.
+It only passes on; rates are those in force at the moment of asking.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: regular expressions that clients send, in Kafka's syntax, which is RE2's.
 
-Rules of this file: whatever an expression says, it takes time in proportion to the text and a bounded memory. Python's
-own expressions may take for ever, and a client must not be able to stop the broker with one.
+Whatever an expression says, it takes time in proportion to the text and a bounded memory. Python's own expressions may
+take for ever, and a client must not be able to stop the broker with one.
 """
 
 from __future__ import annotations

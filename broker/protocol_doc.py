@@ -1,7 +1,7 @@
 """Shell: writes docs/reference/protocol.md from the registry: what is served, and in which versions.
 
-Rules of this file: the page is generated, and a test compares it with what this file renders, so that it cannot drift
-from what ApiVersions answers. Usage: ``python -m broker.protocol_doc > docs/reference/protocol.md``.
+The page is generated, and a test compares it with what this file renders, so that it cannot drift from what ApiVersions
+answers. Usage: ``python -m broker.protocol_doc > docs/reference/protocol.md``.
 """
 
 from __future__ import annotations

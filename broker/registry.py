@@ -1,6 +1,5 @@
 """Pure: which requests this broker serves, in which versions, and by which function.
 
-Rules of this file:
 - A handler announces itself once, by the decorator `serves`. The answer to ApiVersions, the check of a request's
   version and the table in docs/reference/protocol.md all come from here, so that they always match the code.
 - Handlers are plain functions that may return an awaitable: a handler that answers at once needs no task.

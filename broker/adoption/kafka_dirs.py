@@ -1,7 +1,7 @@
 """Shell: what lies in the data directories of an Apache Kafka: whose they are, logs, and its metadata log.
 
-Rules of this file: read only. Of the metadata log the last snapshot counts, and what was written since, up to a batch
-that is torn at its very end. One that is damaged elsewhere is refused: what it says no more may be what counts.
+Read only. Of the metadata log the last snapshot counts, and what was written since, up to a batch that is torn at its
+very end. One that is damaged elsewhere is refused: what it says no more may be what counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: that a data directory of Apache Kafka has been taken over, as its broker's first start asks.
 
-Rules of this file: `adopt` leaves a file in each directory, which says into which lake it was taken. At the first start
-after that, a broker whose logs lie in a directory without this file, or of another lake, is refused: only `adopt` looks
-where logs begin, and whether the lake reaches up to there. After the first start nobody asks any more.
+`adopt` leaves a file in each directory, which says into which lake it was taken. At the first start after that, a
+broker whose logs lie in a directory without this file, or of another lake, is refused: only `adopt` looks where logs
+begin, and whether the lake reaches up to there. After the first start nobody asks any more.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: the cluster that Apache Kafka's metadata log describes: topics, settings, brokers, ACLs, quotas.
 
-Rules of this file:
 - Records are taken in their order, a snapshot's first; those of a metadata transaction when it ends (KIP-868). One that
   is open at the log's end has not happened.
 - What is not for us is counted by its kind, so that it can be said that it stays behind.

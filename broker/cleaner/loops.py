@@ -1,8 +1,8 @@
 """Shell: the loops of compaction, compiled on first use and cached where `kafka_ds.records.kernel` caches its own.
 
-Rules of this file: each loop has one declared signature. numba is imported with this module, so only the child process
-may import it. numba compares the time of the file that holds a loop, but not those of files whose functions it inlines:
-so the cache folder's name has the checksum of all of them.
+Each loop has one declared signature. numba is imported with this module, so only the child process may import it. numba
+compares the time of the file that holds a loop, but not those of files whose functions it inlines: so the cache
+folder's name has the checksum of all of them.
 """
 
 from __future__ import annotations

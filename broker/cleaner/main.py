@@ -1,8 +1,7 @@
 """Shell: the child process that cleans logs: the record loops and numba, which the broker's own process never loads.
 
-Rules of this file: log.cleaner.threads threads clean, at a low priority, and one more listens for aborts; a job that
-needs more of them says so. The process
-ends when the broker's end of the channel closes: the next start removes whatever it leaves.
+log.cleaner.threads threads clean, at a low priority, and one more listens for aborts; a job that needs more of them
+says so. The process ends when the broker's end of the channel closes: the next start removes whatever it leaves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: the batches of a rolled segment, some hundred kilobytes at a time, as the compiled loops take them.
 
-Rules of this file: it returns only whole batches of magic 2, with unpacked payloads and plausible counts; anything else
-raises CorruptRecord with its place.
+It returns only whole batches of magic 2, with unpacked payloads and plausible counts; anything else raises
+CorruptRecord with its place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: one log being cleaned: its dirty part is mapped, then segments are written with the records that stay.
 
-Rules of this file:
 - Segments are read and never changed; new files have names of their own until the broker swaps them in.
 - Memory is bounded: the table of keys by its setting, a buffer by the largest batch. The table starts small and grows
   with the keys: a table that fits into the processor's cache is several times faster.

@@ -1,8 +1,8 @@
 """Pure: what the broker asks of the child process that cleans, and the answers.
 
-Rules of this file: one cleaning of a log is a job: `CleanJob` maps the keys of its dirty part, `LogGroup` writes one
-segment from several, `End` forgets the job; `Abort` stops one of its operations at once. The settings may change while
-the child runs: each job brings its own, and `CleanLimit` changes what all jobs together read and write.
+One cleaning of a log is a job: `CleanJob` maps the keys of its dirty part, `LogGroup` writes one segment from several,
+`End` forgets the job; `Abort` stops one of its operations at once. The settings may change while the child runs: each
+job brings its own, and `CleanLimit` changes what all jobs together read and write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: what the child process does for each operation that the broker may ask for.
 
-Rules of this file: requests become calls of `rewriter`, expected errors become answers. A job's operations come one
-after the other, an `Abort` at any time; jobs of different logs run side by side and share the allowance of bytes.
+Requests become calls of `rewriter`, expected errors become answers. A job's operations come one after the other, an
+`Abort` at any time; jobs of different logs run side by side and share the allowance of bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: log.cleaner.io.max.bytes.per.second, shared by all threads that clean.
 
-Rules of this file: reads and writes count alike. A thread that has used up the allowance waits until it is due again;
-unused allowance is not saved.
+Reads and writes count alike. A thread that has used up the allowance waits until it is due again; unused allowance is
+not saved.
 """
 
 from __future__ import annotations

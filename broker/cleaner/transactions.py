@@ -1,6 +1,6 @@
 """Pure: what happens to transactions when a log is cleaned.
 
-Rules of this file (KIP-98, and KAFKA-5415 for the markers):
+By KIP-98, and KAFKA-5415 for the markers:
 - Data of an aborted transaction goes at once: read_committed consumers never see it.
 - A marker stays as long as a batch of its transaction does, even an empty one: otherwise a reader could not tell how
   the transaction ended. Only then may it go, and only after delete.retention.ms, as tombstones do.

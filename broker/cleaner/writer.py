@@ -1,8 +1,8 @@
 """Shell: a new segment under `.cleaned` names: its batches and its indexes.
 
-Rules of this file: nothing of it counts before `finish` has made all of it durable; the next start removes what a crash
-leaves (`broker.log.recovery`). Its modification time is that of the newest segment that it replaces, by which retention
-judges records without timestamps.
+Nothing of it counts before `finish` has made all of it durable; the next start removes what a crash leaves
+(`broker.log.recovery`). Its modification time is that of the newest segment that it replaces, by which retention judges
+records without timestamps.
 """
 
 from __future__ import annotations

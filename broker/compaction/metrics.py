@@ -1,7 +1,6 @@
 """Pure: the metrics of compaction, under Kafka's names.
 
-Rules of this file: values of the last run are kept for each thread and the maximum is shown, as in Kafka; it reads
-state and changes none.
+Values of the last run are kept for each thread and the maximum is shown, as in Kafka; it reads state and changes none.
 """
 
 from __future__ import annotations

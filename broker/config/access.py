@@ -1,6 +1,6 @@
 """Pure: the settings of a broker that say who may do what, and over which time it is measured how much.
 
-Rules of this file: declarations only, a part of `broker.config.broker` that has a file of its own for its length.
+Declarations only, a part of `broker.config.broker` that has a file of its own for its length.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pure: the settings that a broker has of its own, declared: name, type, default, bounds, meaning.
 
-Rules of this file: declarations only, with those of `broker.worker.rpc`, `broker.config.access` and
-`broker.config.listeners`; `broker.config.loader` reads them from a file and a command line. Where Apache Kafka has
-the setting, the name, type and bounds are its own; defaults that differ are marked `ours`.
+Declarations only, with those of `broker.worker.rpc`, `broker.config.access` and `broker.config.listeners`;
+`broker.config.loader` reads them from a file and a command line. Where Apache Kafka has the setting, the name, type and
+bounds are its own; defaults that differ are marked `ours`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: a configuration as DescribeConfigs answers it: each setting with its value, its origin, and synonyms.
 
-Rules of this file: sources are Kafka's numbers (KIP-226); a synonym list begins with what is in force and ends with
-the default. The value of a secret is never shown.
+Sources are Kafka's numbers (KIP-226); a synonym list begins with what is in force and ends with the default. The value
+of a secret is never shown.
 """
 
 from __future__ import annotations

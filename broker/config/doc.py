@@ -1,7 +1,7 @@
 """Shell: writes docs/reference/settings.md from the declarations of the settings.
 
-Rules of this file: the page is generated, and a test compares it with what this file renders. Usage:
-``python -m broker.config.doc > docs/reference/settings.md``.
+The page is generated, and a test compares it with what this file renders. Usage: ``python -m broker.config.doc >
+docs/reference/settings.md``.
 """
 
 from __future__ import annotations

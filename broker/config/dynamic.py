@@ -1,6 +1,5 @@
 """Shell: settings of a broker that change while it runs (KIP-226).
 
-Rules of this file:
 - What may change says so where it is declared; so may what gives topics their defaults, under the first of its names.
   Everything else is refused by name: an answer that says "changed" while nothing changes would be a lie.
 - A secret is not changed this way: what is changed stands in the metadata's table, which SQL reads.

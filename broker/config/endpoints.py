@@ -1,7 +1,7 @@
 """Pure: the value of `listeners`: names, hosts and ports; and of what is given by host or by name.
 
-Rules of this file: a listener is NAME://host:port; its name is a security protocol or is mapped to one by
-listener.security.protocol.map. Mistakes raise ConfigError naming the setting.
+A listener is NAME://host:port; its name is a security protocol or is mapped to one by listener.security.protocol.map.
+Mistakes raise ConfigError naming the setting.
 """
 
 from __future__ import annotations

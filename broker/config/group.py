@@ -1,8 +1,8 @@
 """Pure: the settings that a group of the consumer protocol may have of its own (KIP-848), and what they may be.
 
-Rules of this file: what a group does not say comes from the broker's setting of the same name with `group.` before it,
-which also has the least and the most that a group may say. Kafka's settings of share groups and streams groups, and
-those of assignments that wait (KIP-1263), are none here: nothing would act on them.
+What a group does not say comes from the broker's setting of the same name with `group.` before it, which also has the
+least and the most that a group may say. Kafka's settings of share groups and streams groups, and those of assignments
+that wait (KIP-1263), are none here: nothing would act on them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: the settings of a broker that say how its listeners are secured: TLS, SASL, limits of connections.
 
-Rules of this file:
 - The declarations are a part of `broker.config.broker`, in a file of their own for their length.
 - A setting of one listener alone is called `listener.name.<listener>.<setting>`, with the listener's name in lower
   case. What is a SASL mechanism's matter is called `listener.name.<listener>.<mechanism>.<setting>` (KIP-103, KIP-226).

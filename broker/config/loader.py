@@ -1,8 +1,8 @@
 """Shell: the configuration of a broker: its declared settings, read from a file and from the command line.
 
-Rules of this file: keys that are unknown, ill-typed, out of bounds or not honoured raise ConfigError, with a line for
-each that names the key and the place. Overrides win over the file, the file over the defaults. What may be set is
-declared in `broker.config.broker` and `broker.log.config`.
+Keys that are unknown, ill-typed, out of bounds or not honoured raise ConfigError, with a line for each that names the
+key and the place. Overrides win over the file, the file over the defaults. What may be set is declared in
+`broker.config.broker` and `broker.log.config`.
 """
 
 from __future__ import annotations

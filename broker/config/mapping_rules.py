@@ -1,6 +1,5 @@
 """Pure: `ssl.principal.mapping.rules`: what the user of a client's certificate is called (KIP-371, KIP-406).
 
-Rules of this file:
 - Rules are tried in their order; the first whose pattern matches the whole distinguished name gives the user's name.
   `DEFAULT` takes the distinguished name as it is. `RULE:<pattern>/<replacement>/[L|U]`: `$1` is a group of the pattern;
   L and U change the case.

@@ -1,8 +1,8 @@
 """Pure: Java's properties files: text -> keys and values with their line numbers.
 
-Rules of this file: the syntax is that of java.util.Properties, so that a server.properties written for Apache
-Kafka means the same here: comments by # and !, a key ended by =, : or white space, lines continued by a
-backslash, the escapes of Java. The last of two values for one key wins.
+The syntax is that of java.util.Properties, so that a server.properties written for Apache Kafka means the same here:
+comments by # and !, a key ended by =, : or white space, lines continued by a backslash, the escapes of Java. The last
+of two values for one key wins.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pure: the settings of Apache Kafka's brokers that this broker does not act on: name, type, default.
 
-Rules of this file: facts of Kafka 4.3, one a line, in the order of the alphabet. A line goes when its setting is
-honoured, which declares it in `broker.config.loader` or `broker.log.config`. Such a setting may stand in a
-configuration at its default value; anything else is refused by name.
+Facts of Kafka 4.3, one a line, in the order of the alphabet. A line goes when its setting is honoured, which declares
+it in `broker.config.loader` or `broker.log.config`. Such a setting may stand in a configuration at its default value;
+anything else is refused by name.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Shell: who looks at the console: the principal that its listener would make of the same client.
 
-Rules of this file: with SASL one logs in by name and password or by a token, which the listener's own mechanisms check;
-nothing of them is kept. What the browser then shows is a random cookie that scripts do not see and other sites do not
-send. It holds until SESSION_MS, connections.max.reauth.ms, the token's end, the broker's end, a logout, or until the
-password is another one. A wrong password or token is logged, counted, and answered after
-connection.failed.authentication.delay.ms; until then nobody else from that address may try one, whoever hangs up.
+With SASL one logs in by name and password or by a token, which the listener's own mechanisms check; nothing of them is
+kept. What the browser then shows is a random cookie that scripts do not see and other sites do not send. It holds until
+SESSION_MS, connections.max.reauth.ms, the token's end, the broker's end, a logout, or until the password is another
+one. A wrong password or token is logged, counted, and answered after connection.failed.authentication.delay.ms; until
+then nobody else from that address may try one, whoever hangs up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: the web console: one page, its style and script, and what they ask for as JSON below /api/.
 
-Rules of this file: it reads and changes nothing; only login and logout come by POST, as JSON, which no form of another
-site sends. The Host header must name this machine as an operator would, so that no foreign page reaches it by a name of
-its own (DNS rebinding); the Content-Security-Policy lets the page load nothing but its own files, as what it shows,
-records above all, may be written by an enemy.
+It reads and changes nothing; only login and logout come by POST, as JSON, which no form of another site sends. The Host
+header must name this machine as an operator would, so that no foreign page reaches it by a name of its own (DNS
+rebinding); the Content-Security-Policy lets the page load nothing but its own files, as what it shows, records above
+all, may be written by an enemy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: what was done to a topic's table, out of the commits of its Delta log.
 
-Rules of this file: it reads the newest commits and nothing else; the first that is no longer there ends the list, as
-commits are deleted once a checkpoint has them.
+It reads the newest commits and nothing else; the first that is no longer there ends the list, as commits are deleted
+once a checkpoint has them.
 """
 
 from __future__ import annotations

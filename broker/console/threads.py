@@ -1,6 +1,6 @@
 """Shell: threads of the console's own, one for each kind of work, so that nobody who looks takes those of the broker.
 
-Rules of this file: a browser that hangs up takes back what has not begun; what has begun keeps its thread to its end.
+A browser that hangs up takes back what has not begun; what has begun keeps its thread to its end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: what the console shows, as values for JSON.
 
-Rules of this file: it asks this broker's own handlers in the name of whoever looks, or reads the state that they read,
-and changes nothing. What is read has the ACLs of the API that tells the same: cluster and sizes DESCRIBE on the
-cluster, topics DESCRIBE, records READ. Offsets, sizes and lag are those of replicas on this broker, groups those that
-it coordinates: what others know is null here, not zero. Long walks let clients through.
+It asks this broker's own handlers in the name of whoever looks, or reads the state that they read, and changes nothing.
+What is read has the ACLs of the API that tells the same: cluster and sizes DESCRIBE on the cluster, topics DESCRIBE,
+records READ. Offsets, sizes and lag are those of replicas on this broker, groups those that it coordinates: what others
+know is null here, not zero. Long walks let clients through.
 """
 
 from __future__ import annotations

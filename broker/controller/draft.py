@@ -1,6 +1,5 @@
 """Pure: a decision in the making: what the cluster would look like, and the events that lead there.
 
-Rules of this file:
 - The image is not changed: changes are an overlay, so that the parts of one decision see each other.
 - A partition that changes several times in one decision changes once in the log: nobody sees the steps between. Its
   epochs go up by one. (A leader that lost its place in between and got it back is a new leader: its epoch goes up.)

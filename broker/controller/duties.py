@@ -1,6 +1,5 @@
 """Shell: the active controller's duties by the clock: ending sessions, electing preferred leaders.
 
-Rules of this file:
 - Only the active controller decides; all other brokers wait to become it.
 - The controller's own broker gets its heartbeat here: nobody else could report that it is gone.
 - A controller that did not run for a while has missed all heartbeats, which says nothing about the brokers: all

@@ -1,6 +1,5 @@
 """Pure: the active controller's decisions about ACLs, client quotas and SCRAM credentials.
 
-Rules of this file:
 - One refusal never stops the others of the same request; all that is granted is in one commit.
 - What already holds is granted without an event: an ACL that is created twice is one ACL.
 - One credential of a user changes at a time. The credential itself is not seen here: the requesting broker has put it

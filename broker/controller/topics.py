@@ -1,6 +1,5 @@
 """Pure: the active controller's decisions about topics: creation, more partitions, deletion.
 
-Rules of this file:
 - A refusal of one topic is one result; it never stops the others of the same request.
 - New partitions are placed by `placement`, or as the request says. The replicas that are active now are in sync, and
   one of them leads; an assignment without an active replica is refused.

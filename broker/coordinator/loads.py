@@ -1,7 +1,6 @@
 """Pure: how long coordinators took to read their partitions, and in what state they are, under Kafka's names.
 
-Rules of this file: it keeps the times of Kafka's window (30 s) and, as there, has no maximum or mean when nothing was
-read in it.
+It keeps the times of Kafka's window (30 s) and, as there, has no maximum or mean when nothing was read in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: which partition of `__consumer_offsets` keeps a group, and of `__transaction_state` a transaction.
 
-Rules of this file: the hash is Java's of a string, because the groups in a data directory of Apache Kafka must be found
-here again. It is taken modulo the number of partitions, so that number never changes once the topic exists.
+The hash is Java's of a string, because the groups in a data directory of Apache Kafka must be found here again. It is
+taken modulo the number of partitions, so that number never changes once the topic exists.
 """
 
 from __future__ import annotations

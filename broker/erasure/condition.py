@@ -1,6 +1,6 @@
 """Shell: an SQL condition on the columns of a topic's table, which DuckDB tells of rows from any file.
 
-Rules of this file: a condition that is null does not hold. Nothing is downloaded, and no file is read by the condition.
+A condition that is null does not hold. Nothing is downloaded, and no file is read by the condition.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: erases records from a topic: looks for them everywhere, takes out what it finds, and looks again.
 
-Rules of this file: what is done in a round follows from what was found in it, so a run that was killed is finished by
-another. Logs are searched before the table, as records go from there to here. Records leave a log by being tiered and
-deleted there, for which the topic's settings change for a while. Nothing is proven where something was not searched.
+What is done in a round follows from what was found in it, so a run that was killed is finished by another. Logs are
+searched before the table, as records go from there to here. Records leave a log by being tiered and deleted there, for
+which the topic's settings change for a while. Nothing is proven where something was not searched.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: looks for records that are to be erased in every file that may hold them: of tables, residue, logs, caches.
 
-Rules of this file: files are decoded, for what is compressed cannot be found by its bytes. It makes no difference
-whether a version names a file. A file that was searched is not read again while its size and time stay; what goes
-away meanwhile holds nothing. What cannot be read is a finding, since nobody can say what is in it.
+Files are decoded, for what is compressed cannot be found by its bytes. It makes no difference whether a version names a
+file. A file that was searched is not read again while its size and time stay; what goes away meanwhile holds nothing.
+What cannot be read is a finding, since nobody can say what is in it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: what an erasure leaves behind while it runs, so that another run can finish it after a kill.
 
-Rules of this file: an object in the lake for each topic, `_erasures/<topic>.json`, from before the first change until
-the records are proven to be gone. It holds the topic's own settings as they were, and places of records, but no key.
-One run at a time owns it. Whether a run on another machine was killed, nobody can see: a person says so.
+An object in the lake for each topic, `_erasures/<topic>.json`, from before the first change until the records are
+proven to be gone. It holds the topic's own settings as they were, and places of records, but no key. One run at a time
+owns it. Whether a run on another machine was killed, nobody can see: a person says so.
 """
 
 from __future__ import annotations

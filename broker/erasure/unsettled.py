@@ -1,7 +1,7 @@
 """Shell: a topic's table as an erasure may change it; anything else has to be settled by a person first.
 
-Rules of this file: offsets say which record is meant only where all rows are the topic's own, and all are there. Rows
-that another engine inserted have the offsets of others' records. What a RESTORE took out may be wanted back.
+Offsets say which record is meant only where all rows are the topic's own, and all are there. Rows that another engine
+inserted have the offsets of others' records. What a RESTORE took out may be wanted back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pure: which records are to be erased: those with a key or by a condition, and those at places that are known.
 
-Rules of this file: a place is a partition and an offset of a row of the topic's table, and no other record ever has it.
-What a log alone has may be truncated, and its offset used again: that teaches no place. Typed tables may spell the key
-in another way, or not at all; there alone records are found by their places.
+A place is a partition and an offset of a row of the topic's table, and no other record ever has it. What a log alone
+has may be truncated, and its offset used again: that teaches no place. Typed tables may spell the key in another way,
+or not at all; there alone records are found by their places.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: the APIs that this broker serves; importing the package registers them all.
 
-Rules of this file:
 - Each subject has a folder, whose `__init__` describes it and registers its handlers. Each API has a module, which
   opens with its contract: what it does, what its versions add, what is left out.
 - No subject imports another one. Code that several need is here: `common`, `responses`, `time_limit`.

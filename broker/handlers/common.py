@@ -1,6 +1,6 @@
 """Pure: answers that several handlers share: leaders, permitted operations, how long to wait.
 
-Rules of this file: no handler is registered here, and nothing here is special to one API.
+No handler is registered here, and nothing here is special to one API.
 """
 
 from __future__ import annotations

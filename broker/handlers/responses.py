@@ -1,7 +1,7 @@
 """Pure: turns a coordinator's answer, which is there at once or comes later, into a response.
 
-Rules of this file: no handler is registered here. The coordinator answers at once or by a future, and refuses by
-KafkaError either way. With these functions a handler changes the answer in one place for both.
+No handler is registered here. The coordinator answers at once or by a future, and refuses by KafkaError either way.
+With these functions a handler changes the answer in one place for both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: waiting for a decision, as long as the client allows.
 
-Rules of this file: when the wait ends, the decision goes on and may still become durable. Kafka's clients know that
-REQUEST_TIMED_OUT leaves this open.
+When the wait ends, the decision goes on and may still become durable. Kafka's clients know that REQUEST_TIMED_OUT
+leaves this open.
 """
 
 from __future__ import annotations

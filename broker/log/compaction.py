@@ -1,8 +1,7 @@
 """Pure: a log's compaction state: up to where it is clean, and whether it is being cleaned now.
 
-Rules of this file: a log that is truncated or given up while it is cleaned reports that at once, because what was read
-from it must not replace something else. Retention waits meanwhile, as in Kafka, where a log is either cleaned or
-shortened.
+A log that is truncated or given up while it is cleaned reports that at once, because what was read from it must not
+replace something else. Retention waits meanwhile, as in Kafka, where a log is either cleaned or shortened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: the settings of a topic and of its logs, with the broker-wide settings that give them their defaults.
 
-Rules of this file: declarations, in the order of Kafka's documentation, and what follows from several of them; names,
-types, defaults and bounds are Kafka's unless the sentence says otherwise.
+Declarations, in the order of Kafka's documentation, and what follows from several of them; names, types, defaults and
+bounds are Kafka's unless the sentence says otherwise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: how far a log is durable, and whether its disk still works.
 
-Rules of this file: the recovery point moves when a sync has returned, never when it is requested. After a failed sync
-nothing is certain any more (the kernel may have dropped the pages and forgotten the error), so the log refuses appends
-until it has been opened again.
+The recovery point moves when a sync has returned, never when it is requested. After a failed sync nothing is certain
+any more (the kernel may have dropped the pages and forgotten the error), so the log refuses appends until it has been
+opened again.
 """
 
 from __future__ import annotations

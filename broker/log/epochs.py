@@ -1,7 +1,7 @@
 """Pure: which leader epoch wrote which offsets of a log (KIP-101, KIP-320).
 
-Rules of this file: entries ascend strictly in epoch and in start offset; an epoch owns the offsets from its start to
-the next entry's. A new entry that contradicts older ones wins: they were written by leaders whose tail was replaced.
+Entries ascend strictly in epoch and in start offset; an epoch owns the offsets from its start to the next entry's. A
+new entry that contradicts older ones wins: they were written by leaders whose tail was replaced.
 """
 
 from __future__ import annotations

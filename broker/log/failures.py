@@ -1,6 +1,5 @@
 """Pure: errors of log directories and logs, and which errors of a system call mean that a directory failed.
 
-Rules of this file:
 - As in Kafka one error is enough (KIP-112): nobody knows what a disk that returns errors does next.
 - Unlike in Kafka a full disk is no failure: a refused write leaves no trace, and space may be freed while the broker
   runs. Neither is a shortage of the process itself, nor a file that was closed under a reader.

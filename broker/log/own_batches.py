@@ -1,8 +1,8 @@
 """Pure: batches that no producer sent: those from a leader, and this broker's own.
 
-Rules of this file: a follower takes what its leader wrote, offsets and epochs included, and only refuses damage and
-offsets that go back. What this broker writes itself (markers, group and transaction records) gets its offsets here,
-and must follow the rules of epochs like a producer's batches.
+A follower takes what its leader wrote, offsets and epochs included, and only refuses damage and offsets that go back.
+What this broker writes itself (markers, group and transaction records) gets its offsets here, and must follow the rules
+of epochs like a producer's batches.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: reading a whole log again, batch by batch: how coordinators load their state.
 
-Rules of this file:
 - The log is read to its end, not to the high watermark: what this leader has will be committed, and answers wait for
   that anyway.
 - The event loop is not blocked: reading waits in a thread, and others get their turn every few records.

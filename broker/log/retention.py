@@ -1,6 +1,5 @@
 """Pure: which of a log's oldest segments may go.
 
-Rules of this file:
 - Segments go from the oldest on, and the first that must stay keeps all after it.
 - Uncommitted records never go. On a tiered topic only what is in the lake goes, unless the log start was moved above it
   (KIP-405) or nothing is copied any more (KIP-950).

@@ -1,8 +1,8 @@
 """Shell: the segments of a log, oldest first.
 
-Rules of this file: `all` is replaced and never changed, so that a reader may continue with the list it took. Files of
-segments that are no longer in it stay open for file.delete.delay.ms. The last segment is the active one, which gets the
-appends; there is always one.
+`all` is replaced and never changed, so that a reader may continue with the list it took. Files of segments that are no
+longer in it stay open for file.delete.delay.ms. The last segment is the active one, which gets the appends; there is
+always one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: the log's arguments and results.
 
-Rules of this file: values only. Those made once per append or fetch are NamedTuples: a frozen dataclass takes three
-times as long to build, and these are on the hot path.
+Values only. Those made once per append or fetch are NamedTuples: a frozen dataclass takes three times as long to build,
+and these are on the hot path.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: requests to the active controller, whichever broker that is now.
 
-Rules of this file:
 - The caller gets an answer of the active controller, or an error when the time is over. NOT_CONTROLLER, an unreachable
   controller and a missing one are retried, as Kafka's brokers do. So a request may reach the controller twice: it
   must tolerate that (by an epoch or an id), or be sent without retries.

@@ -1,6 +1,5 @@
 """Shell: a coordinator's internal topic, created on first use.
 
-Rules of this file:
 - Such a topic is compacted and has no table: nobody else reads it. The topic's number of partitions decides where a key
   is, not the setting. Requests that come while the topic is being created wait for that one creation.
 - A replication factor set by the user is kept, as in Kafka: with fewer brokers the topic is not created yet, and

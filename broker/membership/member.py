@@ -1,6 +1,6 @@
 """Shell: one broker's membership of its cluster: candidate, follower, controller, registered broker.
 
-Rules of this file: wiring and order only.
+Wiring and order only.
 - Joining: a broker that may become the controller at once does so, and registers itself in the same commit; all others
   follow and ask to be registered.
 - Each part has connections of its own, so that none waits behind another one's requests.

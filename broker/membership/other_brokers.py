@@ -1,7 +1,7 @@
 """Pure: how parts of a broker reach the other brokers of the cluster.
 
-Rules of this file: the image says which brokers there are and where, at each request; each part has connections of its
-own (`broker.transport.peers`).
+The image says which brokers there are and where, at each request; each part has connections of its own
+(`broker.transport.peers`).
 """
 
 from __future__ import annotations

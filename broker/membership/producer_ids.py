@@ -1,8 +1,8 @@
 """Shell: hands out producer ids from blocks that this broker owns durably (KIP-730).
 
-Rules of this file: an id is handed out once in the life of a cluster, whatever crashes. A block is durable before its
-first id is given, and the rest of it is lost at a stop. The next block is requested while a tenth of this one is left,
-so that only the very first caller waits for the disk.
+An id is handed out once in the life of a cluster, whatever crashes. A block is durable before its first id is given,
+and the rest of it is lost at a stop. The next block is requested while a tenth of this one is left, so that only the
+very first caller waits for the disk.
 """
 
 from __future__ import annotations

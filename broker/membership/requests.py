@@ -1,7 +1,7 @@
 """Shell: a broker's own requests to its controller: topics, producer ids, the end of a recovery, forwarding.
 
-Rules of this file: the controller calls itself without a message where its own functions say more than the protocol;
-all others send Kafka's own requests. An error in the answer becomes a KafkaError.
+The controller calls itself without a message where its own functions say more than the protocol; all others send
+Kafka's own requests. An error in the answer becomes a KafkaError.
 """
 
 from __future__ import annotations

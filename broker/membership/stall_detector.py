@@ -1,6 +1,5 @@
 """Pure: whether a controller can decide: whether what it tries to write becomes part of the log.
 
-Rules of this file:
 - A controller that has nothing to decide does not stand still. Nor does one for which nobody tries any more.
 - That it tries shows in commits that fail, and in a thread that waits for the store; that something is decided, in the
   image's version.

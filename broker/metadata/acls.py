@@ -1,6 +1,5 @@
 """Pure: access control lists: what an ACL says, which ACLs a filter matches, which of them apply to a resource.
 
-Rules of this file:
 - Numbers are those of Kafka's protocol. UNKNOWN stands for what only a newer client knows, and is refused. ANY and
   MATCH occur only in filters.
 - A resource is given by its full name (literal; `*` is all names) or by a prefix of it (prefixed, KIP-290).

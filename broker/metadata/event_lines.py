@@ -1,6 +1,5 @@
 """Pure: what a commit of cluster events means, as lines of the broker's log.
 
-Rules of this file:
 - A commit that creates a topic of a thousand partitions is one line. A commit that moves the partitions of a dead
   broker is one line per topic: the brokers are busy then, and the table of events has each partition.
 - Values of settings may be secrets: a line names settings and leaves values out.

@@ -1,6 +1,5 @@
 """Pure: the decisions that make up a cluster, as the values that its metadata log holds.
 
-Rules of this file:
 - An event says in full what is true from now on, not what changed: `PartitionChanged` carries the partition's whole
   registration. So one event is one row that SQL can read without its neighbours.
 - Ids are 16 raw bytes here and Kafka's text in JSON, as everywhere.

@@ -1,8 +1,8 @@
 """Pure: the features of the cluster by their levels (KIP-584): those that this broker supports, and the finalized ones.
 
-Rules of this file: a level names what the code does. Every request is served by the one level of transactions, so that
-cannot be changed. What only the controller does (ELR), and APIs beside others (groups), can be turned off and on. Level
-0 means that the feature is off. A cluster whose log names no level uses the one that is given here.
+A level names what the code does. Every request is served by the one level of transactions, so that cannot be changed.
+What only the controller does (ELR), and APIs beside others (groups), can be turned off and on. Level 0 means that the
+feature is off. A cluster whose log names no level uses the one that is given here.
 """
 
 from __future__ import annotations

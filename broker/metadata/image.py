@@ -1,6 +1,5 @@
 """Pure: the cluster as its metadata log describes it up to one version.
 
-Rules of this file:
 - Only `replay` changes state, at run time and at a restart alike: what a broker believes is exactly what is durable in
   the log.
 - An event was checked when it was decided. If it does not fit the state here, the log is damaged or foreign, which is

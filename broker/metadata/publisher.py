@@ -1,7 +1,7 @@
 """Shell: publishes a commit to the parts of a broker, one after the other.
 
-Rules of this file: an error of one publisher keeps no other from its own. What one misses of a commit it never
-hears: a group whose partition is led here now would have no coordinator until the broker is started anew.
+An error of one publisher keeps no other from its own. What one misses of a commit it never hears: a group whose
+partition is led here now would have no coordinator until the broker is started anew.
 """
 
 from __future__ import annotations

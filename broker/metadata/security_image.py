@@ -1,6 +1,6 @@
 """Pure: ACLs, client quotas and the users with SCRAM credentials, as the metadata log describes them up to one version.
 
-Rules of this file: part of `MetadataImage`, and by its rules; the credentials themselves are not here.
+Part of `MetadataImage`, and by its rules; the credentials themselves are not here.
 """
 
 from __future__ import annotations

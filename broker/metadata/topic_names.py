@@ -1,8 +1,8 @@
 """Pure: which names a topic may have, in the words of Kafka's own refusals.
 
-Rules of this file: Kafka's rules come first. (Names that differ only in '.' and '_' are among what it refuses: metrics
-once could not tell these apart.) Then comes ours: a topic is a folder in the lake, and some file systems take names
-that differ only in case for one.
+Kafka's rules come first. (Names that differ only in '.' and '_' are among what it refuses: metrics once could not tell
+these apart.) Then comes ours: a topic is a folder in the lake, and some file systems take names that differ only in
+case for one.
 """
 
 import re

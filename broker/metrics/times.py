@@ -1,8 +1,8 @@
 """Pure: how long things took: their number, their sum, and quantiles of the last minutes.
 
-Rules of this file: adding costs a few integer operations, no lock and no object. A time falls into one of four equal
-parts of its octave of microseconds, so a quantile is told to within an eighth. Two windows of WINDOW_SECONDS take
-turns, so that quantiles speak of the last five to ten minutes, as Kafka's decaying samples do.
+Adding costs a few integer operations, no lock and no object. A time falls into one of four equal parts of its octave of
+microseconds, so a quantile is told to within an eighth. Two windows of WINDOW_SECONDS take turns, so that quantiles
+speak of the last five to ten minutes, as Kafka's decaying samples do.
 """
 
 from __future__ import annotations

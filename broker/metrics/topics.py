@@ -1,6 +1,5 @@
 """Pure: the counters that each topic has, and their samples.
 
-Rules of this file:
 - Code that counts holds its topic's counters: counting is an addition.
 - A topic's samples go with its last partition here, as Kafka's do. What was counted of it stays in the broker's totals:
   these are the sums over the topics of which it has, or once had, a partition.

@@ -1,6 +1,6 @@
 """Shell: which partitions a broker leads and which it follows.
 
-Rules of this file: no partition is in both; each is found by topic and number.
+No partition is in both; each is found by topic and number.
 """
 
 from __future__ import annotations

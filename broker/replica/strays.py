@@ -1,6 +1,5 @@
 """Shell: logs that lie in a broker's directories and are no replica of its own.
 
-Rules of this file:
 - Nothing is deleted. The log may be another cluster's, or this one's metadata may be the wrong ones: its folder is
   renamed, as Kafka does it, and somebody has to look.
 - A log that has lost its topic id is taken for that of the topic of its name only where no other replica has what was

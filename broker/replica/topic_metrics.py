@@ -1,6 +1,6 @@
 """Pure: what is counted of each topic: Kafka's BrokerTopicMetrics.
 
-Rules of this file: a partition holds its topic's counters, so that counting an append or a read is a few additions.
+A partition holds its topic's counters, so that counting an append or a read is a few additions.
 """
 
 from __future__ import annotations

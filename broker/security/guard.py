@@ -1,6 +1,5 @@
 """Shell: a request before its handler: what its sender may not do is refused, what is left is done.
 
-Rules of this file:
 - Access is decided before the handler sees the request, by the table in `access`; only the filtering of answers comes
   later. If nothing of the request is allowed, the handler is not called.
 - A refusal looks like the API's own errors. It does not reveal whether the resource exists.

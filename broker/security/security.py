@@ -1,6 +1,6 @@
 """Shell: what a broker knows of who may do what, put together: ACLs, quotas, credentials, as the metadata have them.
 
-Rules of this file: wiring only. Without `authorizer.class.name` there is no authorizer, and everybody may do all.
+Wiring only. Without `authorizer.class.name` there is no authorizer, and everybody may do all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: how many connections there may be, and how fast they may come (KIP-308, KIP-402, KIP-612).
 
-Rules of this file:
 - Limits are of the whole broker, of a listener, of an address. Where the whole broker is full, brokers are still
   accepted by their own listener, if clients have another one: `is_full` says that one of theirs has to go.
 - Connections beyond max.connection.creation.rate are not refused but wait their turn; a second's worth comes at once.

@@ -1,6 +1,5 @@
 """Shell: one request: header, version, message, handler, answer.
 
-Rules of this file:
 - Whatever a handler raises ends here. KafkaError becomes the API's refusal; anything else is our fault: it is logged
   with its traceback and answered with UNKNOWN_SERVER_ERROR. Where no answer is awaited, the connection is closed.
 - Bytes that are not a request of ours raise MalformedFrame, which closes the connection; so does an unknown API, and

@@ -1,9 +1,9 @@
 """Shell: the little of HTTP that metrics and console need.
 
-Rules of this file: one request a connection, answered and closed; anything but GET and HEAD is refused, and POST where
-it is not asked for. A request of more than REQUEST_BYTES_MAX, its body included, is cut off, and so is a connection
-above EXCHANGES_MAX, which has REQUEST_SECONDS_MAX for TLS and request each. It lives in the broker's event loop, where
-alone its state may be read; an answer that takes long gives way to clients by itself.
+One request a connection, answered and closed; anything but GET and HEAD is refused, and POST where it is not asked for.
+A request of more than REQUEST_BYTES_MAX, its body included, is cut off, and so is a connection above EXCHANGES_MAX,
+which has REQUEST_SECONDS_MAX for TLS and request each. It lives in the broker's event loop, where alone its state may
+be read; an answer that takes long gives way to clients by itself.
 """
 
 from __future__ import annotations

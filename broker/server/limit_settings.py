@@ -1,6 +1,6 @@
 """Shell: the limits of connections out of the settings, hosts by their addresses.
 
-Rules of this file: a host without an address has no limit of its own now, which must not keep a broker from its work.
+A host without an address has no limit of its own now, which must not keep a broker from its work.
 """
 
 from __future__ import annotations

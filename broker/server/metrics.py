@@ -1,8 +1,8 @@
 """Pure: what the network layer counts, and where all that a broker shows comes together.
 
-Rules of this file: counters are plain numbers that only grow; their readers make rates of them. Counting is part of
-every request, so it is a few additions; everything else happens when the metrics are read. Other parts show their own
-through `add_source`; how a metric is declared says `broker.metrics.names`.
+Counters are plain numbers that only grow; their readers make rates of them. Counting is part of every request, so it is
+a few additions; everything else happens when the metrics are read. Other parts show their own through `add_source`; how
+a metric is declared says `broker.metrics.names`.
 """
 
 from __future__ import annotations

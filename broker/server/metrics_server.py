@@ -1,7 +1,7 @@
 """Shell: the metrics for Prometheus, at /metrics of a port of their own.
 
-Rules of this file: readings take turns, and what they cost `broker.server.metrics_text` keeps away from clients
-(prometheus-client's own server would read from a thread). Text or OpenMetrics, plain or gzipped: what the headers ask.
+Readings take turns, and what they cost `broker.server.metrics_text` keeps away from clients (prometheus-client's own
+server would read from a thread). Text or OpenMetrics, plain or gzipped: what the headers ask.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: metrics as prometheus-client's objects and text, with those of the process.
 
-Rules of this file:
 - The registry is our own and made for one reading: prometheus-client's global one belongs to the embedding program.
 - Samples are taken in the event loop, whose state they show, SAMPLES_AT_ONCE at a time, so that clients of a broker
   with thousands of partitions do not wait for it. The text is made of them in a thread.

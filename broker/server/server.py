@@ -1,8 +1,8 @@
 """Shell: the listeners, from the port that is taken to the last answer that is owed.
 
-Rules of this file: it knows no Kafka. Ports are taken first, so that a port in use is found out before anything is
-begun. Keys are opened later, when the settings that were changed while the broker ran are known: the file of settings
-may still name keys that are gone.
+It knows no Kafka. Ports are taken first, so that a port in use is found out before anything is begun. Keys are opened
+later, when the settings that were changed while the broker ran are known: the file of settings may still name keys that
+are gone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pure: the answers to versions that are not served.
 
-Rules of this file: a client learns from ApiVersions what it may send, so a request in another version is a mistake
-that closes the connection, as in Kafka. Two are not: ApiVersions itself, by which a client finds out (the answer has
-a body of version 0, which every client can read, KIP-511), and Produce 0-2, which Kafka 4 advertises without
-serving, because old librdkafka takes the range as a sign of what compression it may use.
+A client learns from ApiVersions what it may send, so a request in another version is a mistake that closes the
+connection, as in Kafka. Two are not: ApiVersions itself, by which a client finds out (the answer has a body of version
+0, which every client can read, KIP-511), and Produce 0-2, which Kafka 4 advertises without serving, because old
+librdkafka takes the range as a sign of what compression it may use.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shell: limits how many threads of the worker convert a copy's bytes into files at a time.
 
-Rules of this file: every copying thread takes a turn, for any partition; what a turn is used for is not known here.
+Every copying thread takes a turn, for any partition; what a turn is used for is not known here.
 """
 
 import threading

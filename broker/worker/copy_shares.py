@@ -1,9 +1,9 @@
 """Shell: cuts what is copied into shares that are turned into files in parallel.
 
-Rules of this file: all shares have about the same number of bytes, and each becomes one file or more: so the copy of
-one partition, even of one large segment, uses several cores. Cuts lie between batches whose headers follow one another
-without a gap; where there is none (bytes that are no batches, an old format) nothing is cut. Only headers are read:
-whether a batch is sound is found out when it is decoded, with the same result in either share.
+All shares have about the same number of bytes, and each becomes one file or more: so the copy of one partition, even of
+one large segment, uses several cores. Cuts lie between batches whose headers follow one another without a gap; where
+there is none (bytes that are no batches, an old format) nothing is cut. Only headers are read: whether a batch is sound
+is found out when it is decoded, with the same result in either share.
 """
 
 import os

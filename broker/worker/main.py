@@ -1,7 +1,7 @@
 """Shell: the worker process, for the tier's heavy work: Arrow, Parquet, numba and deltalake, which the broker's own
 process never loads.
 
-Rules of this file: it starts the process and passes requests to `broker.worker.service`.
+It starts the process and passes requests to `broker.worker.service`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Shell: removes what lost attempts left in the store: once a day, in a thread that nobody waits for.
 
-Rules of this file: a table is due when it gets a checkpoint. The table's own log, a week of it or as much as the
-table keeps, says which data files are orphans. Residue files are in no log. Several may begin at one offset, because
-each try of a range begins at the tiered end. Of these the ones go that no finished segment names, and only if a
-finished segment names another of them; so a winner's file that was never recorded as FINISHED stays. Nothing younger
-than a week goes.
+A table is due when it gets a checkpoint. The table's own log, a week of it or as much as the table keeps, says which
+data files are orphans. Residue files are in no log. Several may begin at one offset, because each try of a range begins
+at the tiered end. Of these the ones go that no finished segment names, and only if a finished segment names another of
+them; so a winner's file that was never recorded as FINISHED stays. Nothing younger than a week goes.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Pure: the worker's settings, what the broker asks of it, and the answers: one class for each operation and answer.
 
-Rules of this file: offsets are inclusive at both ends. Every request may be repeated: a copy of what the table already
-holds is answered with what it holds. Of several partitions in a request each is answered for itself, `Unavailable`
-where the store gave no answer for it. Nothing here needs more than the broker's process has.
+Offsets are inclusive at both ends. Every request may be repeated: a copy of what the table already holds is answered
+with what it holds. Of several partitions in a request each is answered for itself, `Unavailable` where the store gave
+no answer for it. Nothing here needs more than the broker's process has.
 """
 
 import json

@@ -1,11 +1,11 @@
 """Shell: the batches of a range from a local segment, as rows and residue, a few MiB at a time.
 
-Rules of this file: the range is the `size_bytes` bytes from `position` on. They are read once, front to back, in chunks
-that are cut between batches, so that memory is bounded by a chunk and not by a segment. A segment that is missing,
-shorter, another topic's, or goes on where the batches end cleanly before the range does raises `SourceGone`: nothing
-of such a range is committed. Of a compacted log there is no more where the segment ends with them: compaction leaves
-gaps in a log that becomes a table later, also at the ends of segments. Bytes that are no batch of this range do not
-stop it: they become residue.
+The range is the `size_bytes` bytes from `position` on. They are read once, front to back, in chunks that are cut
+between batches, so that memory is bounded by a chunk and not by a segment. A segment that is missing, shorter, another
+topic's, or goes on where the batches end cleanly before the range does raises `SourceGone`: nothing of such a range is
+committed. Of a compacted log there is no more where the segment ends with them: compaction leaves gaps in a log that
+becomes a table later, also at the ends of segments. Bytes that are no batch of this range do not stop it: they become
+residue.
 """
 
 import os

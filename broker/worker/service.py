@@ -1,7 +1,7 @@
 """Shell: what the worker does for each operation that the broker may ask for.
 
-Rules of this file: requests become calls of the storage, the metadata or the copier; nothing is decided here.
-`writing` operations run in one thread, `publishing` in another, `maintaining` ones in a third; several threads read.
+Requests become calls of the storage, the metadata or the copier; nothing is decided here. `writing` operations run in
+one thread, `publishing` in another, `maintaining` ones in a third; several threads read.
 """
 
 import logging

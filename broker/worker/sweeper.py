@@ -1,10 +1,10 @@
 """Shell: the worker's side of retention in the lake: examines ranges, removes what lies below the log start.
 
-Rules of this file: the order is the protocol. First the log start becomes durable in the table (KIP-405: others must
-see it even if this leader fails next). DELETE_SEGMENT_STARTED comes before the commit that removes files, that commit
-before residue files go, and DELETE_SEGMENT_FINISHED is last. The table's log start counts, whoever moved it: so a
-leader that was deposed meanwhile removes only what was given up already, and its commit is fenced besides. The process
-may die between any two steps: the next one finds the ranges in their last state and continues.
+The order is the protocol. First the log start becomes durable in the table (KIP-405: others must see it even if this
+leader fails next). DELETE_SEGMENT_STARTED comes before the commit that removes files, that commit before residue files
+go, and DELETE_SEGMENT_FINISHED is last. The table's log start counts, whoever moved it: so a leader that was deposed
+meanwhile removes only what was given up already, and its commit is fenced besides. The process may die between any two
+steps: the next one finds the ranges in their last state and continues.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Shell: the pictures of the pages, as SVG: `python docs/pictures/draw.py` draws them anew.
 
-Rules of this file: a picture is text, drawn from what is said here and from the benchmarks' page; a test compares the
-files with it. Each stands on a white card of its own, so that it can be read on light and dark pages.
+A picture is text, drawn from what is said here and from the benchmarks' page; a test compares the files with it. Each
+stands on a white card of its own, so that it can be read on light and dark pages.
 """
 
 from __future__ import annotations

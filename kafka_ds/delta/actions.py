@@ -1,8 +1,7 @@
 """Pure: the lines of a Delta commit, as values in and out.
 
-Rules of this file: reader version 1 and writer version 2, the protocol that every engine reads; an
-action is a dict with one key, as in the log. What is ours rides in the commitInfo under `kafkaDs`,
-where every engine passes it over.
+Reader version 1 and writer version 2, the protocol that every engine reads; an action is a dict with one key, as in the
+log. What is ours rides in the commitInfo under `kafkaDs`, where every engine passes it over.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: a checkpoint's Parquet files read into a table's state.
 
-Rules of this file: classic checkpoints, of one part or many, of any engine. The statistics of all files are parsed
-in one call, as at 50,000 files a call each takes longer than all the rest; where that fails, each file's
-alone, so that one bad text costs one file's statistics.
+Classic checkpoints, of one part or many, of any engine. The statistics of all files are parsed in one call, as at
+50,000 files a call each takes longer than all the rest; where that fails, each file's alone, so that one bad text costs
+one file's statistics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: one commit on its way: what it says, which versions it tried, what came between.
 
-Rules of this file:
 - A commit is known by its id alone: an answer may be lost, and a lost answer looks like a conflict.
 - Each version that another writer took is inspected before the next try; what it says may end the attempt.
 - For one version the bytes never change: while its fate is open, the same bytes are tried again.

@@ -1,7 +1,7 @@
 """Pure: deletion vectors of the Delta protocol: which rows of a file are deleted without the file being rewritten.
 
-Rules of this file: a vector is in the log itself or in a file that several share. A row is known by its place in the
-file. Bitmaps are of the portable 64-bit Roaring format, the only one that engines write (the other is refused).
+A vector is in the log itself or in a file that several share. A row is known by its place in the file. Bitmaps are of
+the portable 64-bit Roaring format, the only one that engines write (the other is refused).
 """
 
 from __future__ import annotations

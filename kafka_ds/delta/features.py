@@ -1,10 +1,10 @@
 """Pure: which table features ask for what is not written here, and the SQL with which each is undone.
 
-Rules of this file: a feature that is listed (or implied by a version) asks something of a writer only while it is
-active, by a property or by what the schema says of a column. Some ask as soon as they are listed; those that are not
-known here stop writers. Deletion vectors ask nothing more, as files are added whole and removed with the vectors they
-have; `checkpointProtection` allows a clean-up that makes no checkpoint and takes away none newer than what it cuts,
-as `clean_log` is.
+A feature that is listed (or implied by a version) asks something of a writer only while it is active, by a property or
+by what the schema says of a column. Some ask as soon as they are listed; those that are not known here stop writers.
+Deletion vectors ask nothing more, as files are added whole and removed with the vectors they have;
+`checkpointProtection` allows a clean-up that makes no checkpoint and takes away none newer than what it cuts, as
+`clean_log` is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pure: the files of a table as columns, as a checkpoint has them. An entry is made only when somebody asks for it.
 
-Rules of this file: a table has tens of thousands of files, and a reader looks at a few. What is needed of all of them
-(offsets, times, sizes) stays in arrays; files that later commits add or remove are kept beside the arrays. A path is
-found by scanning the column, some 0.1 ms for 50,000 of them, until so many have been looked for that a dictionary pays.
+A table has tens of thousands of files, and a reader looks at a few. What is needed of all of them (offsets, times,
+sizes) stays in arrays; files that later commits add or remove are kept beside the arrays. A path is found by scanning
+the column, some 0.1 ms for 50,000 of them, until so many have been looked for that a dictionary pays.
 """
 
 from __future__ import annotations

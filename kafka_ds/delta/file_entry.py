@@ -1,6 +1,6 @@
 """Pure: what is known of one file of a table.
 
-Rules of this file: a value of the log, completed from the file's footer where the log does not say enough.
+A value of the log, completed from the file's footer where the log does not say enough.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: which versions of a table can be read, and what time each has.
 
-Rules of this file: a version's time is that at which its file was written, as in Delta for tables without in-commit
-timestamps, and never earlier than that of the version before. If only a version's checkpoint is left, the checkpoint's
-time counts. Readable are the versions from the oldest complete checkpoint (or version 0) on, without a gap.
+A version's time is that at which its file was written, as in Delta for tables without in-commit timestamps, and never
+earlier than that of the version before. If only a version's checkpoint is left, the checkpoint's time counts. Readable
+are the versions from the oldest complete checkpoint (or version 0) on, without a gap.
 """
 
 from __future__ import annotations

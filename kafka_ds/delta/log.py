@@ -1,10 +1,9 @@
 """Shell: a Delta table's log: reading its versions, and winning the next one.
 
-Rules of this file: a commit is `_delta_log/N.json` by put-if-absent: each version has one winner. An exception is not
-"not committed", and "exists" is not "lost": version N is read back, and the commit id in it decides; while it cannot
-be read, FateUnknown is raised, with which the same attempt is committed again. Put-if-absent is exclusive only while
-version N still exists, so what is known of the newest version is worth nothing after a quarter of the log's
-retention. One thread at a time.
+A commit is `_delta_log/N.json` by put-if-absent: each version has one winner. An exception is not "not committed", and
+"exists" is not "lost": version N is read back, and the commit id in it decides; while it cannot be read, FateUnknown is
+raised, with which the same attempt is committed again. Put-if-absent is exclusive only while version N still exists, so
+what is known of the newest version is worth nothing after a quarter of the log's retention. One thread at a time.
 """
 
 from __future__ import annotations

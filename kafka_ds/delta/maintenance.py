@@ -1,6 +1,5 @@
 """Shell: the upkeep of a table: checkpoints, the log's clean-up, the removal of orphans.
 
-Rules of this file:
 - Nothing is unlinked before its replacement was made durable, read again and compared, whoever wrote it.
 - The log is cleaned oldest first, only below a checkpoint that is itself older than the retention (see `log`).
 - A vacuum is announced by a commit before any file goes; who commits after it gives up files that are old (`commit`).

@@ -1,9 +1,9 @@
 """Shell: a table as of one version: its files and numbers, loaded once and followed through the log.
 
-Rules of this file: loaded from the newest usable checkpoint, then version by version; followed by reading the versions
-that came since, never from what a writer remembers of its own commits. After a pause so long that versions may have
-been cleaned up, it is loaded again: the gap may hold commits of a paused writer. Other engines' actions are taken as
-they are: encoded or absolute paths, no tags, no statistics, files of several commits at once.
+Loaded from the newest usable checkpoint, then version by version; followed by reading the versions that came since,
+never from what a writer remembers of its own commits. After a pause so long that versions may have been cleaned up, it
+is loaded again: the gap may hold commits of a paused writer. Other engines' actions are taken as they are: encoded or
+absolute paths, no tags, no statistics, files of several commits at once.
 """
 
 from __future__ import annotations

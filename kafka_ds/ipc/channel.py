@@ -1,9 +1,8 @@
 """Shell: frames between the broker and its worker: a small head and a binary payload.
 
-Rules of this file: both ends are ours, so an unreadable frame is an AssertionError; sizes are bounded all the same.
-`u32 frame length | u32 head length | head | payload`. The broker's end is in the event loop and reads a payload
-straight into the buffer that it is used from; the worker's end blocks. `closed`, or an empty `receive`, says that the
-other end is closed.
+Both ends are ours, so an unreadable frame is an AssertionError; sizes are bounded all the same. `u32 frame length | u32
+head length | head | payload`. The broker's end is in the event loop and reads a payload straight into the buffer that
+it is used from; the worker's end blocks. `closed`, or an empty `receive`, says that the other end is closed.
 """
 
 import asyncio

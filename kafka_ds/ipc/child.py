@@ -1,9 +1,9 @@
 """Shell: a worker process as the broker sees it: started when needed, asked, restarted, ended.
 
-Rules of this file: there is one worker of a kind at a time. It is connected by a socket pair and ends when our end
-closes: so no signal is needed, and a killed broker leaves no orphan. If the worker dies, requests in flight fail with
-`WorkerLost`, and the caller may repeat them: every operation of the worker is repeatable. After consecutive deaths the
-next start waits, twice as long each time.
+There is one worker of a kind at a time. It is connected by a socket pair and ends when our end closes: so no signal is
+needed, and a killed broker leaves no orphan. If the worker dies, requests in flight fail with `WorkerLost`, and the
+caller may repeat them: every operation of the worker is repeatable. After consecutive deaths the next start waits,
+twice as long each time.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Pure: which bytes of a fixed piece of memory are in use.
 
-Rules of this file: the first gap that is wide enough is taken; what is given back joins the gaps beside it. Sizes are
-rounded up, so that two users never share a cache line. One thread at a time.
+The first gap that is wide enough is taken; what is given back joins the gaps beside it. Sizes are rounded up, so that
+two users never share a cache line. One thread at a time.
 """
 
 from bisect import bisect_left

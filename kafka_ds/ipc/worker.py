@@ -1,10 +1,10 @@
 """Shell: a process beside the broker: the tier's worker, which needs Arrow, and the log cleaner's.
 
-Rules of this file: one thread receives, one copies, one maintains the tables' layout, a few read. Each request gets one
-answer, a result or an error of a known kind. An unexpected exception is logged and answered, and the process goes on.
-When the broker's end of the channel closes, the process ends at once, without cleaning up: the commit protocol is made
-for a death at any line. Copying runs at a lower priority than reading, the upkeep of tables at a lower one still, and
-all of them below the broker.
+One thread receives, one copies, one maintains the tables' layout, a few read. Each request gets one answer, a result or
+an error of a known kind. An unexpected exception is logged and answered, and the process goes on. When the broker's end
+of the channel closes, the process ends at once, without cleaning up: the commit protocol is made for a death at any
+line. Copying runs at a lower priority than reading, the upkeep of tables at a lower one still, and all of them below
+the broker.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """Shell: the seams through which the broker meets the outside: Clock, Disk, Network, Background.
 
-Rules of this file: protocols only. Code that asks for the time, touches a file, opens a socket or
-waits for a thread does it through one of these. So a test or a simulation can replace
-`kafka_ds.process.system` and decide what fails, what is lost and when time passes.
+Protocols only. Code that asks for the time, touches a file, opens a socket or waits for a thread does it through one of
+these. So a test or a simulation can replace `kafka_ds.process.system` and decide what fails, what is lost and when time
+passes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Pure: what a setting is: its name, type, default, bounds and one sentence; how its text becomes a value.
 
-Rules of this file: a setting is declared once, as a field of the class that holds its value (`broker.config.broker` and
-what it inherits, `broker.log.config`), so that a type checker sees the value and everything else (parsing, bounds, the
-answer to DescribeConfigs, docs/reference/settings.md) comes from the declaration. A field's name is Kafka's name with
-its dots as underscores. A value that we do not honour is refused by name, never ignored: a cluster that quietly does
-not do what its configuration says is worse than one that does not start.
+A setting is declared once, as a field of the class that holds its value (`broker.config.broker` and what it inherits,
+`broker.log.config`), so that a type checker sees the value and everything else (parsing, bounds, the answer to
+DescribeConfigs, docs/reference/settings.md) comes from the declaration. A field's name is Kafka's name with its dots as
+underscores. A value that we do not honour is refused by name, never ignored: a cluster that quietly does not do what
+its configuration says is worse than one that does not start.
 """
 
 from __future__ import annotations

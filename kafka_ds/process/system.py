@@ -1,7 +1,7 @@
 """Shell: the real clock, disk, network and threads behind the seams, and fresh ids.
 
-Rules of this file: no decision is taken here; each method is one system call with Kafka's or
-POSIX's meaning. What a call may cost is said in `kafka_ds.process.seams`.
+No decision is taken here; each method is one system call with Kafka's or POSIX's meaning. What a call may cost is said
+in `kafka_ds.process.seams`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: bytes to messages and back, by code compiled for each (message, version) at its first use.
 
-Rules of this file:
 - Whatever is wrong with the bytes leaves as MalformedFrame, and here is the only place that makes it
   one. A message fills its bytes exactly.
 - Whatever is wrong with a message that we want to write is our own fault: an AssertionError.

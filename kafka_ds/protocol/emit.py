@@ -1,6 +1,5 @@
 """Pure: a page of Python source in the making, and the run of fixed-size items at its end.
 
-Rules of this file:
 - Items of fixed size that follow each other become one `struct` call, which costs little more than
   a single item. Both generators collect such a run in `items` and flush it before anything else.
 - Names in the scope of the generated code say what they are (`unpack_iqB`), so that it can be read.

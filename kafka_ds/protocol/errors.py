@@ -1,6 +1,5 @@
 """Pure: what may go wrong between two parties: Kafka's error codes, exceptions about input.
 
-Rules of this file:
 - `MalformedFrame` is their fault and cannot be answered: the connection is closed.
 - `KafkaError` is answered with its code in the response of the API that it concerns.
 - What is our own fault is an AssertionError, and has no class here.

@@ -1,6 +1,5 @@
 """Pure: what stands around a message: the length, and the headers of requests and responses.
 
-Rules of this file:
 - A frame, here, is what follows the four bytes of length. Its header has tags where the message is
   flexible (KIP-482), but the client id is never compact, and the response of ApiVersions never has
   tags: a client reads it before it knows what it talks to (KIP-511).

@@ -1,6 +1,5 @@
 """Pure: what one version of a message consists of: its declaration with all versions but one removed.
 
-Rules of this file:
 - A plan says what is on the wire and in which order; how it is read and written is said by `reader_source`
   and `writer_source`, and the test against Kafka's own definitions looks at plans.
 - Everything that the code generators rely on is asserted here, once for each plan.

@@ -1,8 +1,8 @@
 """Pure: the response that refuses a request, derived from the declarations of both.
 
-Rules of this file: the error stands in every `error_code`, the message in every `error_message`. A list that is
-declared `of` a list of the request has an element for each of its elements, with their names and ids; other lists are
-empty. Whatever else has no default says "none" as Kafka does: no text, no bytes, or -1.
+The error stands in every `error_code`, the message in every `error_message`. A list that is declared `of` a list of the
+request has an element for each of its elements, with their names and ids; other lists are empty. Whatever else has no
+default says "none" as Kafka does: no text, no bytes, or -1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pure: messages outside of requests: they stand behind two bytes that say which version, or what, follows.
 
-Rules of this file: so Kafka writes records of coordinators, the consumer protocol and principals of forwarded requests.
+So Kafka writes records of coordinators, the consumer protocol and principals of forwarded requests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: from a plan to the source of a writer.
 
-Rules of this file:
 - Everything is appended to one bytearray, but for `records` of some size: those are handed on as they
   are, between what came before and what comes after, for one gathering write.
 - A tagged field that holds its default is left out, as in Kafka.

@@ -1,7 +1,7 @@
 """Pure: numpy arrays in the one form that the compiled loops take: read-only, aligned, contiguous.
 
-Rules of this file: an array that differs in any of these is another type to numba, and would cost
-another compilation of seconds; so every input of a loop is made here.
+An array that differs in any of these is another type to numba, and would cost another compilation of seconds; so every
+input of a loop is made here.
 """
 
 from __future__ import annotations

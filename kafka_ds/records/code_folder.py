@@ -1,7 +1,7 @@
 """Shell: where compiled code is kept from one process to the next.
 
-Rules of this file: compiled code is executed, so a folder that others may write is not used. It is the user's cache,
-else one of our own under the temp folder, else none.
+Compiled code is executed, so a folder that others may write is not used. It is the user's cache, else one of our own
+under the temp folder, else none.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Pure: CRC-32C (Castagnoli), the checksum of a record batch.
 
-Rules of this file: one function, so that callers never know which implementation runs. The
-processor's own instruction is 30 times faster than crcmod's C code and 1,500 times faster than
-Python, so it is tried first; crcmod is what remains on a machine without it, and the oracle of
-the tests.
+One function, so that callers never know which implementation runs. The processor's own instruction is 30 times faster
+than crcmod's C code and 1,500 times faster than Python, so it is tried first; crcmod is what remains on a machine
+without it, and the oracle of the tests.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: CRC-32C and SipHash-2-4 of 128 bits as loops that numba compiles, for those that look at each batch and key.
 
-Rules of this file:
 - The checksum takes eight bytes a step through eight tables (slicing-by-8), 1 GB/s without a special instruction.
   `kafka_ds.records.crc` is for whole buffers; calling it for each small batch would cost more than the sum.
 - A key is known by its keyed hash of 128 bits. With a secret of the process nobody can make two keys meet, and by

@@ -1,6 +1,5 @@
 """Pure: which partition each row goes to, as the Java client chooses it; loops that numba compiles.
 
-Rules of this file:
 - A partition that a row names wins. Else a key decides, by murmur2 with Java's seed (what all of Kafka's clients agree
   on, so that a key stays in its partition whoever writes it). Else the partition is sticky: rows stay with one until it
   has a batch's bytes, and go on to the next (KIP-480, KIP-794).

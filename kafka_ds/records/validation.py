@@ -1,6 +1,5 @@
 """Pure: whether a producer's records fit their batch's header and what their topic demands, without keeping any.
 
-Rules of this file:
 - A record costs ten nanoseconds by machine code, which `kafka_ds.records.machine_code` gives this file when it has it
   (`is_fast`). Without, the same loop runs as plain Python, in microseconds: there is one loop, and one answer.
 - What is compressed is decompressed piece by piece (`kafka_ds.records.decompression`), and validated while it is in the

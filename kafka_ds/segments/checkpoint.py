@@ -1,8 +1,7 @@
 """Pure: Kafka's small text files: offset and epoch checkpoints, partition.metadata, meta.properties.
 
-Rules of this file: files are written byte for byte as Kafka writes them. A file that is read may be empty (Kafka
-creates these files before it fills them); otherwise it is complete or corrupt: a truncated file must never be taken
-for a shorter list.
+Files are written byte for byte as Kafka writes them. A file that is read may be empty (Kafka creates these files before
+it fills them); otherwise it is complete or corrupt: a truncated file must never be taken for a shorter list.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: whole small files, written so that a crash leaves the old one or the new one.
 
-Rules of this file: a replacement is written to a temporary file that is renamed. If it must survive a power failure, it
-is synced before the rename, and the folder after it.
+A replacement is written to a temporary file that is renamed. If it must survive a power failure, it is synced before
+the rename, and the folder after it.
 """
 
 from __future__ import annotations

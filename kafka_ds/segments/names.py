@@ -1,8 +1,8 @@
 """Pure: how Kafka names the files and folders of a log.
 
-Rules of this file: a segment's files share its base offset in 20 digits. A further suffix says that the file is coming
-(`.cleaned`, `.swap`) or going (`.deleted`). The folder of a deleted log is renamed to
-`<topic>-<partition>.<32 hex digits>-delete`, so that its name is free at once.
+A segment's files share its base offset in 20 digits. A further suffix says that the file is coming (`.cleaned`,
+`.swap`) or going (`.deleted`). The folder of a deleted log is renamed to `<topic>-<partition>.<32 hex digits>-delete`,
+so that its name is free at once.
 """
 
 from __future__ import annotations

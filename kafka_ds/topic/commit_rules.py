@@ -1,10 +1,9 @@
 """Pure: what a commit on a topic's table is to do, and which part of it a version that came first makes impossible.
 
-Rules of this file: a commit adds or removes, never both; an optimised file is the exception, which brings no new row.
-Many partitions share a commit, and a conflict takes out its partition alone: a higher leader epoch, a range that is
-there or would leave a gap, a log start that is there, a file that is gone. Epochs and ends are `txn` actions, so that
-a leader that slept reads them too. Another topic id, or a change of the table that is not known to be harmless, ends
-the whole commit.
+A commit adds or removes, never both; an optimised file is the exception, which brings no new row. Many partitions share
+a commit, and a conflict takes out its partition alone: a higher leader epoch, a range that is there or would leave a
+gap, a log start that is there, a file that is gone. Epochs and ends are `txn` actions, so that a leader that slept
+reads them too. Another topic id, or a change of the table that is not known to be harmless, ends the whole commit.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: merges small files of `__remote_log_metadata` and `__cluster_metadata`; rows and their order stay the same.
 
-Rules of this file: a merged file holds the rows of its files, each event once, in the order of (version, sequence).
-Its commit changes no data, so readers that follow the events skip it. It names no broker, as a broker's own last
-commit says what that has begun, and holds no event, so it conflicts with no decision. If another merge has removed
-one of the files first, the attempt ends. Replaced files stay until VACUUM.
+A merged file holds the rows of its files, each event once, in the order of (version, sequence). Its commit changes no
+data, so readers that follow the events skip it. It names no broker, as a broker's own last commit says what that has
+begun, and holds no event, so it conflicts with no decision. If another merge has removed one of the files first, the
+attempt ends. Replaced files stay until VACUUM.
 """
 
 from __future__ import annotations

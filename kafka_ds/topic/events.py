@@ -1,6 +1,5 @@
 """Shell: `__remote_log_metadata`: the events in the lives of tiered ranges, as a Delta table.
 
-Rules of this file:
 - Events are appended in groups: one small Parquet file, one commit. Their order is (version, sequence), which the
   rows carry: a try at another version therefore writes its file again.
 - Read-your-writes: what `append` returned for is in the table; `follow` gives every event once, in order.

@@ -1,9 +1,9 @@
 """Pure: where a tiered partition begins by its retention, and what lies wholly below that offset (KIP-405).
 
-Rules of this file: a range goes if it ends below the log start, if its newest record is as old as retention.ms, or if
-the partition without it is as large as retention.bytes (what is in the log and the lake counts once). The first that
-stays keeps all after it; nothing at or above the high watermark goes; ranges of another history are not counted.
-Retention moves the log start alone; then what lies wholly below it is removed, and a file that straddles it stays.
+A range goes if it ends below the log start, if its newest record is as old as retention.ms, or if the partition without
+it is as large as retention.bytes (what is in the log and the lake counts once). The first that stays keeps all after
+it; nothing at or above the high watermark goes; ranges of another history are not counted. Retention moves the log
+start alone; then what lies wholly below it is removed, and a file that straddles it stays.
 """
 
 from collections.abc import Iterable, Sequence

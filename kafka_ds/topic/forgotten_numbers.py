@@ -1,7 +1,7 @@
 """Pure: whether a checkpoint of a topic's table lacks numbers (`txn` actions) that were committed with its rows.
 
-Rules of this file: an engine that was told to forget `txn` actions leaves them out of its checkpoints. The tiered end
-is then never taken to be lower than the files of the table show.
+An engine that was told to forget `txn` actions leaves them out of its checkpoints. The tiered end is then never taken
+to be lower than the files of the table show.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Pure: the files of a table's version by partition, offset and timestamp; accounting of others' commits.
 
-Rules of this file: files may overlap and come in any order, since other engines compact and cluster as they like. Each
-partition's files are sorted by their first offset, beside the greatest last offset so far. Both rise, so a lookup is
-two bisections, however many files there are. The index consists of arrays, as a checkpoint does; entries are made only
-of files that are looked at. New files in order wait behind the arrays; removals, and arrivals out of order, are merged
-into them at the next lookup.
+Files may overlap and come in any order, since other engines compact and cluster as they like. Each partition's files
+are sorted by their first offset, beside the greatest last offset so far. Both rise, so a lookup is two bisections,
+however many files there are. The index consists of arrays, as a checkpoint does; entries are made only of files that
+are looked at. New files in order wait behind the arrays; removals, and arrivals out of order, are merged into them at
+the next lookup.
 """
 
 from __future__ import annotations

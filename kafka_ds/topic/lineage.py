@@ -1,8 +1,7 @@
 """Pure: which leader epoch owns which offsets of a log, and from where on two logs differ.
 
-Rules of this file: a chain is what Kafka's leader-epoch checkpoint holds: (epoch, start offset), both rising. An
-offset belongs to the last epoch that starts at or before it. What lies before the first entry is below the log start.
-KIP-101, KIP-405.
+A chain is what Kafka's leader-epoch checkpoint holds: (epoch, start offset), both rising. An offset belongs to the last
+epoch that starts at or before it. What lies before the first entry is below the log start. KIP-101, KIP-405.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pure: tiered ranges that a RESTORE took out of a topic's table.
 
-Rules of this file: nobody has erased these records, and their offsets are not used again. What is above the greatest
-offset that is left is missing; what went below it is as the older version had it, on purpose. A range is missing until
-its file comes back, another RESTORE brings files at its offsets (what is above these stays missing), a commit of ours
-brings its rows, or a person accepts the loss. A mark in the table says so for readers that begin with a checkpoint.
+Nobody has erased these records, and their offsets are not used again. What is above the greatest offset that is left is
+missing; what went below it is as the older version had it, on purpose. A range is missing until its file comes back,
+another RESTORE brings files at its offsets (what is above these stays missing), a commit of ours brings its rows, or a
+person accepts the loss. A mark in the table says so for readers that begin with a checkpoint.
 """
 
 from __future__ import annotations

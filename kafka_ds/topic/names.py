@@ -1,8 +1,8 @@
 """Pure: where things lie in the lake, and what they are called in a table's log.
 
-Rules of this file: names of files sort by start offset. Each ends with the id of its attempt, so that every try has
-files of its own and a copy can be repeated without asking who else is writing. Ids are spelled as Kafka spells them (22
-characters). They may contain dashes, so names are parsed by length.
+Names of files sort by start offset. Each ends with the id of its attempt, so that every try has files of its own and a
+copy can be repeated without asking who else is writing. Ids are spelled as Kafka spells them (22 characters). They may
+contain dashes, so names are parsed by length.
 """
 
 from __future__ import annotations

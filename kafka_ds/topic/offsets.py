@@ -1,9 +1,9 @@
 """Shell: `__offsets`: where partitions and groups are, as each broker published it last, as a Delta table.
 
-Rules of this file: a broker's rows are one file, in a Delta partition of its own, and publishing replaces all of them
-in one commit; the past is in older versions. Readers decide between two brokers by the leader epoch: `present`. It
-removes its broker's rows of a partition of `__consumer_offsets` only when it covers that again, or when a broker of a
-higher leader epoch has. If others changed the same rows meanwhile, it is made afresh.
+A broker's rows are one file, in a Delta partition of its own, and publishing replaces all of them in one commit; the
+past is in older versions. Readers decide between two brokers by the leader epoch: `present`. It removes its broker's
+rows of a partition of `__consumer_offsets` only when it covers that again, or when a broker of a higher leader epoch
+has. If others changed the same rows meanwhile, it is made afresh.
 """
 
 from __future__ import annotations

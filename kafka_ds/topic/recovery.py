@@ -1,9 +1,9 @@
 """Shell: what a RESTORE took out of a topic's table: counted, added back, or given up, as a person decides.
 
-Rules of this file: adding back is a commit of ours, of the files that went, or of the missing rows written anew; no
-offset comes twice. It is made on exactly the files that were looked at: if anybody else's commit or a leader comes
-between, all is looked at anew. Giving up is a commit without files: consumers pass over these offsets as over erased
-records. Neither touches where the table ends.
+Adding back is a commit of ours, of the files that went, or of the missing rows written anew; no offset comes twice. It
+is made on exactly the files that were looked at: if anybody else's commit or a leader comes between, all is looked at
+anew. Giving up is a commit without files: consumers pass over these offsets as over erased records. Neither touches
+where the table ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pure: the life of a tiered range, with Kafka's names and ids, and what of it is visible (KIP-405).
 
-Rules of this file: state changes by `replay` alone, in the order of (version, sequence), by TRANSITIONS. An event that
-none of them allows is dropped, since a replayed log may repeat anything but must not corrupt what is known. Each state
-may follow itself: a failover or a retry says it again. Only COPY_SEGMENT_FINISHED is readable.
+State changes by `replay` alone, in the order of (version, sequence), by TRANSITIONS. An event that none of them allows
+is dropped, since a replayed log may repeat anything but must not corrupt what is known. Each state may follow itself: a
+failover or a retry says it again. Only COPY_SEGMENT_FINISHED is readable.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pure: the schemas of the tables, which are a contract with everything that reads Delta.
 
-Rules of this file: columns are added, never renamed, retyped or dropped; all are nullable, so that an engine which
-writes fewer is no special case. Types are those which DuckDB, Polars, Trino and Spark all read; no table needs a
-feature beyond the oldest protocol. Statistics are kept on offset and timestamp only: a footer with every statistic is
-larger than the index that it serves for.
+Columns are added, never renamed, retyped or dropped; all are nullable, so that an engine which writes fewer is no
+special case. Types are those which DuckDB, Polars, Trino and Spark all read; no table needs a feature beyond the oldest
+protocol. Statistics are kept on offset and timestamp only: a footer with every statistic is larger than the index that
+it serves for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: a topic's table as of one version, with an index of its files, and what others did to it.
 
-Rules of this file:
 - Rows that others put into the table are no records: files with such rows are in no reader's index. Once their commit
   is behind a checkpoint, a mark in the table says so, for all versions; a mark of version -1 takes it back.
 - A file that the table had before, and that comes back (RESTORE), holds the records that it held.

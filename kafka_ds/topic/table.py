@@ -1,9 +1,9 @@
 """Shell: a topic's table as its writer holds it: made, followed, committed to, given up.
 
-Rules of this file: a table is never begun anew: deleting a topic is a commit that removes all files, clears the topic
-id and leaves a mark, and a later topic of the name goes on in the same log under its own id. What is committed is
-held against the newest state that is known, then against each version that comes between (`commit_rules.py`). A
-folder that holds something else is refused, and never written to. One thread at a time.
+A table is never begun anew: deleting a topic is a commit that removes all files, clears the topic id and leaves a mark,
+and a later topic of the name goes on in the same log under its own id. What is committed is held against the newest
+state that is known, then against each version that comes between (`commit_rules.py`). A folder that holds something
+else is refused, and never written to. One thread at a time.
 """
 
 from __future__ import annotations

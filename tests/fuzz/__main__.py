@@ -1,9 +1,9 @@
 """Coverage-guided fuzzing: `make fuzz SECONDS=n` runs each target that long; findings go to tests/fuzz/corpus.
 
-Rules of this file: each target has a process, because libFuzzer ends it; memory and time of an input are bounded. Each
-finding is kept in its own file, and a few small inputs that reach new code in another (`learning`), all as hexadecimal
-digits. Loops that numba compiles run as plain Python (NUMBA_DISABLE_JIT=1): there their coverage is seen, and a read or
-write out of bounds is an error.
+Each target has a process, because libFuzzer ends it; memory and time of an input are bounded. Each finding is kept in
+its own file, and a few small inputs that reach new code in another (`learning`), all as hexadecimal digits. Loops that
+numba compiles run as plain Python (NUMBA_DISABLE_JIT=1): there their coverage is seen, and a read or write out of
+bounds is an error.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which inputs of fuzzing are kept: a few small ones that reach code which known inputs do not reach.
 
-Rules of this file: an input reaches steps from line to line, within the fuzzed code. Small inputs are chosen first, and
-an input whose steps are all reached by others is dropped again.
+An input reaches steps from line to line, within the fuzzed code. Small inputs are chosen first, and an input whose
+steps are all reached by others is dropped again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What reads bytes that others wrote, one function each: it returns, or raises an error that it declares.
 
-Rules of this file: a target takes any bytes and knows its declared errors; any other error is a finding. The
-same functions run under coverage guidance (`make fuzz`) and over the corpus (`test_corpus.py`).
+A target takes any bytes and knows its declared errors; any other error is a finding. The same functions run under
+coverage guidance (`make fuzz`) and over the corpus (`test_corpus.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: members of a group of the consumer protocol (KIP-848) as they come, go and ask, drawn at random.
 
-Rules of this file:
 - A walk is determined by its number and by the answers of Apache Kafka: a member goes on from what it was told.
 - All ask for the assignor `range`, which leaves no choice. Ids are the members' own, and an id always has the same
   instance: who becomes static later is no client that there is. Nobody joins without a topic (Kafka 4.3 then assigns

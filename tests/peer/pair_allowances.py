@@ -1,8 +1,8 @@
 """The differences from Apache Kafka that are meant, each with its reason (`pair_allowances.toml`).
 
-Rules of this file: an entry names the API (or several), the field without the keys of lists, and both values, each with
-`*` for anything. In a run of all pairs one that is never used is an error, but for what a topic that
-is there at the time may hide (`rare`).
+An entry names the API (or several), the field without the keys of lists, and both values, each with `*` for anything.
+In a run of all pairs one that is never used is an error, but for what a topic that is there at the time may hide
+(`rare`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: requests to be asked of two brokers, drawn from the declared messages of whatever this broker serves.
 
-Rules of this file: a case is determined by its API, version and number (the random seed), so that a failure can be
-repeated. Most requests are valid except for one or two values; in some the bytes are damaged.
+A case is determined by its API, version and number (the random seed), so that a failure can be repeated. Most requests
+are valid except for one or two values; in some the bytes are damaged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: two brokers that get the same requests, and their answers without values that each chose itself.
 
-Rules of this file: values that may differ (ids, ports, current times) are replaced by names (`_NAMED`).
-Lists of an answer have no order that Kafka promises, and are compared by what their elements are about (`_KEYS`).
+Values that may differ (ids, ports, current times) are replaced by names (`_NAMED`). Lists of an answer have no order
+that Kafka promises, and are compared by what their elements are about (`_KEYS`).
 """
 
 from __future__ import annotations

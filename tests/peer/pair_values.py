@@ -1,10 +1,9 @@
 """The values of generated requests: for each field meaningful ones, and ones that should not occur.
 
-Rules of this file: a field is known by its struct and name, else by its name, else by its type, so that an API
-that is added later is drawn from with no edit. `likely` are values with which a request succeeds, `odd` the mistakes
-that clients make. What stands for an id that each broker chose itself is a symbol here (`symbol`, `PRODUCERS_FROM`),
-replaced before it is sent. Requests that change something have topics of their own (`SCRATCH`), so that what others
-read stays.
+A field is known by its struct and name, else by its name, else by its type, so that an API that is added later is drawn
+from with no edit. `likely` are values with which a request succeeds, `odd` the mistakes that clients make. What stands
+for an id that each broker chose itself is a symbol here (`symbol`, `PRODUCERS_FROM`), replaced before it is sent.
+Requests that change something have topics of their own (`SCRATCH`), so that what others read stays.
 """
 
 from __future__ import annotations

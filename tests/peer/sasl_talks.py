@@ -1,7 +1,7 @@
 """Random SASL conversations, by number: the same with Apache Kafka and with us, and both brokers' answers.
 
-Rules of this file: each conversation has its own connection and is determined by its number. Values that a broker chose
-itself (nonces, proofs) are replaced by names. Each ends with another request, which shows who was let in.
+Each conversation has its own connection and is determined by its number. Values that a broker chose itself (nonces,
+proofs) are replaced by names. Each ends with another request, which shows who was let in.
 
 Not drawn, as answers differ and are meant to: a client that could bind channels (`y,,`, RFC 5802) is let in here and
 not by Kafka; one with an extension that must be understood (`m=`) is let in by Kafka and not here, as that RFC wants.

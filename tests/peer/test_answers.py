@@ -1,6 +1,6 @@
 """The same requests to Apache Kafka and to us: conversations about groups, generated requests of every API, records.
 
-Rules of this file: both brokers are started once, for all of it.
+Both brokers are started once, for all of it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: producers under two transactional ids as they begin, write and end transactions, drawn at random.
 
-Rules of this file:
 - A walk is determined by its number and by the answers of Apache Kafka: a producer goes on from what it was told.
 - Each walk has a topic and a group to itself. A client is of the first protocol or of the second (KIP-890) as long as
   it lives; others under its transactional id may be of the other.

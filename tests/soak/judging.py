@@ -1,11 +1,10 @@
 """Pure: whether the sampled values stay bounded.
 
-Rules of this file: a slope is the median of the slopes between pairs of samples (Theil and Sen), so that a peak does
-not move it. Files on disks are judged over the whole run without its first third. What a process has (memory,
-descriptors, threads) is judged twice. Within lives, without their first third: a process warms up for minutes, so only
-long lives count (at least half of the longest), with the median of their slopes. And from life to life, at the same
-age: what a process reads at its start may grow although no process does. In a window shorter than `WINDOW_MIN_S` only
-the largest value is judged.
+A slope is the median of the slopes between pairs of samples (Theil and Sen), so that a peak does not move it. Files on
+disks are judged over the whole run without its first third. What a process has (memory, descriptors, threads) is judged
+twice. Within lives, without their first third: a process warms up for minutes, so only long lives count (at least half
+of the longest), with the median of their slopes. And from life to life, at the same age: what a process reads at its
+start may grow although no process does. In a window shorter than `WINDOW_MIN_S` only the largest value is judged.
 """
 
 from __future__ import annotations

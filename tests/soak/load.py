@@ -1,7 +1,7 @@
 """The load: producers, members of groups, readers of old offsets, and one that makes and deletes topics; each a thread.
 
-Rules of this file: while the broker is away a client retries the errors that its documentation says to retry; any other
-error ends its thread, which ends the run. A record is noted as acknowledged after its acknowledgement, never before.
+While the broker is away a client retries the errors that its documentation says to retry; any other error ends its
+thread, which ends the run. A record is noted as acknowledged after its acknowledgement, never before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: the groups of this broker: which partition holds a group, and which broker coordinates it.
 
-Rules of this file: `broker.coordinator.runtime` finds the coordinator of a request. When a topic is deleted, all
-coordinators are told, because of its offsets.
+`broker.coordinator.runtime` finds the coordinator of a request. When a topic is deleted, all coordinators are told,
+because of its offsets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pure: what is to be seen of groups, under Kafka's names.
 
-Rules of this file: it reads state and changes none.
+It reads state and changes none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: deadlines that are moved often and reached rarely.
 
-Rules of this file: moving a deadline to later costs a dictionary entry (every heartbeat moves one); the heap learns
-of it when the old deadline comes up. One heap entry counts for each key, the earliest.
+Moving a deadline to later costs a dictionary entry (every heartbeat moves one); the heap learns of it when the old
+deadline comes up. One heap entry counts for each key, the earliest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pure: inputs and outputs of the machine of groups.
 
-Rules of this file: values only; `broker.coordinator.result` has those of every coordinator.
+Values only; `broker.coordinator.result` has those of every coordinator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: the transactions of this broker: which partition holds a transactional id, and which broker coordinates it.
 
-Rules of this file:
 - `broker.coordinator.runtime` finds the coordinator of a request. A partition is read as soon as this broker leads it,
   because decided transactions must be completed even if no client asks.
 - The partitions of a transaction may have any leader. Their markers, and questions whether a write belongs to a

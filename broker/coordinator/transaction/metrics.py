@@ -1,6 +1,6 @@
 """Pure: the metrics of transactions, under Kafka's names.
 
-Rules of this file: it reads state and changes none.
+It reads state and changes none.
 """
 
 from __future__ import annotations

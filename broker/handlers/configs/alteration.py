@@ -1,8 +1,8 @@
 """Shell: what AlterConfigs and IncrementalAlterConfigs share: the rules of settings, the decision, the answer.
 
-Rules of this file: a resource changes as a whole or not at all, and is answered once the change is durable and open
-logs have it. Only the declarations of the settings say what may be changed and how values look. A broker's judgement
-holds only for the settings that it was asked about: others may have been set by the time of the decision.
+A resource changes as a whole or not at all, and is answered once the change is durable and open logs have it. Only the
+declarations of the settings say what may be changed and how values look. A broker's judgement holds only for the
+settings that it was asked about: others may have been set by the time of the decision.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: the loggers of this broker as a resource (KIP-412): each is a setting, whose value is its level.
 
-Rules of this file: only the broker itself describes and changes its loggers, so nothing of it goes to the controller.
-A change holds until the broker ends, for it and for the processes that it starts from then on. A logger is known once
-the code that writes to it is loaded; so are the packages above it. Those of libraries are none of the broker's.
+Only the broker itself describes and changes its loggers, so nothing of it goes to the controller. A change holds until
+the broker ends, for it and for the processes that it starts from then on. A logger is known once the code that writes
+to it is loaded; so are the packages above it. Those of libraries are none of the broker's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pure: which changes of settings a topic that is a Delta table does not survive.
 
-Rules of this file (docs/decisions/0019-tables-of-compacted-topics.md, KIP-950):
+See docs/decisions/0019-tables-of-compacted-topics.md and KIP-950:
 - What is in a table may be nowhere else, so a topic ceases to be one only if its rows are to go.
 - A topic that is a table without saying so, and becomes compacted, remains one from where it is: nothing is compacted
   before it is in the table. That is kept beside its settings (`REMOTE_STORAGE_KEPT`), and clients see no setting that

@@ -1,6 +1,5 @@
 """Shell: whether brokers could work with changed settings: each broker judges for itself.
 
-Rules of this file:
 - A broker knows its file, the keys on its disk and what its topics would inherit. Settings with which it could not
   start must not be committed, so the controller asks the broker of the change, or all live brokers if it is for all.
 - For a broker that is down, or does not answer within JUDGEMENT_MS_MAX, the controller judges by its own file.

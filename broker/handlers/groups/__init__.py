@@ -1,6 +1,6 @@
 """Shell: groups: requests of members to their coordinator, offsets, and operators' questions.
 
-Rules of this file: TxnOffsetCommit is here because it goes to the group's coordinator.
+TxnOffsetCommit is here because it goes to the group's coordinator.
 """
 
 from broker.handlers.groups import (

@@ -1,6 +1,6 @@
 """Pure: what the handlers of groups share: who asks, and which topic is meant.
 
-Rules of this file: no handler is registered here.
+No handler is registered here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: what OffsetCommit, TxnOffsetCommit and OffsetDelete share: only partitions that exist reach the coordinator.
 
-Rules of this file: no handler is registered here. These APIs name topics and partitions in the same way and answer for
-each partition; only one of them has topic ids.
+No handler is registered here. These APIs name topics and partitions in the same way and answer for each partition; only
+one of them has topic ids.
 """
 
 from __future__ import annotations

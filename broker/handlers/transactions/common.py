@@ -1,6 +1,5 @@
 """Pure: what the handlers of transactions share: errors for old clients, and which partitions are meant.
 
-Rules of this file:
 - No handler is registered here.
 - Only newer versions have PRODUCER_FENCED (KIP-588); older ones get INVALID_PRODUCER_EPOCH.
 """

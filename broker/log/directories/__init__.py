@@ -1,4 +1,4 @@
 """Shell: the log directories of a broker, and all logs in them: loaded, kept in checkpoints, moved, deleted.
 
-Rules of this file: `manager` is the entry point; nothing in `broker.log` outside this folder imports it.
+`manager` is the entry point; nothing in `broker.log` outside this folder imports it.
 """

@@ -1,6 +1,5 @@
 """Shell: deleted logs: renamed at once, removed from their disks a little later.
 
-Rules of this file:
 - The folder of a deleted log gets another name, so that the topic may be created again. Its files go after
   file.delete.delay.ms, when their last readers must be done.
 - If a disk does not rename a folder, the folder is in the way: renaming is retried until it works or the directory has

@@ -1,6 +1,5 @@
 """Shell: the log directories of one broker: claimed at the start, and given up one by one as they fail.
 
-Rules of this file:
 - A directory that fails goes offline alone (KIP-112), until the next start. During a start any disk error is such a
   failure; later `broker.log.failures` decides. A mistake in `log.dirs` ends the start.
 - An error may be noticed in the middle of any work, so it takes effect a little later (`soon`).

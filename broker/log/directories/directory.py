@@ -1,6 +1,5 @@
 """Shell: one log directory of a broker: its owner, whether it was shut down cleanly, its checkpoints.
 
-Rules of this file:
 - A directory belongs to one broker of one cluster (meta.properties) and to one process (.lock): a mistake in `log.dirs`
   must never mix two brokers' logs.
 - The clean-shutdown marker is removed before anything is opened: a crash while opening is a crash. It is written last,

@@ -1,6 +1,6 @@
 """Pure: what a broker shows of its log directories, under Kafka's names.
 
-Rules of this file: it reads state and changes none; it is also asked while logs are still being opened.
+It reads state and changes none; it is also asked while logs are still being opened.
 """
 
 from __future__ import annotations

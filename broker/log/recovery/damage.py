@@ -1,6 +1,5 @@
 """Shell: what a recovery drops of a log: where the damage is, what it is, and how much goes with it.
 
-Rules of this file:
 - Whoever drops says it before it is done: partition, file, byte, reason, offsets and bytes, in the words that Kafka's
   recovery has for it. Whether the records were acknowledged is known only to who knows the checkpoints
   (`broker.replica.state_applier`).

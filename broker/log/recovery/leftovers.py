@@ -1,7 +1,7 @@
 """Shell: what a crash leaves in the folder of a log, and what is in it when that is gone.
 
-Rules of this file: most folders are as they should be, and thousands of them are opened at a start, so each is listed
-once, and what it holds is handed on.
+Most folders are as they should be, and thousands of them are opened at a start, so each is listed once, and what it
+holds is handed on.
 """
 
 from __future__ import annotations

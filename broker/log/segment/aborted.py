@@ -1,8 +1,7 @@
 """Shell: the transaction index of a segment: the aborted transactions whose marker it holds.
 
-Rules of this file: an entry is written with its marker, so the file only exists if there is an entry; most segments
-have none. Entries that a full disk refused are written before the segment counts as durable. Recovery rebuilds the file
-with the segment.
+An entry is written with its marker, so the file only exists if there is an entry; most segments have none. Entries that
+a full disk refused are written before the segment counts as durable. Recovery rebuilds the file with the segment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Shell: finding things in a list of segments: batches by offset, records by time.
 
-Rules of this file: a list of segments is a snapshot (copy on write), so every function here may run in any thread.
-Answers are whole batches: a fetch never ends inside one. Kafka's may, and its clients drop the partial batch at the end
-and fetch it again.
+A list of segments is a snapshot (copy on write), so every function here may run in any thread. Answers are whole
+batches: a fetch never ends inside one. Kafka's may, and its clients drop the partial batch at the end and fetch it
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: the batches of a segment file, scanned without its index.
 
-Rules of this file: a scan ends at the first bytes that are no batch in its place, as after a torn write: a length
-beyond the end of the file, a magic other than 2, or offsets that do not ascend.
+A scan ends at the first bytes that are no batch in its place, as after a torn write: a length beyond the end of the
+file, a magic other than 2, or offsets that do not ascend.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shell: files that are no longer in use and wait for their last readers.
 
-Rules of this file: a file is renamed at once, so that no restart takes it for a part of the log. It is unlinked (which
-may be slow for a big file) in Background after file.delete.delay.ms.
+A file is renamed at once, so that no restart takes it for a part of the log. It is unlinked (which may be slow for a
+big file) in Background after file.delete.delay.ms.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shell: what a fetcher needs of the broker around it.
 
-Rules of this file: it only passes on; addresses and epochs are those of the metadata at the moment of asking.
+It only passes on; addresses and epochs are those of the metadata at the moment of asking.
 """
 
 from __future__ import annotations

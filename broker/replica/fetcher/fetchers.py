@@ -1,6 +1,5 @@
 """Shell: the fetchers of this broker: which of them follows which partition, and what is to be seen of them.
 
-Rules of this file:
 - Each leader has num.replica.fetchers fetchers here, each with one request under way for all of its partitions. Which
   of them a partition has follows from Kafka's hash of its name, so that it is always the same one.
 - Changes come in batches: what is taken away first, then what is added.

@@ -1,6 +1,5 @@
 """Shell: where a follower continues at its leader: it cuts off what the leader does not have, or begins its log anew.
 
-Rules of this file:
 - An answer counts only if the partition is still followed, at the offset and leader epoch that were asked for.
 - After a cut nothing is appended until the disk no longer vouches for what was cut off (the recovery point is written).
   A new leader may have hundreds of logs cut at once, so one write covers all of them.

@@ -1,7 +1,7 @@
 """Pure: what is to be seen of fetchers, under Kafka's names.
 
-Rules of this file: it reads state and changes none. Kafka's words for a follower are those of a consumer: its lag is
-`ConsumerLag`, its fetcher is the `clientId`.
+It reads state and changes none. Kafka's words for a follower are those of a consumer: its lag is `ConsumerLag`, its
+fetcher is the `clientId`.
 """
 
 from __future__ import annotations

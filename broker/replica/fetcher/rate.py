@@ -1,7 +1,7 @@
 """Pure: how often something happens, from a count that only grows.
 
-Rules of this file: the rate is that of the last whole window, or, before there is one, of the time since the beginning.
-A caller that asks less often than once a window gets the rate since its last question.
+The rate is that of the last whole window, or, before there is one, of the time since the beginning. A caller that asks
+less often than once a window gets the rate since its last question.
 """
 
 from __future__ import annotations

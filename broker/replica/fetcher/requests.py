@@ -1,8 +1,7 @@
 """Pure: what a follower asks its leader: for records, for the ends of epochs, for the ends of the log.
 
-Rules of this file: a request says who asks, by broker id, and by broker epoch where it may matter (KIP-903), so that
-the leader counts what is asked for as what is there. Topics are named by name and by id; which of them is sent is a
-matter of the version.
+A request says who asks, by broker id, and by broker epoch where it may matter (KIP-903), so that the leader counts what
+is asked for as what is there. Topics are named by name and by id; which of them is sent is a matter of the version.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Shell: what of the followed logs is in the lake, as their leaders know: local retention acts on that (KIP-405).
 
-Rules of this file:
 - Followers copy nothing. Every `remote.log.manager.task.interval.ms` each leader is asked once, by ListOffsets -5
   (KIP-1005), where the lake ends, for those partitions alone of which there may be news: idle ones cost nothing, and
   no worker process is needed to know it.

@@ -1,6 +1,5 @@
 """Shell: asking the controller to change ISRs (AlterPartition, KIP-497).
 
-Rules of this file:
 - One request at a time is under way for the whole broker; what is submitted meanwhile goes with the next one, of each
   partition the latest. So a controller that is slow or away is not asked more the longer it is.
 - Each submission gets the controller's answer, or the error that stands for none; to ask again is the partition's to

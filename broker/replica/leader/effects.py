@@ -1,6 +1,6 @@
 """Pure: what a leader's view of its partition asks to be done.
 
-Rules of this file: values only. They are performed in the order in which they are returned.
+Values only. They are performed in the order in which they are returned.
 """
 
 from __future__ import annotations

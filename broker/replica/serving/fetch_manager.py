@@ -1,6 +1,5 @@
 """Pure: what all fetches of a broker share: sessions, who chooses replicas for consumers, the throttle, memory.
 
-Rules of this file:
 - It belongs to the broker, not to a request; nothing here knows the protocol but the sessions.
 - An answer's records are in memory until its consumer has read them, which in Kafka they are not (it sends from the
   files). So what lies here for slow consumers is bounded: beyond that the answers to others become smaller, which no

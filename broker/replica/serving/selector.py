@@ -1,6 +1,5 @@
 """Pure: which replica a consumer should read from (KIP-392).
 
-Rules of this file:
 - Only the leader says so, and only of followers that are in sync and hold the offset: a consumer must not be sent to
   one that has fallen behind. The leader itself is never named: reading there is what one does unless told otherwise.
 - `RackAwareReplicaSelector` picks the leader where it stands in the consumer's rack, else, of the others in that rack,

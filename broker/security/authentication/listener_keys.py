@@ -1,7 +1,7 @@
 """Shell: the keys, certificates and users of all listeners, kept new.
 
-Rules of this file: files are looked at every WATCH_SECONDS, and read in a thread; what cannot be read is an ERROR in
-the log, and what was read before stays in force.
+Files are looked at every WATCH_SECONDS, and read in a thread; what cannot be read is an ERROR in the log, and what was
+read before stays in force.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: the server's side of PLAIN and OAUTHBEARER, for one connection, and what every mechanism has.
 
-Rules of this file: comparisons of secrets take the same time for all secrets of a length. A failure repeats nothing of
-what the client has sent.
+Comparisons of secrets take the same time for all secrets of a length. A failure repeats nothing of what the client has
+sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pure: who a connection's client is, by SASL: the order of messages (KIP-43, KIP-152) and re-authentication (KIP-368).
 
-Rules of this file, which are Apache Kafka's:
+The rules are Apache Kafka's:
 - A handshake names the mechanism; then the mechanism's messages follow, in SaslAuthenticate requests or, after a
   handshake of version 0, as they are. Whatever fails is the end of the connection: the caller answers, late
   (connection.failed.authentication.delay.ms), and closes.

@@ -1,6 +1,5 @@
 """Pure: the server's side of SCRAM, for one connection (RFC 5802, RFC 7677, KIP-84).
 
-Rules of this file:
 - No channel binding, no extension: a client that insists is refused, as is one that comes with a delegation token
   (`tokenauth=true`, KIP-48), whose name is no user's. The name to act as is the user's own or none.
 - Every failure that has to do with the user is `InvalidCredentials`, which says no more to the client.

@@ -1,6 +1,5 @@
 """Pure: what a broker must know of its users to let them authenticate with SCRAM (RFC 5802, KIP-84, KIP-554).
 
-Rules of this file:
 - A broker never knows a password, only what it was salted to. That is enough to guess passwords by, so it is never
   printed: not in a `repr`, not in a log line, not in an exception.
 - The cluster's metadata say who has a credential; what it is lies in objects of the lake that are no table. Whoever has

@@ -1,6 +1,6 @@
 """Pure: what a handler asks about whom it serves.
 
-Rules of this file: without an authorizer everybody may do all.
+Without an authorizer everybody may do all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: how fast connections may come from an address: the quota `connection_creation_rate` (KIP-612).
 
-Rules of this file:
 - An address has the quota of its own, else that of all others (the default `ip`), else none.
 - The rate is taken as those of clients are (`broker.security.quotas.quotas`). A client that connects too fast is
   rejected: it is kept waiting, for no longer than a sample, and then disconnected. This does not count as a

@@ -1,6 +1,6 @@
 """Pure: which quotas a DescribeClientQuotas means (KIP-546).
 
-Rules of this file: each component asks for entities that have its type; `strict` for those that have no other type.
+Each component asks for entities that have its type; `strict` for those that have no other type.
 """
 
 from __future__ import annotations

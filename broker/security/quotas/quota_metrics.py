@@ -1,6 +1,6 @@
 """Pure: what is to be seen of quotas, under Kafka's names.
 
-Rules of this file: it reads state and changes none. A label is there where the quota is of a user, of a client id.
+It reads state and changes none. A label is there where the quota is of a user, of a client id.
 """
 
 from __future__ import annotations

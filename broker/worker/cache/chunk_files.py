@@ -1,9 +1,9 @@
 """Pure: a chunk of batches as a file of the cache on disk, and what such a file says of itself.
 
-Rules of this file: `magic | CRC-32C of all that follows | u32 length of the header | header, JSON | batches`. Nothing
-is used before the checksum was verified: a batch's own checksum does not cover its offsets, and a file torn by a crash
-may have the right length. Whatever is wrong raises `CorruptChunkFile` and nothing else. A file's name begins with its
-first offset, like those of Kafka's RemoteIndexCache, and says all that must be known at a start.
+`magic | CRC-32C of all that follows | u32 length of the header | header, JSON | batches`. Nothing is used before the
+checksum was verified: a batch's own checksum does not cover its offsets, and a file torn by a crash may have the right
+length. Whatever is wrong raises `CorruptChunkFile` and nothing else. A file's name begins with its first offset, like
+those of Kafka's RemoteIndexCache, and says all that must be known at a start.
 """
 
 from __future__ import annotations

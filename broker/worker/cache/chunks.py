@@ -1,8 +1,8 @@
 """Pure: batches prepared for consumers that read on, kept up to a bound.
 
-Rules of this file: a chunk is a run of consecutive batches. It is found by the exact offset at which a consumer
-continues, which is where the batch before ended: there is no search, and a consumer that jumps starts a chunk of its
-own. The least recently used chunk goes first. One thread at a time.
+A chunk is a run of consecutive batches. It is found by the exact offset at which a consumer continues, which is where
+the batch before ended: there is no search, and a consumer that jumps starts a chunk of its own. The least recently used
+chunk goes first. One thread at a time.
 """
 
 from collections import OrderedDict

@@ -1,8 +1,8 @@
 """Pure: who reads the lake in sequence just now, and how much may be prepared ahead for each reader.
 
-Rules of this file: a reader is the offset at which it continues. Two consumers at the same offset read the same chunks
-and are one reader. A reader that asked for nothing for a while is forgotten. What is prepared ahead for all readers is
-at most half of the cache: the other half holds the chunks that they are reading. One thread at a time.
+A reader is the offset at which it continues. Two consumers at the same offset read the same chunks and are one reader.
+A reader that asked for nothing for a while is forgotten. What is prepared ahead for all readers is at most half of the
+cache: the other half holds the chunks that they are reading. One thread at a time.
 """
 
 from collections import OrderedDict

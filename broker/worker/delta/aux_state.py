@@ -1,10 +1,10 @@
 """Shell: the state of a partition at the end of a range: its leader epochs and producers, to rebuild a replica from.
 
-Rules of this file: a residue file knows both at its range's end, unless the range was cut out of an active segment.
-If the file is lost, the rows know the leader epochs, up to the last of them.
-Then the producers are those of the last earlier range that has them, brought forward by the batches since. Their
-framing is in the table's rows or, for batches that never became rows, in the residue. A batch without any row left is
-no longer known. Transactions that are open there stay open: their ends may lie beyond. Any thread.
+A residue file knows both at its range's end, unless the range was cut out of an active segment. If the file is lost,
+the rows know the leader epochs, up to the last of them. Then the producers are those of the last earlier range that has
+them, brought forward by the batches since. Their framing is in the table's rows or, for batches that never became rows,
+in the residue. A batch without any row left is no longer known. Transactions that are open there stay open: their ends
+may lie beyond. Any thread.
 """
 
 import logging

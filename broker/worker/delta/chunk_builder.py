@@ -1,6 +1,6 @@
 """Shell: rows of a table and residue as a chunk of batches, in the memory from which it is sent.
 
-Rules of this file (any thread may call):
+Any thread may call it.
 - Rows are encoded into a buffer that is used again and again, and so is in the processor's cache. From there they are
   copied once to where they stay: to the memory that is shared with the broker, or to a buffer of their own if there is
   none or no room in it.

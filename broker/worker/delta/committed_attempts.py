@@ -1,8 +1,8 @@
 """Shell: which attempts the commits of a topic's table made visible, by what these say, newest first.
 
-Rules of this file: after a crash this is asked for each attempt that was left, mostly of the same few tables, and each
-time all versions since the crash are passed over. So what a version says of offsets is remembered, as far as there is
-room, until somebody commits. Versions do not change; one that was cleaned up meanwhile may still be known here.
+After a crash this is asked for each attempt that was left, mostly of the same few tables, and each time all versions
+since the crash are passed over. So what a version says of offsets is remembered, as far as there is room, until
+somebody commits. Versions do not change; one that was cleaned up meanwhile may still be known here.
 """
 
 from __future__ import annotations

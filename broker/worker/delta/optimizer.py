@@ -1,11 +1,11 @@
 """Shell: the layout of the topics' tables: files are rewritten where that helps readers, and replaced in one commit.
 
-Rules of this file: `kafka_ds.topic.files.optimize` decides what is to be done. Files are written while the table is in
-use; its lock is held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides,
-each file that it replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were
-first: our new files go, and the next look begins with what is there then. The old files stay in the store until VACUUM,
-for plans and consumers that are about to read them, and to write a new one again that was lost before its commit: after
-it each one is looked for, at first all. For readers that follow the table our commit changes no data. A single thread.
+`kafka_ds.topic.files.optimize` decides what is to be done. Files are written while the table is in use; its lock is
+held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides, each file that it
+replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were first: our new files
+go, and the next look begins with what is there then. The old files stay in the store until VACUUM, for plans and
+consumers that are about to read them, and to write a new one again that was lost before its commit: after it each one
+is looked for, at first all. For readers that follow the table our commit changes no data. A single thread.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """Shell: remote storage as Delta tables: files written durably, then one commit for many partitions.
 
-Rules of this file: the table decides. A range is tiered if and only if a commit of its table says so; no row elsewhere
-and no file's presence counts. A commit carries the attempts that it makes visible, so that after a crash it is known
-which of them won. An attempt whose commit's fate is unknown is committed again with the same bytes before anything else
-happens to that table.
+The table decides. A range is tiered if and only if a commit of its table says so; no row elsewhere and no file's
+presence counts. A commit carries the attempts that it makes visible, so that after a crash it is known which of them
+won. An attempt whose commit's fate is unknown is committed again with the same bytes before anything else happens to
+that table.
 """
 
 import logging

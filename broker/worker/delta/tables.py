@@ -1,7 +1,7 @@
 """Shell: the topics' tables as the tier holds them: one each, followed under its lock.
 
-Rules of this file: `kafka_ds.topic.table` says what a table is and who may write to it. This file has the lock
-with which several threads use a table, how often it is followed, and which of its complaints may go away by themselves.
+`kafka_ds.topic.table` says what a table is and who may write to it. This file has the lock with which several threads
+use a table, how often it is followed, and which of its complaints may go away by themselves.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Shell: where a partition's rows begin in its table, and which files lie wholly below its log start.
 
-Rules of this file: all questions and choices here concern one snapshot, whose lock the caller holds. Files are found
-through the index; files with quarantined rows of other writers are not ours to remove. Residue is in no commit: a
-residue file's own header says whether it only concerns offsets that are given up.
+All questions and choices here concern one snapshot, whose lock the caller holds. Files are found through the index;
+files with quarantined rows of other writers are not ours to remove. Residue is in no commit: a residue file's own
+header says whether it only concerns offsets that are given up.
 """
 
 import logging

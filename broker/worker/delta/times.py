@@ -1,7 +1,7 @@
 """Shell: offsets by time in a table's Parquet files: the first record at or after a time, and the latest one.
 
-Rules of this file: statistics choose the files and the rows decide; a file without statistics is read. Files are found
-through the index of the table as it is now. Any thread.
+Statistics choose the files and the rows decide; a file without statistics is read. Files are found through the index of
+the table as it is now. Any thread.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Shell: writes the files of ranges and makes them durable; the commit comes later.
 
-Rules of this file: consecutive ranges of one partition share their files. Otherwise small segments would make small
-files, and each file costs four fsyncs. A file is named after the attempt of the first range; the ranges are committed
-together or not at all. A large copy is written in several shares at once (Arrow and the kernels release the
-interpreter's lock), but never in more shares at a time than there are turns for all writers. A small file that is
-complete waits for the store without a turn: nothing but its own bytes is in memory by then.
+Consecutive ranges of one partition share their files. Otherwise small segments would make small files, and each file
+costs four fsyncs. A file is named after the attempt of the first range; the ranges are committed together or not at
+all. A large copy is written in several shares at once (Arrow and the kernels release the interpreter's lock), but never
+in more shares at a time than there are turns for all writers. A small file that is complete waits for the store without
+a turn: nothing but its own bytes is in memory by then.
 """
 
 import logging

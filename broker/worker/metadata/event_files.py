@@ -1,6 +1,5 @@
 """Shell: the files of a table of events, merged from time to time by the thread that looks after the tables.
 
-Rules of this file:
 - The table is looked at every `lake.maintenance.interval.ms`. It is also looked at when a worker starts, if it is old
   enough to have a checkpoint: a worker that copies once an hour lives for one copy only.
 - It uses a log object of its own, since others follow the table meanwhile.

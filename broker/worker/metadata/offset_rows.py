@@ -1,6 +1,6 @@
 """Pure: what a broker has published of its partitions and groups, as rows of `__offsets`.
 
-Rules of this file: ids are texts, times milliseconds, -1 where there is none.
+Ids are texts, times milliseconds, -1 where there is none.
 """
 
 from __future__ import annotations

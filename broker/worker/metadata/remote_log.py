@@ -1,10 +1,10 @@
 """Shell: remote log metadata as the Delta table `__remote_log_metadata`.
 
-Rules of this file: the table consists of append-only events. Each of our commits also carries, in its commitInfo, the
-attempts of this broker that are STARTED after it. So a worker that starts after a crash reads back to this broker's
-last commit, and no row at all, however long the history is. Deletions that are begun and not finished are carried along
-in the same way, those of other brokers with the version up to which they are known: so the next leader finishes what
-a dead one began. A commit whose fate is unknown is settled with the same bytes before the next one.
+The table consists of append-only events. Each of our commits also carries, in its commitInfo, the attempts of this
+broker that are STARTED after it. So a worker that starts after a crash reads back to this broker's last commit, and no
+row at all, however long the history is. Deletions that are begun and not finished are carried along in the same way,
+those of other brokers with the version up to which they are known: so the next leader finishes what a dead one began. A
+commit whose fate is unknown is settled with the same bytes before the next one.
 """
 
 import threading

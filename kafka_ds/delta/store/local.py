@@ -1,9 +1,9 @@
 """Shell: the lake in a folder, exclusive by link(2), durable by fsync.
 
-Rules of this file: a file gets its name when all of it is on the disk. After a folder's fsync that failed the name is
-put there anew before the next one is believed. A folder can go and come back while brokers run: nothing is made in
-its place, so the root is made at most once, and a commit only beside the one that it follows. Nor is it said that a
-file is not there if the whole lake may be gone (`mark`): a consumer would be told that its offsets are.
+A file gets its name when all of it is on the disk. After a folder's fsync that failed the name is put there anew before
+the next one is believed. A folder can go and come back while brokers run: nothing is made in its place, so the root is
+made at most once, and a commit only beside the one that it follows. Nor is it said that a file is not there if the
+whole lake may be gone (`mark`): a consumer would be told that its offsets are.
 """
 
 from __future__ import annotations

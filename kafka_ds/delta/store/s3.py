@@ -1,10 +1,10 @@
 """Shell: the lake in an object store of S3's kind.
 
-Rules of this file: `put_if_absent` is a conditional PUT; where the answer was lost the library asks again and is told
-that the object exists: whose it is must be read. Any other error of a write leaves its fate unknown. What a store may
-always answer (503, a reset) is asked again: briefly for decisions and the lease, long for reads and data. A bucket
-that is not there is an error. Address and secrets come from AWS's own environment, never from an option. A file that
-is made in pieces is put as a whole.
+`put_if_absent` is a conditional PUT; where the answer was lost the library asks again and is told that the object
+exists: whose it is must be read. Any other error of a write leaves its fate unknown. What a store may always answer
+(503, a reset) is asked again: briefly for decisions and the lease, long for reads and data. A bucket that is not there
+is an error. Address and secrets come from AWS's own environment, never from an option. A file that is made in pieces is
+put as a whole.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: what an object store's refusals mean for the operator.
 
-Rules of this file:
 - A store answers with a code of S3's in a document, and without one to HEAD; a client that asks nobody has words of its
   own. What is wrong is said first, with the variable or setting that is to be changed; the store's own words follow.
 - A bucket that is not there is not an object that is not there: the one is a mistake, the other an everyday answer.

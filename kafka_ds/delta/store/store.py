@@ -1,9 +1,9 @@
 """Shell: where the lake lies: a folder or, behind the same protocol, an object store.
 
-Rules of this file: paths are relative to the lake's root; an absolute one, as other engines write, is taken as it is,
-and nothing is written or deleted outside of the root. What returned is durable. An exception from a write is not "not
-written": only `NotWritten` promises that. `put_if_absent` is the only primitive that decides between writers; False
-means that an object is there, durably, and whose it is must be read.
+Paths are relative to the lake's root; an absolute one, as other engines write, is taken as it is, and nothing is
+written or deleted outside of the root. What returned is durable. An exception from a write is not "not written": only
+`NotWritten` promises that. `put_if_absent` is the only primitive that decides between writers; False means that an
+object is there, durably, and whose it is must be read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shell: the store behind an address, and whether it decides between writers as the lake needs it.
 
-Rules of this file: the libraries of object stores and of fsspec are loaded only for a lake there.
+The libraries of object stores and of fsspec are loaded only for a lake there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pure: every message that this project speaks, by name and by API key.
 
-Rules of this file: a message is declared in the module of its subject and listed here once; what is
-not listed here has no codec, and its API key is unknown to the broker.
+A message is declared in the module of its subject and listed here once; what is not listed here has no codec, and its
+API key is unknown to the broker.
 """
 
 from kafka_ds.protocol.messages.authentication import (

@@ -1,7 +1,7 @@
 """Pure: the messages by which a client says who it is (KIP-43, KIP-152, KIP-368).
 
-Rules of this file: what the tokens mean is the mechanism's matter. A handshake of version 0 is followed by bare tokens
-in place of requests.
+What the tokens mean is the mechanism's matter. A handshake of version 0 is followed by bare tokens in place of
+requests.
 """
 
 from kafka_ds.protocol.types import bytes_, i16, i64, message, string, v

@@ -1,8 +1,8 @@
 """Pure: the messages between brokers: a broker and its controller, forwarding, following the metadata.
 
-Rules of this file: Kafka's own are laid out as Kafka has them. Some are ours, because in Kafka a quorum of controllers
-does what the lake does here, or because Kafka has no tables: their keys begin at `OWN_KEYS_FROM`, and they are never
-advertised to clients.
+Kafka's own are laid out as Kafka has them. Some are ours, because in Kafka a quorum of controllers does what the lake
+does here, or because Kafka has no tables: their keys begin at `OWN_KEYS_FROM`, and they are never advertised to
+clients.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,8 +1,7 @@
 """Pure: the messages by which a client finds its way: what the broker serves, who leads what.
 
-Rules of this file: an ApiVersions response is the first thing that a client of any age reads, so
-its header is never flexible (KIP-511), and a version that is not served is answered in the form of
-version 0.
+An ApiVersions response is the first thing that a client of any age reads, so its header is never flexible (KIP-511),
+and a version that is not served is answered in the form of version 0.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,6 @@
 """Pure: the messages that read and change settings of brokers and topics.
 
-Rules of this file: a setting's value travels as text, whatever its type.
+A setting's value travels as text, whatever its type.
 """
 
 from kafka_ds.protocol.types import (

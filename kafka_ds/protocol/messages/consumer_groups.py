@@ -1,6 +1,6 @@
 """Pure: the messages of the consumer group protocol (KIP-848): one heartbeat for everything, and the description.
 
-Rules of this file: null means "as before" in a request, and "nothing new" in a response.
+Null means "as before" in a request, and "nothing new" in a response.
 """
 
 from kafka_ds.protocol.types import (

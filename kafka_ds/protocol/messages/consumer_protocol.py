@@ -1,6 +1,5 @@
 """Pure: what consumers tell each other in the classic protocol: subscriptions and assignments as bytes.
 
-Rules of this file:
 - A coordinator understands them only where it has to: when members of both protocols are in one group (KIP-848).
 - Bytes begin with the version of what follows. A later version than ours begins like the last that we know (Kafka).
 """

@@ -1,7 +1,7 @@
 """Pure: the messages that carry records: Produce and Fetch.
 
-Rules of this file: `records` is one opaque run of batches, never looked into here; topics have
-names in the older versions and ids in the newer ones (KIP-516), never both.
+`records` is one opaque run of batches, never looked into here; topics have names in the older versions and ids in the
+newer ones (KIP-516), never both.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,6 @@
 """Pure: the messages by which an operator lists, looks at and removes groups.
 
-Rules of this file: none of these changes a group that has members.
+None of these changes a group that has members.
 """
 
 from kafka_ds.protocol.types import (

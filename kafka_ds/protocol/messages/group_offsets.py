@@ -1,7 +1,6 @@
 """Pure: the messages that store, read and forget the offsets of groups.
 
-Rules of this file: OffsetFetch asks for one group before version 8 and for many since (KIP-709), in
-different fields.
+OffsetFetch asks for one group before version 8 and for many since (KIP-709), in different fields.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,6 @@
 """Pure: the messages of the classic group protocol: join, sync, heartbeat, leave.
 
-Rules of this file: protocol metadata and assignments are bytes that only the members understand.
+Protocol metadata and assignments are bytes that only the members understand.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,6 @@
 """Pure: the messages that ask for offsets: by timestamp, and by leader epoch.
 
-Rules of this file: a negative timestamp is a question of its own kind (earliest, latest, tiered).
+A negative timestamp is a question of its own kind (earliest, latest, tiered).
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,5 @@
 """Pure: what Kafka keeps in `__consumer_offsets`: keys and values of its records, as bytes and as messages.
 
-Rules of this file:
 - A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
   a value is a tombstone: what its key names is gone.
 - A type that is not declared here is none of ours (share groups have many): `decode_key` gives None, and

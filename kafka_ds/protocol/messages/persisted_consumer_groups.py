@@ -1,7 +1,7 @@
 """Pure: what Kafka keeps of a group of the consumer protocol (KIP-848) in `__consumer_offsets`.
 
-Rules of this file: one record for each fact that changes by itself, so that a large group writes what has changed
-and no more. How keys and values lie in the log is `persisted`'s to say.
+One record for each fact that changes by itself, so that a large group writes what has changed and no more. How keys and
+values lie in the log is `persisted`'s to say.
 """
 
 from kafka_ds.protocol.types import bytes_, i8, i32, i64, message, string, struct, uuid, v

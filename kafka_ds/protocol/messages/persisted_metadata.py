@@ -1,6 +1,5 @@
 """Pure: what Apache Kafka keeps in its own metadata log (KRaft): records, as messages, and how they are framed.
 
-Rules of this file:
 - Read only, and only what says which topics there are, how they are set, and who may do what: for who takes over a
   data directory of Kafka's (`broker.adoption`). This cluster's own decisions lie in the lake.
 - A value begins with the version of the frame, the key of the record's type and the version of its schema, unsigned

@@ -1,6 +1,5 @@
 """Pure: what Kafka keeps in `__transaction_state`: keys and values of its records, as bytes and as messages.
 
-Rules of this file:
 - A key begins with the type of its record, a value with the version of its schema, two bytes each. A record without
   a value is a tombstone: its transactional id is forgotten.
 - There is one type, 0. Another one is none of ours: `decode_key` gives None, and the record is left alone.

@@ -1,6 +1,6 @@
 """Pure: the messages about the cluster as a whole: features, quorum, long topic listings.
 
-Rules of this file: long listings come in pages, and the cursor of the next one is null at the end.
+Long listings come in pages, and the cursor of the next one is null at the end.
 """
 
 from kafka_ds.protocol.types import (

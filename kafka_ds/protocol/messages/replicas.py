@@ -1,6 +1,6 @@
 """Pure: the messages about where replicas are: log directories, elections, reassignments.
 
-Rules of this file: null in place of a list of topics means all of them.
+Null in place of a list of topics means all of them.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,6 @@
 """Pure: the messages that read and change who may do what, and how much of it: ACLs, quotas, SCRAM users.
 
-Rules of this file: what a SCRAM password was salted to is in one request alone, and in no answer.
+What a SCRAM password was salted to is in one request alone, and in no answer.
 """
 
 from kafka_ds.protocol.types import (

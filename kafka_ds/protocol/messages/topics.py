@@ -1,6 +1,6 @@
 """Pure: the messages that make, grow and remove topics.
 
-Rules of this file: results stand in the order of the request, one for each topic.
+Results stand in the order of the request, one for each topic.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,6 @@
 """Pure: the messages by which an operator looks at producers and transactions.
 
-Rules of this file: nothing here changes anything.
+Nothing here changes anything.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,7 +1,6 @@
 """Pure: the messages of idempotent and transactional producers.
 
-Rules of this file: before version 4 AddPartitionsToTxn speaks of one transaction, since then of
-many (KIP-890), in different fields.
+Before version 4 AddPartitionsToTxn speaks of one transaction, since then of many (KIP-890), in different fields.
 """
 
 from kafka_ds.protocol.types import (

@@ -1,6 +1,5 @@
 """Pure: the kernel's columns as Arrow arrays, and back; nothing here looks at a single row.
 
-Rules of this file:
 - Buffers are shared, not copied: an Arrow array lies in what the kernel wrote, cut to size.
 - The columns of a RecordBatch are those of `schemas.TOPIC_FILE_SCHEMA`, or the wanted ones of them in
   the same order.

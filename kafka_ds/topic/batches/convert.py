@@ -1,6 +1,6 @@
 """Shell: record batches as rows of a topic's table, and (from `rebuild`) rows as batches again.
 
-Rules of this file (it is impure in the compiled code of `kafka_ds.records.kernel` alone):
+Impure only in the compiled code of `kafka_ds.records.kernel`.
 - Bytes never raise. A batch whose checksum, framing, compression or records are broken is kept as
   it is, as residue of the kind "undecodable": tiering goes on, and nothing is lost.
 - Every batch is accounted for: it becomes rows, all of them, or one piece of residue.

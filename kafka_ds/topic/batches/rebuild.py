@@ -1,6 +1,6 @@
 """Shell: rows of a topic's table as record batches again, for a consumer that reads cold.
 
-Rules of this file (it is impure in the compiled code of `kafka_ds.records.kernel` alone):
+Impure only in the compiled code of `kafka_ds.records.kernel`.
 - Every offset of the range is accounted for: spans of batches follow each other without a hole, and
   the last one reaches the end, so that a consumer's position does, whatever was removed.
 - Producer fields are unset: the rows are committed, nobody checks sequences against the cold tier.

@@ -1,6 +1,6 @@
 """Shell: rows of a topic's files for callers that encode them again; without Arrow if a file is laid out as ours.
 
-Rules of this file (it is impure in what it calls alone):
+Impure only in what it calls.
 - Pages are read here in the simple case: one file, the offsets of its rows rising, times that are dates, no headers,
   one leader epoch. `parquet.read_files` reads everything else, and says what is wrong.
 - The caller need not know which of the two it was.

@@ -1,9 +1,9 @@
 """Pure: the residue of a tiered range: what never enters the table, as the bytes that it was.
 
-Rules of this file: one file a range holds its aborted, control, empty and undecodable batches in offset order, its
-leader epochs and the producer snapshot: a reader of all records, and a replica that rebuilds its state, need nothing
-else. `magic | u32 header length | u32 CRC of the header | header (JSON) | batches`; the header says where each batch
-lies, how long it is, and its CRC. Nothing is believed before it is checked; a file that fails is named.
+One file a range holds its aborted, control, empty and undecodable batches in offset order, its leader epochs and the
+producer snapshot: a reader of all records, and a replica that rebuilds its state, need nothing else. `magic | u32
+header length | u32 CRC of the header | header (JSON) | batches`; the header says where each batch lies, how long it is,
+and its CRC. Nothing is believed before it is checked; a file that fails is named.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Pure: what a batch of a log is, by its header and checksum alone: rows, or one kind of residue.
 
-Rules of this file:
 - A base offset is not under the checksum, so order is checked: a batch must begin after the one
   before it and, where the range is known to be whole batches, lie within the range. Otherwise an
   offset could come to be twice in the table.

@@ -1,6 +1,5 @@
 """Pure: whether the footer of another engine's Parquet file is consistent, before Arrow is asked about its columns.
 
-Rules of this file:
 - When pyarrow reads a column chunk's metadata and statistics, C++ exceptions can escape and end the process. This file
   looks for their causes first: a chunk that is missing, encrypted or of another type than the schema says, statistics
   too short for a value of that type, histograms of levels of another size (parquet.thrift).

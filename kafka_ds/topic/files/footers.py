@@ -1,6 +1,5 @@
 """Pure: what the footer of a topic's Parquet file says: where its row groups' offsets lie, and what need not be read.
 
-Rules of this file:
 - A footer may be another engine's: statistics may be absent, groups may overlap or be unsorted, columns may be missing.
   Whatever the footer does not say is read.
 - If a group's statistics say that all values of a column are equal, or all null, the column is not read. In a topic

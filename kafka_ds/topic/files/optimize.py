@@ -1,9 +1,9 @@
 """Pure: which files of a topic's table are to be rewritten: small ones, badly laid out ones, those with expired rows.
 
-Rules of this file: files are considered in offset order, in groups that do not interleave; what lies wholly below the
-log start is left to retention. A badly laid out file is rewritten by itself, files that overlap are merged once each
-is sorted. Small files that follow one another are merged when there are enough of them, and none unless the others
-hold as much: so a row is rewritten a few times in its life. A file that was compressed in haste counts as small.
+Files are considered in offset order, in groups that do not interleave; what lies wholly below the log start is left to
+retention. A badly laid out file is rewritten by itself, files that overlap are merged once each is sorted. Small files
+that follow one another are merged when there are enough of them, and none unless the others hold as much: so a row is
+rewritten a few times in its life. A file that was compressed in haste counts as small.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Pure: the loops that turn bytes of Parquet's pages into numbers and offsets; compiled by `pages.py`.
 
-Rules of this file: no byte is read outside of the bytes given, and none written outside of the output; what breaks a
-rule of the encoding (Parquet's Encodings.md) gives MALFORMED, and nothing raises. DELTA_BINARY_PACKED sums wrap. RLE
-is of levels of one bit. Positions are computed signed and used unsigned, as in `kafka_ds.records.decoder`.
+No byte is read outside of the bytes given, and none written outside of the output; what breaks a rule of the encoding
+(Parquet's Encodings.md) gives MALFORMED, and nothing raises. DELTA_BINARY_PACKED sums wrap. RLE is of levels of one
+bit. Positions are computed signed and used unsigned, as in `kafka_ds.records.decoder`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Shell: row groups of a topic's Parquet file in the form that the encoding loop takes, without a copy of each value.
 
-Rules of this file (it is impure in the compiled code of `kafka_ds.records.kernel` alone):
+Impure only in the compiled code of `kafka_ds.records.kernel`.
 - It reads pages as `parquet.write_rows` lays them out: data pages of version 1, flat columns, zstd, snappy or no
   compression, the encodings DELTA_BINARY_PACKED and DELTA_LENGTH_BYTE_ARRAY. Anything else, and anything malformed, is
   Unusual: then Arrow reads it, or says what is wrong.

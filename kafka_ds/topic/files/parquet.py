@@ -1,10 +1,9 @@
 """Shell: the Parquet files of a topic's table: written in offset order, read by offset.
 
-Rules of this file: a file is durable when `write_rows` returns. Row groups hold about 1 MiB of rows each: 500 rows at
-a random offset take 2 ms, and 95 ms from one large group. Counting columns are delta-encoded, lengths lie apart from
-values, there are no dictionaries, statistics are on offset, timestamp and columns that usually have one value. A
-reader takes files as other engines leave them; rows come out sorted, each offset once. A file's name is never used
-twice.
+A file is durable when `write_rows` returns. Row groups hold about 1 MiB of rows each: 500 rows at a random offset take
+2 ms, and 95 ms from one large group. Counting columns are delta-encoded, lengths lie apart from values, there are no
+dictionaries, statistics are on offset, timestamp and columns that usually have one value. A reader takes files as other
+engines leave them; rows come out sorted, each offset once. A file's name is never used twice.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shell: rewrites files of a topic's table: the same rows, in offset order, without those that expired.
 
-Rules of this file: rows are taken window by window of offsets, each of about WINDOW_BYTES, so no more is in memory
-however the files are laid out. Columns that others have added go with their rows; where two files disagree on such a
-type, nothing is written. The rows written are counted against those to be kept; if the counts differ (an offset is
-there twice), the whole result is dropped.
+Rows are taken window by window of offsets, each of about WINDOW_BYTES, so no more is in memory however the files are
+laid out. Columns that others have added go with their rows; where two files disagree on such a type, nothing is
+written. The rows written are counted against those to be kept; if the counts differ (an offset is there twice), the
+whole result is dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Gets the source of a suite at its tag, and builds it, in a folder outside of the repository's files.
 
-Rules of this file: nothing of another project's code is kept here. What is there already, at the same tag, is used
-again; `source` may be a folder that somebody has cloned, for those without a way to the outside.
+Nothing of another project's code is kept here. What is there already, at the same tag, is used again; `source` may be a
+folder that somebody has cloned, for those without a way to the outside.
 """
 
 from __future__ import annotations

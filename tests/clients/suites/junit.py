@@ -1,8 +1,8 @@
 """Apache Kafka's own integration tests of its clients, class by class, on brokers of ours or on Apache Kafka.
 
-Rules of this file: the tests and the extension that runs them are Apache Kafka's jars, unchanged. On brokers of ours
-one class is replaced, java/RaftClusterInvocationContext.java, which is compiled when it is needed and comes first on
-the class path. A test is `Class.method[n]`, with n of a method's clusters. What failed is run once more, alone.
+The tests and the extension that runs them are Apache Kafka's jars, unchanged. On brokers of ours one class is replaced,
+java/RaftClusterInvocationContext.java, which is compiled when it is needed and comes first on the class path. A test is
+`Class.method[n]`, with n of a method's clusters. What failed is run once more, alone.
 """
 
 from __future__ import annotations
