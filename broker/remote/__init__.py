@@ -1,1 +1,3 @@
-"""Shell: tiered storage (KIP-405), the broker's half: it decides what is copied, deleted and read; the worker does it."""
+"""Shell: tiered storage (KIP-405), the broker's half: it decides what is copied, deleted and read. The worker does
+it.
+"""

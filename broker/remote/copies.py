@@ -261,7 +261,7 @@ class CopyLoop:
     def _is_held_back(
         self, candidates: Sequence[tuple[CopyView, Sequence[RemoteLogSegment]]]
     ) -> bool:
-        """Whether the copy quota is used up (KIP-956): nothing is copied then, and the partitions are looked at again."""
+        """Whether the copy quota is used up (KIP-956): nothing is copied then; the partitions are looked at again."""
         wait_ms = self._quota.throttle_time_ms(self._clock.monotonic_ms())
         for view, ranges in candidates:
             if wait_ms and ranges:
