@@ -145,6 +145,8 @@ class LakeQueries:
             "autoload_known_extensions": "false",
         }
         self._connection = duckdb.connect(config=offline)
+        # Topics of the statement that ran last whose tables have no rows.
+        self.empty: list[str] = []
         self._schemes = {"file"}  # Whose addresses DuckDB can read and write.
         self._connection.execute("SET TimeZone = 'UTC'")
         for macro in DUCKDB.before:
@@ -199,11 +201,15 @@ class LakeQueries:
         self._open_file_systems(text)
         is_listing = any(word in text for word in _LISTING)
         topics = self._lake.topics()
+        self.empty = []
         for name in self._views_named(text, is_listing, topics):
             self._make_view(name)
         for topic in topics:
             if is_listing or topic.lower() in text:
-                self._register(topic, topic_table(topic))
+                rows = self._register(topic, topic_table(topic))
+                named = re.search(rf"(?<![\w.-]){re.escape(topic.lower())}(?![\w.-])", text)
+                if named and not getattr(rows, "files", None):
+                    self.empty.append(topic)
 
     def _open_file_systems(self, text: str) -> None:
         """Let DuckDB reach the addresses that a statement names, as in COPY … TO 'gs://…': by fsspec."""
@@ -246,18 +252,24 @@ class LakeQueries:
         for text in found.values():
             self._connection.execute(text)
 
-    def _register(self, name: str, path: str) -> None:
+    def _register(self, name: str, path: str) -> Any:
+        """Give DuckDB a table under a name; returns its dataset. Raises Mistake."""
         from deltalake.exceptions import DeltaError
 
         try:
-            self._connection.register(name, self._lake.dataset(path))
+            rows = self._lake.dataset(path)
+            self._connection.register(name, rows)
         except (DeltaError, OSError) as problem:
             raise Mistake(f"{name}: {problem}") from None
+        return rows
 
     def _mistaken(self, problem: Exception) -> Mistake:
         message = str(problem).partition("\n\nLINE ")[0]
         unknown = _UNKNOWN_TABLE.match(message)
         if unknown is not None:
             # DuckDB would propose one of its own tables.
-            return Mistake(f"no topic or view is called {unknown[1]}: SHOW TABLES lists them")
+            return Mistake(
+                f"no topic or view is called {unknown[1]}: SHOW TABLES lists them "
+                "(a topic has a table once its first records were copied)"
+            )
         return Mistake(message)

@@ -105,6 +105,11 @@ def fsspec_options(given: Sequence[str]) -> str:
 def _run_all(queries: LakeQueries, text: str, show: Show) -> None:
     for statement in queries.split(text):
         show(*queries.run(statement))
+        for topic in queries.empty:
+            note(
+                f"{topic} has no rows in the lake: brokers copy segments once they are rolled, "
+                "or within lake.max.lag.ms; --spark reads the newest records, too"
+            )
 
 
 def _run_spark(target: Target, statement: str | None, lake: str | None) -> None:

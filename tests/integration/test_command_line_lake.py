@@ -107,6 +107,20 @@ def test_a_mistake_in_a_statement_is_one_line(
     assert told in alone.run("sql", "--lake", str(broker.lake), statement).complaint
 
 
+def test_a_query_of_a_table_without_rows_says_why(
+    broker: BrokerProcess, alone: CommandLine, tmp_path: Path
+) -> None:
+    lake = shutil.copytree(broker.lake, tmp_path / "lake")
+    DeltaTable(lake / "topics" / "orders").delete()
+    for asked, told in (
+        ("SELECT count(*) AS n FROM orders", "orders has no rows in the lake: "),
+        ('SELECT count(*) AS n FROM "pay-ments"', ""),
+    ):
+        done = alone.run("sql", "--lake", str(lake), asked)
+        assert done.status == 0
+        assert done.errors.startswith(told) and bool(done.errors) == bool(told)
+
+
 def test_a_folder_without_a_cluster_is_told(alone: CommandLine, tmp_path: Path) -> None:
     told = alone.run("sql", "--lake", str(tmp_path), "SELECT 1").complaint
     assert told == f"no table of a cluster is in {tmp_path}: is it the brokers' lake.uri?"
