@@ -1,9 +1,9 @@
 """Shell: the little of HTTP that metrics and console need.
 
 One request a connection, answered and closed; anything but GET and HEAD is refused, and POST where it is not asked for.
-A request of more than REQUEST_BYTES_MAX, its body included, is cut off, and so is a connection above EXCHANGES_MAX,
-which has REQUEST_SECONDS_MAX for TLS and request each. It lives in the broker's event loop, where alone its state may
-be read; an answer that takes long gives way to clients by itself.
+A head of more than HEAD_BYTES_MAX or a body of more than BODY_BYTES_MAX is cut off, and so is a connection above
+EXCHANGES_MAX, which has REQUEST_SECONDS_MAX for TLS and request each. It lives in the broker's event loop, where alone
+its state may be read; an answer that takes long gives way to clients by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from kafka_ds.process.seams import BoundListener, Network
 
 log = logging.getLogger(__name__)
 
-REQUEST_BYTES_MAX = 8 << 10
+HEAD_BYTES_MAX = 8 << 10
+# Of a POST: a login, whose token may be long (Kafka's sasl.server.max.receive.size is 512 KiB).
+BODY_BYTES_MAX = 64 << 10
 REQUEST_SECONDS_MAX = 10.0
 EXCHANGES_MAX = 64
 PLAIN = "text/plain; charset=utf-8"
@@ -140,12 +142,12 @@ class _Exchange(asyncio.Protocol):
         if self._answering is not None:
             return
         self._received += data
-        if len(self._received) > REQUEST_BYTES_MAX:
-            self._reply(HttpResponse(status="431 Request Header Fields Too Large"))
-            return
         head, end, body = self._received.partition(b"\r\n\r\n")
         if not end:
             head, end, body = self._received.partition(b"\n\n")
+        if len(head) > HEAD_BYTES_MAX:
+            self._reply(HttpResponse(status="431 Request Header Fields Too Large"))
+            return
         if not end:
             return
         request = self._parsed(bytes(head), bytes(body))
@@ -155,6 +157,8 @@ class _Exchange(asyncio.Protocol):
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit() and len(length) <= 6):
             self._reply(HttpResponse(status="400 Bad Request"))
+        elif int(length) > BODY_BYTES_MAX:
+            self._reply(HttpResponse(status="413 Content Too Large"))
         elif len(body) >= int(length):
             self._answering = asyncio.get_running_loop().create_task(self._answer(request))
 

@@ -41,6 +41,25 @@ async def test_a_length_is_a_number(length: str) -> None:
 
 
 @in_loop
+async def test_a_login_may_be_longer_than_a_head() -> None:
+    async def answer(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(body=str(len(request.body)).encode())
+
+    server = await served(answer)
+    longest = http_server.BODY_BYTES_MAX
+    for head, size, told in (
+        ("POST / HTTP/1.1", longest, f"200 OK {longest}"),
+        ("POST / HTTP/1.1", longest + 1, "413 Content Too Large "),
+        ("GET /" + "x" * http_server.HEAD_BYTES_MAX, 0, "431 Request Header Fields Too Large "),
+    ):
+        answered = await exchange(server, f"{head}\r\nContent-Length: {size}\r\n\r\n" + "x" * size)
+        status, _, body = answered.decode().partition("\r\n\r\n")
+        assert status.startswith(f"HTTP/1.1 {told.rpartition(' ')[0]}\r\n")
+        assert body == told.rpartition(" ")[2]
+    await server.stop()
+
+
+@in_loop
 async def test_no_more_connections_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "EXCHANGES_MAX", 2)
 
