@@ -10,14 +10,11 @@ from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.process.system import new_uuid
 from kafka_ds.records.batch import Record
 from kafka_ds.topic.lake import open_lake
-from kafka_ds.topic.snapshot import TopicSnapshot
 from tests.fakes.settings import tier_settings
 from tests.fakes.store import begin_lake
 from tests.integration.tier_segments import (
-    TOPIC,
-    TOPIC_ID,
     all_records,
-    next_offset,
+    cold_reads,
 )
 from tests.s3_server import address_for
 
@@ -64,16 +61,9 @@ class Lake:
     ) -> list[Record]:
         """Everything from an offset on, read as a consumer does."""
         storage = self.open()[1]
-        end = TopicSnapshot.load(open_lake(self.settings.lake_uri), TOPIC).tiered_end(partition)
-        assert end is not None
         found: list[Record] = []
-        while True:
-            read = storage.reader.read(
-                TOPIC, TOPIC_ID, partition, offset, max_bytes=4096, committed_only=False
-            )
-            following = next_offset(read.chunks)
-            assert following > offset
-            found.extend(all_records(read.chunks))
-            offset = following
-            if offset > end:
-                return found
+        for chunks in cold_reads(
+            storage, offset, partition=partition, max_bytes=4096, committed_only=False
+        ):
+            found.extend(all_records(chunks))
+        return found

@@ -36,6 +36,7 @@ from tests.integration.lake_bench import Crash, Lake, RaisingCrashPoints
 from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
+    next_offset,
     records,
 )
 
@@ -340,7 +341,7 @@ def test_who_reads_meanwhile_reads_on(lake: Lake) -> None:
     first = reading.reader.read(TOPIC, TOPIC_ID, 0, 0, max_bytes=1, committed_only=True)
     optimize(storage_of(lake))
     following = reading.reader.read(
-        TOPIC, TOPIC_ID, 0, first.next_offset, max_bytes=1 << 20, committed_only=True
+        TOPIC, TOPIC_ID, 0, next_offset(first.chunks), max_bytes=1 << 20, committed_only=True
     )
     assert following.chunks
     assert all(planned.log.store.size(path) for path in planned.files), "old files stay for plans"

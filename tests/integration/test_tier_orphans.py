@@ -15,6 +15,7 @@ from tests.integration.tier_segments import (
     TOPIC_ID,
     copy_range,
     copy_request,
+    next_offset,
     records,
     segment,
 )
@@ -53,4 +54,4 @@ def test_files_of_a_dead_attempt_go_after_a_week(tmp_path: Path) -> None:
     assert lake.records() == records(0, 10)
     # Who knew of the residue that is gone finds the other one.
     again = reading.reader.read(TOPIC, TOPIC_ID, 0, 5, max_bytes=1, committed_only=False)
-    assert again.next_offset > 5
+    assert next_offset(again.chunks) > 5

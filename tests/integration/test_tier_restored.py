@@ -15,7 +15,14 @@ from kafka_ds.topic.lake import open_lake
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.integration.filled_lake import fill, optimize, storage_of
 from tests.integration.lake_bench import Lake
-from tests.integration.tier_segments import TOPIC, TOPIC_ID, all_records, records
+from tests.integration.tier_segments import (
+    TOPIC,
+    TOPIC_ID,
+    all_records,
+    cold_reads,
+    next_offset,
+    records,
+)
 
 END = 40
 
@@ -40,13 +47,8 @@ def by_sql(lake: Lake) -> list[int]:
 
 def consumed(storage: RemoteStorageManager, offset: int = 0) -> list[int]:
     """By a consumer that reads on from where it came to."""
-    found: list[int] = []
-    while True:
-        read = storage.reader.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
-        found += [each.offset for each in all_records(read.chunks)]
-        offset = read.next_offset
-        if offset > read.tiered_end:
-            return found
+    reads = cold_reads(storage, offset, max_bytes=300)
+    return [each.offset for chunks in reads for each in all_records(chunks)]
 
 
 @pytest.mark.parametrize("erased", [range(10), range(4, 16), range(10, 20), range(30, 40)])
@@ -81,11 +83,8 @@ def test_a_consumer_gets_an_error_where_a_restore_took_records_away(
             storage.reader.read(TOPIC, TOPIC_ID, 0, offset, max_bytes=300, committed_only=True)
     position = 0
     with pytest.raises(StorageError, match="took offsets 20 to 39"):
-        while True:
-            read = storage.reader.read(
-                TOPIC, TOPIC_ID, 0, position, max_bytes=300, committed_only=True
-            )
-            position = read.next_offset
+        for chunks in cold_reads(storage, max_bytes=300):
+            position = next_offset(chunks)
     assert position == 20, "nobody is led over them"
     assert consumed(storage, END) == list(range(END, END + 10))
     assert storage.state(TOPIC, TOPIC_ID, 0).tiered_end == END + 9, "no offset is used twice"

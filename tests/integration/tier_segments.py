@@ -1,11 +1,13 @@
 """Segments for tests of the tier: batches of every kind, as a leader would have written them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from broker.worker.delta.storage import RemoteStorageManager
 from broker.worker.rpc import CopyRequest, LogSegmentData
+from kafka_ds.ipc.request import Buffer
 from kafka_ds.records.batch import Record, build_batch, iterate_headers, read_records
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
@@ -89,13 +91,38 @@ def changed(source: LogSegmentData, **changes: Any) -> LogSegmentData:
     return replace(source, segment=replace(source.segment, **changes))
 
 
-def next_offset(chunks: Sequence[bytes]) -> int:
+def next_offset(chunks: Sequence[Buffer]) -> int:
     """The offset after batches."""
     (*_, (_, last)) = iterate_headers(bytes(chunks[-1]))
     return last.next_offset
 
 
-def all_records(chunks: Iterable[bytes]) -> list[Record]:
+def cold_reads(
+    storage: RemoteStorageManager,
+    offset: int = 0,
+    *,
+    topic: str = TOPIC,
+    topic_id: bytes = TOPIC_ID,
+    partition: int = 0,
+    max_bytes: int,
+    committed_only: bool = True,
+) -> Iterator[Sequence[Buffer]]:
+    """The batches of one read after another, up to the tiered end, as a consumer goes on from where it came to."""
+    while True:
+        chunks = storage.reader.read(
+            topic, topic_id, partition, offset, max_bytes=max_bytes, committed_only=committed_only
+        ).chunks
+        yield chunks
+        following = next_offset(chunks)
+        assert following > offset
+        offset = following
+        end = storage.state(topic, topic_id, partition).tiered_end
+        if offset > end:
+            assert offset == end + 1
+            return
+
+
+def all_records(chunks: Iterable[Buffer]) -> list[Record]:
     """The records of batches, of control batches too."""
     found: list[Record] = []
     for chunk in chunks:

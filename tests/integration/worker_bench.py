@@ -18,6 +18,7 @@ from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
     all_records,
+    cold_reads,
     copy_request,
 )
 
@@ -52,15 +53,9 @@ class Worker:
 
     def offsets(self, partition: int = 0) -> list[int]:
         found: list[int] = []
-        offset = 0
-        while True:
-            read = self.storage.reader.read(
-                TOPIC, TOPIC_ID, partition, offset, max_bytes=1000, committed_only=True
-            )
-            found += [record.offset for record in all_records(read.chunks)]
-            offset = read.next_offset
-            if offset > read.tiered_end:
-                return found
+        for chunks in cold_reads(self.storage, partition=partition, max_bytes=1000):
+            found += [record.offset for record in all_records(chunks)]
+        return found
 
 
 def put_version(store: MemoryStore, *actions: Any) -> None:

@@ -34,9 +34,9 @@ from tests.integration.tier_segments import (
     TOPIC,
     TOPIC_ID,
     all_records,
+    cold_reads,
     copy_range,
     copy_request,
-    next_offset,
     segment,
 )
 
@@ -81,15 +81,10 @@ class Lake:
 
     def offsets(self, start: int = 0) -> list[int]:
         found: list[int] = []
-        while True:
-            read = self.storage.reader.read(
-                TOPIC, TOPIC_ID, 0, start, max_bytes=1_000, committed_only=True
-            )
-            found += [each.offset for each in all_records(read.chunks) if each.offset >= start]
-            start = next_offset(read.chunks)
+        for chunks in cold_reads(self.storage, start, max_bytes=1_000):
+            found += [each.offset for each in all_records(chunks) if each.offset >= start]
             self.cache.work()
-            if start == COUNT:
-                return found
+        return found
 
 
 @pytest.fixture

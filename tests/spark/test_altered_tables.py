@@ -15,7 +15,10 @@ from kafka_ds.delta.maintenance import write_checkpoint
 from kafka_ds.process.crash_points import CrashPoints
 from kafka_ds.topic.recovery import add_back, give_up
 from tests.fakes.settings import tier_settings
-from tests.integration.tier_segments import all_records
+from tests.integration.tier_segments import (
+    all_records,
+    cold_reads,
+)
 from tests.spark.scan_source import NOBODY, source
 from tests.unit.source.source_lake import Lake, Row, record_batch
 
@@ -94,14 +97,8 @@ def test_a_column_that_was_renamed_or_dropped_is_told(
 
 def consumed(storage: RemoteStorageManager, lake: Lake) -> list[int]:
     """By a consumer of old offsets."""
-    found: list[int] = []
-    at = 0
-    while True:
-        read = storage.reader.read("t", lake.topic_id, 0, at, max_bytes=500, committed_only=True)
-        found += [each.offset for each in all_records(read.chunks)]
-        at = read.next_offset
-        if at > read.tiered_end:
-            return found
+    reads = cold_reads(storage, topic="t", topic_id=lake.topic_id, max_bytes=500)
+    return [each.offset for chunks in reads for each in all_records(chunks)]
 
 
 def test_deletion_vectors_are_honoured_by_all_readers_and_stop_no_copy(
