@@ -1,5 +1,5 @@
-"""Shell: the tier's worker, a process of its own: cold reads, copies, expiry, optimising, the system tables.
+"""Shell: the tier worker's process: cold reads, copies, expiry, OPTIMIZE, the system tables.
 
-Everything heavy is loaded here (pyarrow, numba, deltalake) and never in the broker's process, which imports of this
-package only `rpc`.
+It loads the large libraries (pyarrow, numba, deltalake), which the broker's process never does; the broker imports only
+`rpc` of this package.
 """

@@ -1,10 +1,10 @@
 """Shell: the copy of segments, step by step. The order is the protocol.
 
 STARTED is durable before a file is written, every file before the commit, the commit before FINISHED, and FINISHED
-before anything is answered. The process may die between any two steps: `recover` rolls forward the STARTED attempts
-that the table holds. Another attempt at the range has a new id; once it has won, the lost one's files are deleted and
-it is marked deleted (for a broker that is gone, by the next leader: `Sweeper`). While the fate of a commit is unknown,
-nothing is answered as done or deleted. What fails with one table or partition fails there alone.
+before the broker gets an answer. The process may die between any two steps: `recover` rolls forward the STARTED
+attempts that the table holds. Another attempt at the range has a new id; once it has won, the files of the attempt
+that lost are deleted and it is marked deleted (for a broker that is gone, by the next leader: `Sweeper`). While the
+fate of a commit is unknown, nothing is answered as done or deleted. An error in one table or partition fails only that.
 """
 
 import logging
@@ -40,7 +40,7 @@ STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DONE = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 Key = tuple[bytes, int]
 Failure = tuple[str, str]
-"""Why, and the outcome."""
+"""The reason and the outcome."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class _Partition:
     partition: int
     asked: list[LogSegmentData] = field(default_factory=list)
     sources: Sequence[LogSegmentData] = ()
-    """Those of them that an attempt was begun for."""
+    """Those of them for which an attempt was begun."""
     written: WrittenFiles | None = None
     tiered_end: int = UNKNOWN_END
     outcome: str = FAILED
@@ -80,16 +80,16 @@ class _Partition:
 
 @dataclass(slots=True)
 class _Settled:
-    """What became of attempts that were left STARTED."""
+    """The outcome of attempts that were left STARTED."""
 
     finished: list[RemoteLogSegment] = field(default_factory=list)
     given_up: list[RemoteLogSegment] = field(default_factory=list)
     doubtful: list[RemoteLogSegment] = field(default_factory=list)
-    """The range became visible; whether by this attempt nobody knows any more."""
+    """The range became visible; whether by this attempt is no longer known."""
 
 
 class Copier:
-    """Copies ranges in one thread; only the files of several partitions are written, and looked for, in parallel."""
+    """Copies ranges in one thread; only writing and checking the files of several partitions is parallel."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Copier:
         new_id: Callable[[], bytes],
         threads: int = 1,
     ) -> None:
-        """`threads`: the number of partitions whose files are on their way to the store at a time."""
+        """`threads`: how many partitions' files are uploaded at a time."""
         self._storage = storage
         self._metadata = metadata
         self._node_id = node_id
@@ -111,16 +111,16 @@ class Copier:
         self._given_up: dict[Key, int] = {}
 
     def give_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> None:
-        """The broker no longer leads the partition: do not commit what is not committed yet. Any thread."""
+        """The broker no longer leads the partition: commit nothing more. Any thread."""
         key = topic_id, partition
         self._given_up.pop(key, None)
         while len(self._given_up) >= GIVEN_UP_MAX:
-            # The oldest: what was under way then has ended, and its topic may be gone.
+            # The oldest: work of that time has ended, and its topic may be deleted.
             del self._given_up[next(iter(self._given_up))]
         self._given_up[key] = leader_epoch
 
     def is_given_up(self, topic_id: bytes, partition: int, leader_epoch: int) -> bool:
-        """Whether the broker said that it no longer leads the partition in that epoch. Any thread."""
+        """Whether the broker gave up the partition in that epoch. Any thread."""
         return leader_epoch <= self._given_up.get((topic_id, partition), -1)
 
     def _is_given_up(self, each: _Partition) -> bool:
@@ -138,7 +138,7 @@ class Copier:
         """
         found, failed = _Settled(), dict[Key, Failure]()
         self._settle_each(self._metadata.unfinished(), self._settle, found, failed)
-        # The last one first: it was begun as those before it had not won.
+        # The newest first: it was begun because those before it had not won.
         self._settle_each(found.doubtful[::-1], self._settle_doubtful, found, failed)
         if found.finished:
             log.info("rolled %d ranges forward to COPY_SEGMENT_FINISHED", len(found.finished))
@@ -166,7 +166,7 @@ class Copier:
         if committed is not None and not committed.files and not committed.residue:
             found.doubtful.append(committed)
         elif committed is not None:
-            # A file that is missing keeps nothing else from being copied: whoever lets local segments go looks for it.
+            # A missing file does not block copies: it is looked for before local segments are deleted.
             with suppress(FileMissing):
                 self._storage.verify(committed)
                 found.finished.append(replace(committed, state=DONE))
@@ -174,10 +174,10 @@ class Copier:
             found.given_up.append(segment)
 
     def _settle_doubtful(self, segment: RemoteLogSegment, found: _Settled) -> None:
-        """One of several attempts at a range has won. Files of the others are left to the clean-up of orphans."""
+        """One of several attempts at a range has won. The clean-up of orphans deletes the others' files."""
         there = self._metadata.list_segments(segment.topic_id, segment.partition)
         rivals = [*found.finished, *(each for each in there if each.state is not STARTED)]
-        # Where another broker gave it up, the one that has won may be deleted by now.
+        # If another broker marked it, the attempt that won may be deleted by now.
         is_gone = all(each.segment_id != segment.segment_id for each in there)
         if is_gone or any(each.overlaps(segment) for each in rivals):
             found.given_up.append(segment)
@@ -185,7 +185,7 @@ class Copier:
             found.finished.append(replace(segment, state=DONE))
 
     def _superseded(self, segment: RemoteLogSegment) -> bool:
-        """Is the topic deleted, or did another attempt tier the range? Otherwise this one may still win."""
+        """Whether the topic is deleted or another attempt tiered the range; otherwise this one may still win."""
         if self._storage.is_deleted(segment.topic, segment.topic_id):
             return True
         state = self._storage.state(segment.topic, segment.topic_id, segment.partition)
@@ -221,7 +221,7 @@ class Copier:
 
     @contextmanager
     def _side_by_side(self) -> Iterator[Callable[..., Iterable[None]]]:
-        """What does something for each partition, for several at a time; it is done when its answer is iterated."""
+        """Do something for each partition, several at a time; done when its answer is iterated."""
         if self._threads == 1:
             yield map
             return
@@ -230,9 +230,9 @@ class Copier:
             yield pool.map
 
     def _begin_topic(self, partitions: Sequence[_Partition], failed: Mapping[Key, Failure]) -> None:
-        """Which ranges are there already? A repeated request finds what the first one did."""
+        """Which ranges are already there: a repeated request finds what the first one copied."""
         topic, topic_id = partitions[0].topic, partitions[0].topic_id
-        # Before an earlier attempt is settled nothing is said of where the partition ends.
+        # Until an earlier attempt is settled, the partition's end is unknown.
         for each in partitions:
             if (topic_id, each.partition) in failed:
                 each.fail(*failed[topic_id, each.partition])
@@ -250,7 +250,7 @@ class Copier:
             return
         first = sources[0].segment
         if conflict := state.conflict or _fenced(first, state):
-            # Each commit finds it out as well; here nothing is written yet, however often it is tried.
+            # Each commit checks it as well; here nothing is written yet, however often it is tried.
             each.fail(conflict, CONFLICT)
         elif first.start_offset <= state.tiered_end:
             each.fail(f"the lake ends at {state.tiered_end}, inside the range")
@@ -286,7 +286,7 @@ class Copier:
                 self._note(each, committed)
 
     def _write(self, each: _Partition) -> None:
-        """Step 2: make a partition's ranges durable; what goes wrong with them fails this partition alone."""
+        """Step 2: make a partition's ranges durable; an error fails this partition alone."""
         if not each.sources or self._is_given_up(each):
             return
         with apart(each.fail):
@@ -313,7 +313,7 @@ class Copier:
                 self._storage.verify(segment)
 
     def _confirm(self, partitions: Sequence[_Partition]) -> None:
-        """And that the commit is: a writer that renames over a version takes it away."""
+        """Check that the commit is there, too: a writer that renames over a version removes it."""
         seen = [each for each in partitions if each.done and each.commit is not None]
         if not seen:
             return
@@ -352,13 +352,13 @@ class Copier:
 def _note_failure(
     failed: dict[Key, Failure], segment: RemoteLogSegment, message: str, outcome: str
 ) -> None:
-    if outcome == FAILED:  # Of a conflict the broker says when it begins and ends.
+    if outcome == FAILED:  # The broker logs when a conflict begins and ends.
         log.error("%s-%d: %s", segment.topic, segment.partition, message)
     failed[segment.topic_id, segment.partition] = message, outcome
 
 
 def _fenced(first: RemoteLogSegment, state: TieredState) -> str:
-    """Why this leader may not write any more; empty where it may."""
+    """Why this leader may not write any more; empty if it may."""
     if first.leader_epoch >= state.leader_epoch:
         return ""
     return f"leader epoch {state.leader_epoch} wrote, this one's is {first.leader_epoch}"

@@ -1,13 +1,10 @@
-"""Shell: limits how many threads of the worker convert a copy's bytes into files at a time.
-
-Every copying thread takes a turn, for any partition; what a turn is used for is not known here.
-"""
+"""Shell: limits how many threads of the worker encode a copy's files at a time, over all partitions."""
 
 import threading
 
 
 class CopySemaphore:
-    """So many shares, or large copies, at a time, over all partitions."""
+    """Admits so many shares, or large copies, at a time."""
 
     def __init__(self, count: int) -> None:
         assert count >= 1, "nobody's turn would come"

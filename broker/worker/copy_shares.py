@@ -1,9 +1,9 @@
-"""Shell: cuts what is copied into shares that are turned into files in parallel.
+"""Shell: splits a copy into shares that are encoded in parallel.
 
-All shares have about the same number of bytes, and each becomes one file or more: so the copy of one partition, even of
-one large segment, uses several cores. Cuts lie between batches whose headers follow one another without a gap; where
-there is none (bytes that are no batches, an old format) nothing is cut. Only headers are read: whether a batch is sound
-is found out when it is decoded, with the same result in either share.
+All shares have about the same number of bytes, and each becomes one file or more, so that even one large segment uses
+several cores. Splits lie between batches whose headers follow one another without a gap; where there are none (no
+batches, an old format) nothing is split. Only headers are read: decoding finds broken batches, with the same result in
+either share.
 """
 
 import os
@@ -16,9 +16,9 @@ from broker.worker.rpc import LogSegmentData
 from kafka_ds.records import decoder, kernel
 from kafka_ds.records.arrays import read_only
 
-# Less than this is not worth a file: it would be merged with others soon.
+# A smaller share is not worth a file: it would be merged soon.
 SHARE_BYTES_MIN = 16 * 1024 * 1024
-# Headers are looked for in chunks of this size, or of one batch where that is larger.
+# Headers are looked for in chunks of this size, or of one batch if that is larger.
 WINDOW_BYTES = 1024 * 1024
 WINDOW_BYTES_MAX = 64 * 1024 * 1024
 
@@ -28,12 +28,12 @@ class Part:
     """A range, or the part of it in one share."""
 
     index: int
-    """Which of the ranges it is of."""
+    """Which of the ranges it belongs to."""
     source: LogSegmentData
 
 
 def cut(sources: Sequence[LogSegmentData], count: int) -> list[list[Part]]:
-    """Cut consecutive ranges into at most that many shares, in order, none of them empty."""
+    """Split consecutive ranges into at most that many shares, in order, none of them empty."""
     total = sum(each.segment.size_bytes for each in sources)
     count = max(1, min(count, total // SHARE_BYTES_MIN))
     shares: list[list[Part]] = [[]]
@@ -58,11 +58,11 @@ def cut(sources: Sequence[LogSegmentData], count: int) -> list[list[Part]]:
 
 
 def _split(source: LogSegmentData, size_bytes: int) -> tuple[LogSegmentData, LogSegmentData] | None:
-    """The range in two, the first of that size or slightly larger; None if it cannot be cut."""
+    """The range in two, the first of that size or slightly larger; None if it cannot be split."""
     try:
         descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return None  # Reads of it report this.
+        return None  # Reading it reports this.
     try:
         place = _boundary(descriptor, source, source.position + size_bytes)
     finally:

@@ -1,4 +1,4 @@
-"""Shell: what goes wrong with the lake, and keeping it from others than the partition or table that it concerns."""
+"""Shell: errors of the lake, and confining them to the partition or table that they concern."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ class FileMissing(StorageError):
 
 
 class CommitLost(StorageError):
-    """A commit was there, and another writer's is in its place."""
+    """The commit's version is another writer's by now."""
 
 
 class SourceGone(Exception):
@@ -31,15 +31,15 @@ class OffsetOutOfRange(Exception):
     """The storage does not hold the offset."""
 
 
-# Whatever meets one of these is asked for again.
+# A request that meets one of these is repeated.
 STORE_ERRORS = (StorageError, CommitError, Conflict, ForeignTable, OSError)
 
 
 @contextmanager
 def apart(failed: Callable[[str, str], None]) -> Iterator[None]:
-    """Keep what goes wrong with one partition, or one table, from others: they go on.
+    """Confine an error to one partition, or one table: the others go on.
 
-    `failed` is called with the reason and the outcome: FAILED, or CONFLICT where somebody has to undo something.
+    `failed` is called with the reason and the outcome: FAILED, or CONFLICT if an operator has to undo something.
     """
     try:
         yield

@@ -1,7 +1,6 @@
-"""Shell: the worker process, for the tier's heavy work: Arrow, Parquet, numba and deltalake, which the broker's own
-process never loads.
+"""Shell: starts the tier worker's process and passes requests to `broker.worker.service`.
 
-It starts the process and passes requests to `broker.worker.service`.
+It does the tier's heavy work with Arrow, Parquet, numba and deltalake, which the broker's process never loads.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kafka_ds.ipc.shared_memory import WorkerMemory
 from kafka_ds.ipc.worker import Operations, Worker, begin, serve
 from kafka_ds.process.crash_points import WORKER_POINTS, armed_from_environment
 
-# A thread that computes in Python lets another have its turn after so long: who waits for a first byte waits for it.
+# A Python thread yields after so long: a consumer that waits for its first byte waits for that.
 SWITCH_SECONDS = 0.0005
 KINDS: dict[type[Exception], str] = {
     OffsetOutOfRange: OUT_OF_RANGE,
@@ -44,7 +43,9 @@ def main(arguments: Sequence[str]) -> None:
     channel = begin(arguments, "tier worker")
     settings = TierSettings.from_worker_argument(arguments[1])
     sys.meta_path.insert(0, WithoutPandas())
-    from broker.worker.service import Service  # the heavy imports: a broken channel is seen before
+    from broker.worker.service import (
+        Service,
+    )  # After the imports above, so that a broken channel is seen first.
 
     sys.setswitchinterval(SWITCH_SECONDS)
     memory = WorkerMemory(int(arguments[2])) if len(arguments) > 2 else None

@@ -1,9 +1,9 @@
-"""Shell: the upkeep of the tier's tables: checkpoints, and the log's clean-up.
+"""Shell: the maintenance of the tier's tables: checkpoints, and the log's clean-up.
 
 It is called after each write, so it asks nothing of the store until an interval's commits have come since the last
 known checkpoint. Everything else is `kafka_ds.delta.maintenance`, whose library is loaded only then (16 MiB). It uses a
-log object of its own, since others follow the table meanwhile. It tells the clean-up of orphans of each checkpoint;
-that runs elsewhere. A crash may have torn the newest checkpoint, with which other engines cannot open the table: so it
+log object of its own, since others follow the table meanwhile. Each checkpoint also triggers the clean-up of orphans,
+which runs elsewhere. A crash may have torn the newest checkpoint, and then other engines cannot open the table: so it
 is checked once in a worker's life.
 """
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class TableMaintenance:
-    """Looks after tables, one at a time. One thread."""
+    """Maintains tables, one at a time. One thread."""
 
     def __init__(
         self,

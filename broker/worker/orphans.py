@@ -1,9 +1,10 @@
 """Shell: removes what lost attempts left in the store: once a day, in a thread that nobody waits for.
 
-A table is due when it gets a checkpoint. The table's own log, a week of it or as much as the table keeps, says which
+A table is due when it gets a checkpoint. The table's own log, a week of it or as much as the table keeps, shows which
 data files are orphans. Residue files are in no log. Several may begin at one offset, because each try of a range begins
-at the tiered end. Of these the ones go that no finished segment names, and only if a finished segment names another of
-them; so a winner's file that was never recorded as FINISHED stays. Nothing younger than a week goes.
+at the tiered end. Those are removed that no finished segment names, and only if a finished segment names another one
+of the same offset; so the winner's file stays even if it was never recorded as FINISHED. Nothing younger than a week is
+removed.
 """
 
 import logging
@@ -23,7 +24,7 @@ ORPHAN_AGE_MS = 7 * DAY_MS
 
 
 class Orphans:
-    """Looks for orphans in the tables that are named to it. `are_due_in`: any thread; `vacuum_due`: one thread."""
+    """Looks for orphans in tables. `are_due_in`: any thread; `vacuum_due`: one thread."""
 
     def __init__(self, store: Store, clock: LogClock) -> None:
         self._store = store
@@ -53,7 +54,7 @@ class Orphans:
             if folder is not None:
                 now_ms = self._clock.wall_ms()
                 recent = self._vacuumed_ms.items()
-                # What was longer ago says nothing, and may be of topics that are gone.
+                # Older entries mean nothing, and may be of deleted topics.
                 self._vacuumed_ms = {key: at for key, at in recent if now_ms - at < DAY_MS}
                 self._vacuumed_ms[folder] = now_ms
             return folder

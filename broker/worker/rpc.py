@@ -1,8 +1,8 @@
-"""Pure: the worker's settings, what the broker asks of it, and the answers: one class for each operation and answer.
+"""Pure: the worker's settings, and one class for each operation and answer between broker and worker.
 
 Offsets are inclusive at both ends. Every request may be repeated: a copy of what the table already holds is answered
-with what it holds. Of several partitions in a request each is answered for itself, `Unavailable` where the store gave
-no answer for it. Nothing here needs more than the broker's process has.
+with what it holds. Each partition of a request has an answer of its own, `Unavailable` if the store gave none for it.
+Nothing here needs more than the broker's process has.
 """
 
 import json
@@ -25,7 +25,9 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSettings:
-    """The settings of one broker's tier, which `broker.config.broker` inherits: `lake.` ours, `remote.` Kafka's."""
+    """The settings of one broker's tier, which `broker.config.broker` inherits: `lake.` kafka-ds', `remote.`
+    Kafka's.
+    """
 
     node_id: int = i32(1, "The id of this broker, unique in its cluster.", low=0, ours=True)
     log_dirs: tuple[str, ...] = strings(
@@ -277,11 +279,11 @@ class LogSegmentData:
     producer_snapshot: bytes = b""
     """The producers at the end of the range, in Kafka's snapshot format."""
     compression: str = ZSTD
-    """Of the Parquet file, by Kafka's name; what is not zstd is compressed anew when it is merged."""
+    """Of the Parquet file, by Kafka's name; what is not zstd is recompressed when it is merged."""
     log_start_offset: int = 0
-    """Where the leader's log begins: a range may begin there, behind the table's end."""
+    """The leader's log start: a range may begin there, behind the table's end."""
     may_have_gaps: bool = False
-    """Whether compaction may have taken batches of it, also the last ones; else what is missing is lost."""
+    """Whether compaction may have removed batches of it, also the last ones; else what is missing is lost."""
 
 
 FINISHED = "finished"
@@ -289,7 +291,7 @@ FINISHED = "finished"
 FAILED = "failed"
 """Not in the table and not going to be by this attempt, or its fate is unknown: ask again."""
 CONFLICT = "conflict"
-"""The table is not this leader's to write now: say why, and ask again, but not often."""
+"""This leader may not write to the table now: report why, and ask again, but not often."""
 
 
 UNKNOWN_END = -2
@@ -297,7 +299,7 @@ UNKNOWN_END = -2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """What became of the ranges of one partition."""
+    """The outcome of the ranges of one partition."""
 
     topic_id: bytes
     partition: int
@@ -310,20 +312,20 @@ class PartitionOutcome:
     log_bytes: int = 0
     lake_bytes: int = 0
     commit: tuple[int, str] | None = None
-    """Version and commit id by which the ranges became visible; None where nothing was committed."""
+    """Version and commit id by which the ranges became visible; None if nothing was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TieredState:
-    """What the table says of one partition."""
+    """What the table holds of one partition."""
 
     tiered_end: int
     """-1: nothing."""
     log_start_offset: int
     leader_epoch: int = -1
-    """The highest that wrote; -1: none."""
+    """The highest leader epoch that wrote; -1: none."""
     conflict: str = ""
-    """Why nothing may be copied to the table now; empty where it may."""
+    """Why nothing may be copied to the table now; empty if copies are allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,7 +357,7 @@ class CopyAnswer:
     partitions: list[PartitionOutcome]
     milliseconds: int = 0
     complaints: int = 0
-    """Other writers' commits with rows, those that were not reported to the broker yet."""
+    """Other writers' commits with rows that were not reported to the broker yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,7 +372,7 @@ class CopyRequest(Request[CopyAnswer]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp(Request[None]):
-    """This broker no longer leads the partition: what is being done for it stops."""
+    """This broker no longer leads the partition: work on it stops."""
 
     place: StoragePlace
 
@@ -384,7 +386,7 @@ class StateRequest(Request["list[TieredState | Unavailable]"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceTopic(Request["list[TieredState | Unavailable]"]):
-    """The same, after which no leader of an epoch below the given one commits anything more."""
+    """The same; afterwards no leader of an epoch below the given one can commit anything."""
 
     places: Sequence[StoragePlace]
 
@@ -399,10 +401,10 @@ class Missing:
     start_offset: int
     end_offset: int
     what: str
-    """The file, for people; of several the first."""
+    """The file, for log lines; of several the first."""
     read_from: int
     read_to: int
-    """The batches that it is written again from are those of these offsets."""
+    """The file is rewritten from batches of these offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,7 +414,7 @@ class CheckQuestion:
     place: StoragePlace
     start_offset: int
     is_whole: bool
-    """All files from `start_offset` on, and not the commits alone."""
+    """All files from `start_offset` on, and not only the commits."""
     commits: Sequence[tuple[int, str]]
     """Version and commit id."""
     sources: Sequence[tuple[Missing, Sequence[LogSegmentData]]] = ()
@@ -431,24 +433,24 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Request["list[StoreState | Unavailable]"]):
-    """Look whether the store has what the tables say."""
+    """Check whether the store has what the tables name."""
 
     partitions: Sequence[CheckQuestion]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair(Request["list[StoreState | Unavailable]"]):
-    """Write again what the store lacks, and look once more."""
+    """Rewrite what the store lacks, and check once more."""
 
     partitions: Sequence[CheckQuestion]
 
 
-# -- retention and layout ---------------------------------------------------------------------------
+# -- retention and OPTIMIZE -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveLogStart(Request["TieredState | Unavailable"]):
-    """The partition begins there, or further up if somebody has said so before."""
+    """Set the partition's log start in the table; a larger one that is there stays."""
 
     place: StoragePlace
     offset: int
@@ -468,22 +470,22 @@ class SurveyQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What was found out about one partition."""
+    """The result of examining one partition."""
 
     decision: ExpirationDecision
     is_counted: bool = True
-    """Whether the decision's numbers are known: unless it is asked for, nothing is counted where nothing can be due."""
+    """Whether the decision's numbers are known: unless requested, nothing is counted if nothing can be due."""
     segments: int = 0
-    """All that the metadata know of, in whatever state."""
+    """All that the metadata have, in whatever state."""
     size_bytes: int = 0
     """Of those that are FINISHED."""
     below: int = 0
-    """Segments that lie below the log start and may go."""
+    """Segments that lie below the log start and may be deleted."""
     below_bytes: int = 0
     has_files_below: bool = False
-    """Whether the table has files there, also of ranges that nobody has said to be FINISHED."""
+    """Whether the table has files there, also of ranges that were never recorded as FINISHED."""
     held_up: int = 0
-    """Segments whose deletion has begun, and that may not go yet: a file that holds them has later records, too."""
+    """Segments whose deletion has begun and must wait: a file that holds them has later records, too."""
     milliseconds: int = 0
 
 
@@ -523,18 +525,18 @@ class Optimized:
     boundary_bytes: int = 0
     """Of files that were rewritten because rows in them had expired, before that."""
     has_expired: bool = True
-    """Whether a file is left that holds rows below the log start and others; unless it cannot be rewritten."""
+    """Whether a file is left that holds rows on both sides of the log start, except one that cannot be rewritten."""
     lost: int = 0
     """Tasks that were given up because another writer was first."""
     reasons: dict[str, int] = field(default_factory=dict)
-    """How many tasks, by why."""
+    """How many tasks, by reason."""
     is_done: bool = True
     """Whether nothing is left to be done."""
     milliseconds: int = 0
     missing_offsets: int = 0
-    """Of the tiered ranges that a RESTORE took out of the table."""
+    """Of the tiered ranges that a RESTORE removed from the table."""
     lost_ranges: list[tuple[int, int]] = field(default_factory=list)
-    """First and last offsets of files that the store lost, and that cannot be written again."""
+    """First and last offsets of files that the store lost, and that cannot be rewritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -611,13 +613,13 @@ class MaxTimestamp(Request["Found | None"]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfRange:
-    """What is known of a partition at the end of one of its ranges, besides records."""
+    """The state of a partition at the end of one of its ranges, besides records."""
 
     end_offset: int
     leader_epochs: tuple[tuple[int, int], ...] = ()
     """(epoch, start offset) from the log's start on; empty where they are not known."""
     epochs_known_to: int | None = None
-    """The last offset whose epoch is known, where that is not the end; -1 where none is though records are there."""
+    """The last offset whose epoch is known, if that is not the end; -1 if none is though records are there."""
     producer_snapshot: bytes = b""
     """In Kafka's format, as of the offset after the range; empty where it is not known."""
 
@@ -635,14 +637,14 @@ class EndOfRangeRequest(Request[EndOfRange]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Materialise(Request[int]):
-    """Make the cluster's events up to a version rows; the version that was reached."""
+    """Make rows of the cluster's events up to a version; returns the version that was reached."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOffsets(Request[None]):
-    """Replace what this broker has published of its partitions and groups."""
+    """Replace the checkpoint that this broker has published of its partitions and groups."""
 
     partitions: list[list[Any]]
     shards: list[str]

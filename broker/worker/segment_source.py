@@ -1,11 +1,10 @@
 """Shell: the batches of a range from a local segment, as rows and residue, a few MiB at a time.
 
-The range is the `size_bytes` bytes from `position` on. They are read once, front to back, in chunks that are cut
-between batches, so that memory is bounded by a chunk and not by a segment. A segment that is missing, shorter, another
-topic's, or goes on where the batches end cleanly before the range does raises `SourceGone`: nothing of such a range is
-committed. Of a compacted log there is no more where the segment ends with them: compaction leaves gaps in a log that
-becomes a table later, also at the ends of segments. Bytes that are no batch of this range do not stop it: they become
-residue.
+The range is the `size_bytes` bytes from `position` on. They are read once, front to back, in chunks that end between
+batches, so that a chunk and not a segment bounds the memory. `SourceGone` is raised, and nothing of the range is
+committed, if the segment is missing, is shorter, is another topic's, or continues although its batches end before the
+range does. In a compacted log the segment may end early: compaction leaves gaps, also at the ends of segments. Bytes
+that are no batch of this range become residue and do not stop it.
 """
 
 import os
@@ -49,7 +48,7 @@ class RangeSource:
                 start_offset=next_offset,
                 end_offset=end,
                 aborted=self._source.aborted,
-                # What holds more is kept as it is, undecoded: memory is bounded, whatever a batch may be.
+                # A larger batch is kept undecoded: that bounds the memory, whatever a batch may be.
                 limit_bytes=UNPACKED_BYTES_MAX,
                 # The log start may lie within the first batch.
                 begins_within=next_offset == start,
@@ -63,9 +62,9 @@ class RangeSource:
             raise SourceGone(f"{self._source.path} ends at offset {next_offset - 1}, not at {end}")
 
     def _check_topic_id(self) -> None:
-        """Raise SourceGone if what was opened is another topic's: deleted, and made again of the same name.
+        """Raise SourceGone if the opened file is another topic's, deleted and created again with the same name.
 
-        Looked for after that: a log's folder gets its topic id before its first record, and never another one.
+        Checked after opening: a log's folder gets its topic id before its first record, and never another one.
         """
         folder = os.path.dirname(self._source.path)
         with suppress(FileNotFoundError, CorruptCheckpoint):
@@ -104,7 +103,7 @@ class RangeSource:
                 if left == 0:
                     end = len(data)
                 elif reason == decoder.AT_GARBAGE:
-                    # Nobody can say where the next batch begins: the rest is one chunk.
+                    # Where the next batch begins cannot be known: the rest is one chunk.
                     wanted, carried = left, data
                     continue
                 if end:

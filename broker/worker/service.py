@@ -1,7 +1,7 @@
-"""Shell: what the worker does for each operation that the broker may ask for.
+"""Shell: the worker's operations: requests become calls of the storage, the metadata or the copier.
 
-Requests become calls of the storage, the metadata or the copier; nothing is decided here. `writing` operations run in
-one thread, `publishing` in another, `maintaining` ones in a third; several threads read.
+Nothing is decided here. `writing` operations run in one thread, `publishing` in another, `maintaining` ones in a third;
+several threads read.
 """
 
 import logging
@@ -70,8 +70,8 @@ from kafka_ds.topic.offsets import OffsetsTable, present
 
 log = logging.getLogger(__name__)
 
-# Of a copy's partitions so many wait for the store at a time: for fsyncs, which a disk does together, or for
-# answers. How many are converted meanwhile is `lake.copy.threads`.
+# So many partitions of a copy wait for the store at a time: for fsyncs, which a disk merges, or for
+# answers. `lake.copy.threads` is how many are encoded meanwhile.
 STORE_THREADS = 16
 
 
@@ -123,7 +123,7 @@ class Service:
         self._node_id = settings.node_id
         self._offsets = OffsetsTable(self._store, clock=self._clock)
         self._offsets_version: int | None = None
-        """Of the last note, where the table was not looked after since."""
+        """Version of the last checkpoint of offsets, if the table was not maintained since."""
 
     def writing(self) -> Mapping[type, Operation]:
         """Operations that change the lake: one at a time."""
@@ -140,7 +140,7 @@ class Service:
         }
 
     def publishing(self) -> Mapping[type, Operation]:
-        """Those of a table of their own: a broker that stops does not wait for a copy."""
+        """Operations on a table of their own: a stopping broker does not wait for a copy."""
         return {PublishOffsets: self._publish_offsets}
 
     def reading(self) -> Mapping[type, Operation]:
@@ -171,7 +171,7 @@ class Service:
             merges_any=request.merges_any,
             goes_on=lambda: not given_up(place.topic_id, place.partition, place.leader_epoch),
         )
-        # What others did to the table is recorded in it also where nothing is copied.
+        # Other writers' commits are recorded there also if nothing is copied.
         self._maintain_topic(place.topic)
         return done
 
@@ -182,14 +182,14 @@ class Service:
 
     @contextmanager
     def _writing(self, *topics: str) -> Iterator[None]:
-        """Have the tables looked after once they are written: what publishes offsets meanwhile looks after others."""
+        """Have the tables maintained after a write; meanwhile the publishing thread maintains other ones."""
         try:
             yield
         finally:
             self._touched |= dict.fromkeys(topics)
 
     def _check(self, request: Check) -> list[StoreState | Unavailable]:
-        """What the store lacks of each partition, and whether the commits are those that they were."""
+        """What the store lacks of each partition, and whether its commits are unchanged."""
         whole = [each for each in request.partitions if each.is_whole]
         if whole:
             self._copier.recover()
@@ -222,7 +222,7 @@ class Service:
         return answers[0], found
 
     def _repair(self, request: Repair) -> list[StoreState | Unavailable]:
-        """Write again what the store lacks, and look once more."""
+        """Rewrite what the store lacks, and check once more."""
         self._check_store()
         return [self._repair_of(each) for each in request.partitions]
 
@@ -242,22 +242,22 @@ class Service:
                 look=found,
                 sources={(gap.read_from, gap.read_to): ranges for gap, ranges in question.sources},
             )
-            # An attempt that was committed and not FINISHED, since its file was missing.
+            # An attempt that was committed and not FINISHED, because its file was missing.
             self._copier.recover()
         return failures[0] if failures else self._check_of(question)[0]
 
     def _give_up(self, request: GiveUp) -> None:
-        # Read by another thread, as the one that copies is at it.
+        # Read by another thread, while this one copies.
         place = request.place
         self._copier.give_up(place.topic_id, place.partition, place.leader_epoch)
 
     def _fresh_complaints(self) -> int:
-        """Other writers' commits with rows, those that were not reported to the broker yet."""
+        """Other writers' commits with rows that were not reported to the broker yet."""
         before, self._complaints_reported = self._complaints_reported, self._storage.complaints()
         return self._complaints_reported - before
 
     def afterwards(self) -> None:
-        """Upkeep of the tables after a write, in the maintenance thread: nobody waits for it."""
+        """Maintain the tables after a write, in the maintenance thread: nobody waits for it."""
         while self._touched:
             topic, _ = self._touched.popitem()
             self._maintain_topic(topic)
@@ -297,7 +297,7 @@ class Service:
                 leader_epoch=place.leader_epoch,
                 offset=request.offset,
             )
-        # Told by others, or not ours to tell any more: whoever asked sees it by this.
+        # Another leader moved it, or this one may not any more: the answer shows that.
         return self._states([_partition_of(place)], {})[0]
 
     def _survey(self, request: SurveyRequest) -> list[Survey | Unavailable]:
@@ -340,14 +340,14 @@ class Service:
         return self._states([_partition_of(each) for each in request.places], failed)
 
     def _publish_offsets(self, request: PublishOffsets) -> None:
-        """Replace what this broker has published of its partitions and groups."""
+        """Replace the checkpoint that this broker has published of its partitions and groups."""
         self._check_store()
         rows = list(rows_of(request.partitions, request.shards, self._clock.wall_ms()))
         self._offsets_version = self._offsets.replace(self._node_id, rows)
 
     def _published_offsets(self, request: PublishedOffsets) -> list[dict[str, Any]]:
         """The valid rows of all brokers."""
-        # Not the writer's own: another thread may be at it.
+        # Not the publishing thread's object, which may be in use.
         return present(OffsetsTable(self._store).read())
 
     def _materialise(self, request: Materialise) -> int:
@@ -416,7 +416,7 @@ class Service:
 
 
 def _as_unavailable(answers: list[Any]) -> Callable[[str, str], None]:
-    """What goes wrong becomes an answer."""
+    """Errors become answers."""
     return lambda message, outcome: answers.append(Unavailable(message=message, outcome=outcome))
 
 
@@ -425,7 +425,7 @@ def _partition_of(place: StoragePlace) -> TopicIdPartition:
 
 
 def _look_after(what: str, work: Callable[[], object]) -> None:
-    """One part of the upkeep: whatever is wrong with one table keeps no other from its own."""
+    """One part of the maintenance: an error in one table does not stop that of the others."""
     try:
         work()
     except STORE_ERRORS as error:

@@ -2,9 +2,9 @@
 
 The order is the protocol. First the log start becomes durable in the table (KIP-405: others must see it even if this
 leader fails next). DELETE_SEGMENT_STARTED comes before the commit that removes files, that commit before residue files
-go, and DELETE_SEGMENT_FINISHED is last. The table's log start counts, whoever moved it: so a leader that was deposed
-meanwhile removes only what was given up already, and its commit is fenced besides. The process may die between any two
-steps: the next one finds the ranges in their last state and continues.
+are deleted, and DELETE_SEGMENT_FINISHED is last. The table's log start counts, whoever moved it: so a deposed leader
+removes only what is below it already, and its commit is fenced besides. The process may die between any two steps: the
+next one finds the ranges in their last state and continues.
 """
 
 import time
@@ -34,7 +34,7 @@ DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 class Sweeper:
-    """Says where partitions begin, and removes what lies below. One thread."""
+    """Moves log starts in the tables, and removes what lies below. One thread."""
 
     def __init__(
         self,
@@ -57,8 +57,9 @@ class Sweeper:
         copied_offset: int,
         is_to_count: bool = False,
     ) -> Survey:
-        """Where a partition is to begin. Of the lake what ends at or before `copied_offset` counts: the
-        rest is among the local bytes yet. Raises StorageError, FateUnknown."""
+        """The log start that retention asks for. In the lake only ranges up to `copied_offset` count: the
+        rest is still among the local bytes. Raises StorageError, FateUnknown.
+        """
         began = time.monotonic()
         extent = self._storage.extent(place.topic, place.topic_id, place.partition)
         retention = replace(
@@ -103,7 +104,7 @@ class Sweeper:
         self._crash_points.at("after_topic_delete_started")
         self._storage.delete_topic(topic, topic_id)
         self._crash_points.at("after_topic_deleted")
-        # Our own attempts, whose files go with this: none of them will win any more.
+        # This broker's own attempts, whose files are deleted with the topic: none can win any more.
         self._copier.recover()
         self._begin_deletion([each for each in going if each.state is STARTED])
         if going:
@@ -116,7 +117,7 @@ class Sweeper:
 
     def sweep(self, place: StoragePlace) -> Swept:
         """Remove what lies wholly below the table's log start. Raises StorageError, FateUnknown."""
-        # An attempt of ours whose end is not known yet may be among what goes.
+        # An attempt of this broker with an unknown outcome may be among them.
         key = (place.topic_id, place.partition)
         failed = self._copier.recover()
         if key in failed:
@@ -145,7 +146,7 @@ class Sweeper:
         """Mark other brokers' attempts as deleted if another attempt holds one of their offsets.
 
         Each offset is in the table once, so they have not won and never will. Their broker may never come back to
-        mark them; if it does, it marks them again. Done before winners are deleted: without them it is unprovable.
+        mark them; if it does, it marks them again. Done before winners are deleted: without them it cannot be shown.
         """
         own = {each.segment_id for each in self._metadata.unfinished()}
         winners = [each for each in segments if each.state in (FINISHED, DELETING)]
@@ -192,7 +193,7 @@ def _meets(segment: RemoteLogSegment, others: Sequence[RemoteLogSegment]) -> boo
 
 
 def _may_go(segment: RemoteLogSegment, horizon: int) -> bool:
-    """Whether a range lies wholly below, and is not gone yet.
+    """Whether a range lies wholly below, and is not deleted yet.
 
     STARTED attempts are left to `Copier.recover`, other brokers' lost ones to `_give_up_lost`.
     """

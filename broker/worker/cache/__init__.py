@@ -1,1 +1,1 @@
-"""Pure: what was made for cold reads is kept here, in memory and on the local disk."""
+"""Pure: the cache of batches made for cold reads, in memory and on the local disk."""

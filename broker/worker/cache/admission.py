@@ -1,10 +1,11 @@
-"""Pure: which chunks are worth their room in the cache on disk: TinyLFU, as in Kafka's RemoteIndexCache.
+"""Pure: which chunks the disk cache keeps: TinyLFU, as in Kafka's RemoteIndexCache.
 
 (G. Einziger, R. Friedman, B. Manes: TinyLFU, 2017.) A count-min sketch of four rows, with counts up to 15, estimates
-how often something was asked for lately; all counts are halved after ten requests for each thing kept. What is asked
-for only once is not kept, so that reading a topic once from end to end writes nothing. Without room, the least recently
-used chunks go, unless one is asked for as often as the new chunk; chunks unused for the time to live go as well.
-Where 1.2 times the cache is read in turn it hits 78 %, an LRU cache nothing.
+how often a chunk was requested lately; all counts are halved after ten requests for each chunk kept. A chunk that is
+requested only once is not kept, so reading a topic once from end to end writes nothing. Without room, the least
+recently
+used chunks are evicted, unless one is requested as often as the new chunk; chunks unused for the time to live go, too.
+For a cyclic read of 1.2 times the cache's size the hit rate is 78 %, an LRU cache's 0.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ASKINGS_TO_BE_KEPT = 2
 
 
 class FrequencySketch:
-    """About how often each name was asked for; only the halving makes it too low."""
+    """About how often each name was requested; only the halving makes it too low."""
 
     __slots__ = ("_asked", "_asked_max", "_counts", "_mask")
 
@@ -46,7 +47,7 @@ class FrequencySketch:
                 counts[:] = counts.translate(_HALVES)
 
     def frequency(self, name: str) -> int:
-        """How often it was asked for lately, 0 to 15."""
+        """How often it was requested lately, 0 to 15."""
         return min(counts[at] for counts, at in self._places(name))
 
     def _places(self, name: str) -> Iterator[tuple[bytearray, int]]:
@@ -93,7 +94,7 @@ class Admission:
             self._kept.move_to_end(name)
 
     def admit(self, name: str, size_bytes: int, now_ms: int) -> list[str] | None:
-        """Keep it in place of the returned names, which go; None if it is not worth that."""
+        """Keep it in place of the returned names, which are evicted; None if it is not worth that."""
         frequency = self._sketch.frequency(name)
         if name in self._kept or size_bytes > self._bytes_max or frequency < ASKINGS_TO_BE_KEPT:
             return None
@@ -127,7 +128,7 @@ class Admission:
             self.size_bytes -= kept.size_bytes
 
     def expired(self, now_ms: int) -> list[str]:
-        """The names that go because nobody asked for them within the time to live."""
+        """The names to evict, unused within the time to live."""
         gone: list[str] = []
         if self._ttl_ms >= 0:
             for name, kept in self._kept.items():

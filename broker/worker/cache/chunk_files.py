@@ -1,9 +1,9 @@
-"""Pure: a chunk of batches as a file of the cache on disk, and what such a file says of itself.
+"""Pure: a chunk of batches as a file of the disk cache.
 
 `magic | CRC-32C of all that follows | u32 length of the header | header, JSON | batches`. Nothing is used before the
 checksum was verified: a batch's own checksum does not cover its offsets, and a file torn by a crash may have the right
-length. Whatever is wrong raises `CorruptChunkFile` and nothing else. A file's name begins with its first offset, like
-those of Kafka's RemoteIndexCache, and says all that must be known at a start.
+length. Any mistake raises `CorruptChunkFile` and nothing else. A file's name begins with its first offset, like those
+of Kafka's RemoteIndexCache, and has all that a start needs to know.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = re.compile(
 
 
 class CorruptChunkFile(Exception):
-    """The file is not (any more) what was written; the message says what is wrong."""
+    """The file is not (any more) what was written; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class ChunkKey:
     partition: int
     committed_only: bool
     layout: str
-    """A digest of the files of the table that hold it, 16 hexadecimal digits: others' commits change it."""
+    """A digest of the table files that hold it, 16 hexadecimal digits; other engines' rewrites change it."""
 
     @property
     def place(self) -> tuple[bytes, int, bool]:

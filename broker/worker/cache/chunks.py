@@ -1,8 +1,8 @@
 """Pure: batches prepared for consumers that read on, kept up to a bound.
 
-A chunk is a run of consecutive batches. It is found by the exact offset at which a consumer continues, which is where
-the batch before ended: there is no search, and a consumer that jumps starts a chunk of its own. The least recently used
-chunk goes first. One thread at a time.
+A chunk is a run of consecutive batches. It is found by the exact offset at which a consumer continues, where the batch
+before ended: there is no search, and a consumer that seeks starts a chunk of its own. The least recently used chunk is
+evicted first. One thread at a time.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ class ChunkSlice(NamedTuple):
 
     batches: tuple[Buffer, ...]
     shared_at: int | None
-    """Where they begin in the memory that is shared with the broker; None: they are not there."""
+    """Their position in the memory shared with the broker; None: not there."""
 
     @property
     def size_bytes(self) -> int:
@@ -34,7 +34,7 @@ class BatchChunk:
     batches: tuple[Buffer, ...]
     next_offsets: tuple[int, ...]
     shared_at: int | None = field(default=None, compare=False)
-    """Where they begin, one after the other, in the memory that is shared with the broker; None: they are not there."""
+    """Their positions, in order, in the memory shared with the broker; None: not there."""
 
     @property
     def next_offset(self) -> int:
@@ -63,7 +63,7 @@ class BatchChunk:
 
 
 class ChunkCache:
-    """Chunks by (whose, offset)."""
+    """Chunks by (owner, offset)."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -72,7 +72,7 @@ class ChunkCache:
         self.size_bytes = 0
 
     def put(self, owner: Hashable, chunk: BatchChunk) -> None:
-        """Keep a chunk; the oldest go while there is no room."""
+        """Keep a chunk; evict the oldest while there is no room."""
         key = (owner, chunk.first_offset)
         self._drop(key)
         self._chunks[key] = chunk
@@ -83,7 +83,7 @@ class ChunkCache:
             self.drop_oldest()
 
     def drop_oldest(self, may_go: Callable[[BatchChunk], bool] = lambda _: True) -> bool:
-        """Drop the least recently used chunk that may go; False if there is none."""
+        """Drop the least recently used chunk that may be dropped; False if there is none."""
         key = next((key for key, chunk in self._chunks.items() if may_go(chunk)), None)
         if key is None:
             return False

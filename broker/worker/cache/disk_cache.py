@@ -1,10 +1,10 @@
-"""Shell: batches of cold reads on the local disk, beside the logs (KIP-405, after Kafka's RemoteIndexCache).
+"""Shell: batches of cold reads on the local disk, beside the logs (KIP-405, as Kafka's RemoteIndexCache).
 
 - From the third reading on it saves half of the CPU (1.5 instead of 2.8 s a GB); the second one writes (4.4 s).
 - The cache is optional: an error is a miss, and a directory that fails is disabled until the worker's next start.
-- A chunk belongs to the table's files that it was made of: once others have rewritten these, it is not found.
-- A file is written under another name and renamed; its checksum is verified at every read. What is evicted is renamed
-  to `.deleted` first, and deleted when its readers are done.
+- A chunk belongs to the table files that it was made of: once they are rewritten, it is not found.
+- A file is written under another name and renamed; its checksum is verified at every read. An evicted file is renamed
+to `.deleted` first, and deleted when its readers are done.
 - One thread writes, marks and deletes; any thread reads. The cache survives restarts.
 """
 
@@ -37,14 +37,14 @@ from kafka_ds.process.seams import Clock, Disk
 
 log = logging.getLogger(__name__)
 
-# Chunks that wait to be written are in memory; beyond so many a chunk is not kept.
+# Chunks waiting to be written are in memory; beyond so many a chunk is not kept.
 WRITES_MAX = 8
 # What one file takes besides its batches, about.
 OVERHEAD_BYTES = 4096
 # Chunks of a MiB or two: so many fit about.
 CHUNK_BYTES = 1024 * 1024
 EXPIRE_EVERY_SECONDS = 30.0
-# What a disk says that has no room left, or none for us.
+# Errors of a disk without room, or without room for this user.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -141,7 +141,7 @@ class DiskCache:
         self._work.put(partial(self._write, entry, chunk))
 
     def forget(self, topic_id: bytes) -> None:
-        """The topic is gone: drop all of its chunks."""
+        """The topic is deleted: drop all of its chunks."""
         with self._lock:
             entries = self._entries.items()
             self._drop([name for name, entry in entries if entry.key.topic_id == topic_id])
@@ -165,7 +165,7 @@ class DiskCache:
         try:
             return decode_chunk(entry.name, self._disk.read_file(path))
         except FileNotFoundError:
-            # Marked meanwhile, or taken away by somebody else.
+            # Marked meanwhile, or removed from outside.
             pass
         except CorruptChunkFile as error:
             log.warning("deleting the corrupt file %s: %s", path, error)
@@ -190,13 +190,15 @@ class DiskCache:
         self._try(self._load)
 
     def work(self) -> None:
-        """Do all pending work, and look for what has expired."""
+        """Do all pending work, and look for expired entries."""
         self._try(self._expire)
         while not self._work.empty():
             self._try(self._work.get())
 
     def _try(self, work: Callable[[], None]) -> None:
-        """Do it, unless the cache is off. An error of the disk switches it off; if the disk is full its files go."""
+        """Do it, unless the cache is off. A disk error disables the cache; if the disk is full its files are
+        deleted.
+        """
         if self.counts.is_off:
             return
         try:
@@ -265,7 +267,7 @@ class DiskCache:
         self._disk.unlink(path)
 
     def _hide(self, entry: _Entry) -> None:
-        with suppress(FileNotFoundError):  # Somebody else was faster.
+        with suppress(FileNotFoundError):  # Another thread was faster.
             self._disk.rename(self._path(entry.file), self._path(entry.file) + DELETED)
 
     def _delete(self, entry: _Entry) -> None:
@@ -278,7 +280,7 @@ class DiskCache:
         shelf = self._shelves.setdefault(entry.key.place, _Shelf())
         known = shelf.entries.get(entry.first_offset)
         if known is not None and known.file == entry.file:
-            # Let go and taken again before it was written: both writes are of this one file.
+            # Evicted and admitted again before it was written: both writes are of this one file.
             return
         if known is not None:
             # Of another layout; or of this one, made to another length: then the name stays admitted.

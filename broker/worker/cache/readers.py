@@ -1,17 +1,17 @@
-"""Pure: who reads the lake in sequence just now, and how much may be prepared ahead for each reader.
+"""Pure: which consumers read the lake sequentially now, and how much may be read ahead for each.
 
-A reader is the offset at which it continues. Two consumers at the same offset read the same chunks and are one reader.
-A reader that asked for nothing for a while is forgotten. What is prepared ahead for all readers is at most half of the
-cache: the other half holds the chunks that they are reading. One thread at a time.
+A reader is the offset at which it continues; two consumers at the same offset read the same chunks and are one reader.
+A reader that asked for nothing for a while is forgotten. Read-ahead for all readers takes at most half of the cache:
+the other half holds the chunks that they are reading. One thread at a time.
 """
 
 from collections import OrderedDict
 from collections.abc import Hashable
 
-# Longer than a consumer takes for what one answer holds.
+# Longer than a consumer takes to process one response.
 READING_SECONDS = 10.0
 READERS_MAX = 4096
-# Of fewer than so many readers each has a share as if they were so many.
+# With fewer readers each gets a share as if there were so many.
 SHARES_MIN = 2
 
 
@@ -20,7 +20,7 @@ class Readers:
 
     def __init__(self, kept_bytes: int) -> None:
         self._kept_bytes = kept_bytes
-        # Where each goes on, and when it asked last, in seconds; who asked longest ago comes first.
+        # Where each continues, and when it asked last, in seconds; the one that asked longest ago comes first.
         self._asked_s: OrderedDict[tuple[Hashable, int], float] = OrderedDict()
 
     def read(self, place: Hashable, offset: int, next_offset: int, now_s: float) -> None:
@@ -32,7 +32,7 @@ class Readers:
             self._asked_s.popitem(last=False)
 
     def share_bytes(self, now_s: float) -> int:
-        """Bytes that may be prepared ahead for each reader; 1 at least."""
+        """Bytes that may be read ahead for each reader; 1 at least."""
         while self._asked_s:
             first = next(iter(self._asked_s))
             if self._asked_s[first] >= now_s - READING_SECONDS:

@@ -1,10 +1,10 @@
-"""Shell: the state of a partition at the end of a range: its leader epochs and producers, to rebuild a replica from.
+"""Shell: a partition's state at the end of a range, to rebuild a replica from: its leader epochs and producers.
 
-A residue file knows both at its range's end, unless the range was cut out of an active segment. If the file is lost,
-the rows know the leader epochs, up to the last of them. Then the producers are those of the last earlier range that has
-them, brought forward by the batches since. Their framing is in the table's rows or, for batches that never became rows,
-in the residue. A batch without any row left is no longer known. Transactions that are open there stay open: their ends
-may lie beyond. Any thread.
+A residue file has both at its range's end, unless the range ended within an active segment. If the file is lost, the
+rows have the leader epochs, up to the last row. The producers are then those of the last earlier range that has them,
+brought forward by the batches since, whose headers are in the table's rows or, for batches without rows, in the
+residue. A batch whose rows are all removed is no longer known. Transactions open there stay open: their ends may lie
+beyond. Any thread.
 """
 
 import logging
@@ -27,7 +27,7 @@ from kafka_ds.topic.index import FileEntry
 
 log = logging.getLogger(__name__)
 
-# Framing that is read at once.
+# Batch headers read at once.
 CHUNK_BYTES = 16 * 1024 * 1024
 
 
@@ -42,7 +42,7 @@ class AuxStateReader:
     def at(self, where: TopicIdPartition, offset: int) -> EndOfRange:
         """The partition's state at the end of the range that holds `offset`.
 
-        Raises OffsetOutOfRange where the lake does not hold it, StorageError.
+        Raises OffsetOutOfRange if the lake does not hold it, StorageError.
         """
         with self._tables.get(where.topic).view(fresh=True) as snapshot:
             end = tiered_end(snapshot, where.topic_id, where.partition)
@@ -69,7 +69,7 @@ class AuxStateReader:
         )
 
     def forget(self, topic: str) -> None:
-        """The topic is gone."""
+        """The topic is deleted."""
         self._residue.forget(topic)
 
     def _epochs_of_rows(
@@ -111,7 +111,7 @@ class AuxStateReader:
         return producers.encode_snapshot()
 
     def _batches(self, where: TopicIdPartition, start: int, end: int) -> Iterator[OwnBatch]:
-        """The framing of all batches of producers in [start, end], by offset."""
+        """The headers of all batches of producers in [start, end], by offset."""
         ours = merge(
             self._of_rows(where, start, end),
             self._of_residue(where, start, end),
@@ -131,7 +131,7 @@ class AuxStateReader:
             start,
             end,
             tiered_end=end,
-            # A file that is lost must not keep replicas from being made.
+            # A lost file must not prevent replicas from being built.
             log_start_offset=end + 1,
         )
         for chunk in chunks:
@@ -177,7 +177,7 @@ class AuxStateReader:
                 columns=columns,
             )
         except (FileNotFoundError, UnreadableFile) as error:
-            # Others have replaced it a moment ago: who asks, asks again.
+            # It was replaced a moment ago: the caller asks again.
             raise StorageError(str(error)) from error
 
 
@@ -197,7 +197,7 @@ def _batches_of(framing: pa.Table) -> Iterator[OwnBatch]:
 
 
 def _header(row: dict[str, int]) -> BatchHeader:
-    """The part of a batch's header that a producer's state is made of."""
+    """The part of a batch's header from which a producer's state is made."""
     delta = row["last_offset"] - row["base_offset"]
     return BatchHeader(
         base_offset=row["base_offset"],

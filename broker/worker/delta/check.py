@@ -1,9 +1,9 @@
-"""Shell: whether the store has what a table says of a partition, and writing again what it lacks. The copying thread.
+"""Shell: whether the store has what a table names of a partition, and rewriting what it lacks. The copying thread.
 
-- The table is read again: its newest version counts, so what other engines replaced or erased is not missing, and what
-  a RESTORE removed is left until somebody decides. A leader asks for the offsets that its local log still has.
-- A missing file is written again under another name, by a commit that replaces it and changes no data. A range whose
-  commit is lost is added; a missing residue file, which is in no commit, is written under its own name.
+- The table is read again: its newest version counts. What other engines replaced or erased is not missing, and what a
+RESTORE removed is left to the operator. A leader asks for the offsets that its local log still has.
+- A missing file is rewritten under another name, by a commit that replaces it and changes no data. A range whose commit
+is lost is added; a missing residue file, which is in no commit, is rewritten under its own name.
 - If the local log has another number of rows than are missing, nothing is written.
 """
 
@@ -39,23 +39,23 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Gap:
-    """What is missing, and what it takes to write it again."""
+    """What is missing, and what is needed to rewrite it."""
 
     said: Missing
     rows: range = range(0)
-    """How many may be missing: one number, several where some lie below the log start, none if that is not known."""
+    """How many may be missing: one number, several if some lie below the log start, none if that is not known."""
     files: tuple[FileEntry, ...] = ()
     others: tuple[FileEntry, ...] = ()
     """Files that have other rows between the same offsets."""
     segments: tuple[RemoteLogSegment, ...] = ()
-    """Of the residue file that is missing."""
+    """Of the missing residue file."""
     segment: RemoteLogSegment | None = None
-    """Whose commit is missing."""
+    """The range whose commit is missing."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Look:
-    """What a look at the store found."""
+    """The result of a check of the store."""
 
     tiered_end: int
     gaps: list[_Gap] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Look:
 
 
 class StoreCheck:
-    """Looks for files, and writes them again."""
+    """Looks for files, and rewrites them."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class StoreCheck:
         self._threads = threads
 
     def forget(self, topic: str) -> None:
-        """Read the topic's table anew when it is looked at next."""
+        """Read the topic's table anew at the next look."""
         self._tables.get(topic).forget()
 
     def look(
@@ -152,7 +152,7 @@ class StoreCheck:
         look: Look,
         sources: Mapping[tuple[int, int], Sequence[LogSegmentData]],
     ) -> None:
-        """Write again what the look found to be missing, as far as the local log has it.
+        """Rewrite what the look found to be missing, as far as the local log has it.
 
         `sources` are, by `read_from` and `read_to`, where its batches are. Raises as `look` does.
         """
@@ -199,7 +199,7 @@ class StoreCheck:
             return list(pool.map(self._store.size, paths))
 
     def _completed(self, segment: RemoteLogSegment) -> RemoteLogSegment:
-        """With what its commit said of it, if it is in the table and nobody has said so yet."""
+        """With what its commit says of it, if it is in the table and that is not known yet."""
         if segment.state is FINISHED:
             return segment
         return self._holds(segment) or segment
@@ -213,13 +213,13 @@ class StoreCheck:
         log_start: int,
         copied: Collection[str],
     ) -> _Gap:
-        """Files that are missing and have offsets between one another; `copied` are those that copies have made."""
+        """Missing files with offsets between one another; `copied` are those that copies have made."""
         first = min(each.min_offset for each in lost)
         last = max(each.max_offset for each in lost)
         start = max(first, log_start)
         rows = _rows_from(start, first, last, sum(each.rows for each in lost))
         if not all(each.path in copied and each.vector is None for each in lost):
-            # Rows may have been erased from it: their number alone shows whether the log has them still.
+            # Rows may have been erased from it: only their number shows whether the log still has them.
             rows = rows if len(rows) == 1 else range(0)
         paths = {each.path for each in lost}
         others = {other.path: other for each in lost for other in between[each.path]}
@@ -245,7 +245,7 @@ class StoreCheck:
         segments: Sequence[RemoteLogSegment],
         here: Sequence[RemoteLogSegment],
     ) -> Iterator[_Gap]:
-        """Each residue file is of consecutive segments that were copied together."""
+        """Each residue file covers consecutive segments that were copied together."""
         wanted = {each.residue for each in here if each.residue}
         if not wanted:
             return
@@ -270,7 +270,7 @@ class StoreCheck:
                 segments=tuple(of_it),
             )
 
-    # -- writing it again -------------------------------------------------------------------
+    # -- rewriting it -----------------------------------------------------------------------
 
     def _write_rows(
         self,
@@ -281,7 +281,7 @@ class StoreCheck:
         gap: _Gap,
         sources: Sequence[LogSegmentData],
     ) -> None:
-        """A new file with the rows, and one commit that puts it where the missing ones were."""
+        """A new file with the rows, and one commit that puts it in place of the missing ones."""
         if not gap.rows:
             raise _NotThere("how many rows it had is not known")
         if len(gap.rows) > 1:
@@ -329,7 +329,7 @@ class StoreCheck:
 
     def _rows(self, gap: _Gap, sources: Sequence[LogSegmentData]) -> Iterator[pa.RecordBatch]:
         """The rows of the missing offsets that no other file has."""
-        # With numba, 100 MiB that a worker which copies nothing does without.
+        # Numba takes 100 MiB that a worker without copies does not need.
         from broker.worker.segment_source import RangeSource
 
         start, end = gap.said.start_offset, gap.said.end_offset
@@ -367,7 +367,7 @@ class StoreCheck:
 
 
 class _NotThere(Exception):
-    """The local log has not what is missing."""
+    """The local log lacks the missing rows."""
 
 
 def _rows_from(start: int, first: int, last: int, rows: int) -> range:
@@ -388,7 +388,7 @@ def _check_whole(said: Missing, sources: Sequence[LogSegmentData]) -> None:
 
 
 def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
-    """What from `low` on was in a range that was FINISHED, and whose commit is another writer's by now."""
+    """What from `low` on was in a range that was FINISHED, and whose commit another writer has replaced."""
     start = max(low, segment.start_offset)
     return _Gap(
         said=Missing(
@@ -404,7 +404,7 @@ def _of_commit(segment: RemoteLogSegment, low: int) -> _Gap:
 
 
 def _of_restore(start_offset: int, end_offset: int) -> _Gap:
-    """Somebody decides whether they come back: until then the local log keeps what it has of them."""
+    """The operator decides whether they are restored: until then the local log keeps them."""
     return _Gap(
         said=Missing(
             start_offset=start_offset,

@@ -1,10 +1,8 @@
-"""Shell: rows of a table and residue as a chunk of batches, in the memory from which it is sent.
+"""Shell: encodes rows of a table, with residue, as a chunk of batches in the memory from which it is sent.
 
-Any thread may call it.
-- Rows are encoded into a buffer that is used again and again, and so is in the processor's cache. From there they are
-  copied once to where they stay: to the memory that is shared with the broker, or to a buffer of their own if there is
-  none or no room in it.
-- A batch ends where residue comes between the rows.
+Any thread may call it. Rows are encoded into a buffer that is used again and again and so stays in the processor's
+cache. From there they are copied once: to the memory shared with the broker, or to a buffer of their own if there is
+none or no room in it. A batch ends where residue lies between the rows.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
     from kafka_ds.records.kernel import Scratch
     from kafka_ds.topic.batches.records import Rows
 
-# More than a group of rows of ours takes; what was needed once for another's large one is given back.
+# More than a row group of kafka-ds takes; a larger one, needed for another engine's row group, is freed.
 SCRATCH_BYTES = 8 * 1024 * 1024
-# As many scratches are kept as chunks are made at once, as a rule.
+# As many buffers are kept as chunks are usually made at once.
 IDLE_MAX = 2
-# So many chunks are let go that free nothing, as those do that are on their way to the disk, before that is given up.
+# Give up after so many dropped chunks that free nothing, as chunks on their way to the disk do.
 IN_VAIN_MAX = 2
 
 
@@ -35,7 +33,7 @@ class ChunkBuilder:
     """Makes chunks and chooses where they are kept."""
 
     def __init__(self, memory: WorkerMemory | None, make_room: Callable[[], bool]) -> None:
-        """`make_room` drops something from the shared memory; False if nothing is left to drop."""
+        """`make_room` drops a chunk from the shared memory; False if none is left."""
         self._memory = memory
         self._make_room = make_room
         self._idle: list[Scratch] = []
@@ -49,7 +47,7 @@ class ChunkBuilder:
         batch_bytes: int,
     ) -> BatchChunk:
         """The rows of these offsets, sorted, with the residue in between."""
-        # With numba, 100 MiB that a worker which reads nothing does without.
+        # Numba takes 100 MiB that a worker without reads does not need.
         from kafka_ds.records.kernel import Scratch
 
         scratch = self._idle.pop() if self._idle else Scratch()
@@ -95,7 +93,7 @@ class ChunkBuilder:
 
 
 class _Encoder:
-    """Rows as batches, cut where residue comes between."""
+    """Rows as batches, split where residue lies between."""
 
     def __init__(self, rows: Rows, first_offset: int, batch_bytes: int, scratch: Scratch) -> None:
         from kafka_ds.topic.batches.records import offsets_of

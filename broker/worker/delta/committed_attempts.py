@@ -1,8 +1,8 @@
-"""Shell: which attempts the commits of a topic's table made visible, by what these say, newest first.
+"""Shell: which attempts the commits of a topic's table made visible, newest first.
 
 After a crash this is asked for each attempt that was left, mostly of the same few tables, and each time all versions
-since the crash are passed over. So what a version says of offsets is remembered, as far as there is room, until
-somebody commits. Versions do not change; one that was cleaned up meanwhile may still be known here.
+since the crash are read. So each version's answer is remembered, as far as there is room, until the next commit.
+Versions do not change; one that was cleaned up meanwhile may still be known here.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from kafka_ds.delta.log import DeltaLog
 from kafka_ds.protocol.types import uuid_text
 from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
-# Of so many ranges, some 15 MB of them; what is older is read each time.
+# For so many ranges, some 15 MB; older ones are read each time.
 RANGES_MAX = 100_000
 
 
 class _Range(NamedTuple):
-    """What a commit in the table's log says of a range: of 100,000 no more is kept than is compared."""
+    """What a commit in the table's log says of a range; of 100,000 no more is kept than is compared."""
 
     partition: int
     start_offset: int
     end_offset: int
     attempt: str = ""
-    """The one alone that a REPAIR put back, behind the ranges that were copied since."""
+    """The range that a REPAIR added again, behind the ranges that were copied since."""
 
 
 class _Said(NamedTuple):
@@ -42,7 +42,7 @@ class CommittedAttempts:
         self._room = RANGES_MAX
 
     def forget(self) -> None:
-        """Nobody is about to ask."""
+        """Forget everything: no question is expected."""
         self._said.clear()
         self._room = RANGES_MAX
 
@@ -84,7 +84,7 @@ class CommittedAttempts:
             ours.get("topicId", ""),
             tuple(one for each in ours.get("partitions", ()) for one in _ranges(each)),
         )
-        # One for the version itself, which may say nothing of offsets.
+        # One for the version itself, which may have no offsets.
         if self._room > len(said.ranges):
             self._said[log.table, version] = said
             self._room -= 1 + len(said.ranges)
@@ -101,7 +101,7 @@ def _ranges(part: dict[str, Any]) -> Iterator[_Range]:
 
 
 def _ours(log: DeltaLog, version: int) -> dict[str, Any] | None:
-    """What a commit of ours says, nothing for others'; None if it was cleaned up."""
+    """What a commit of kafka-ds says, nothing for others'; None if it was cleaned up."""
     actions = log.read_version(version)
     return None if actions is None else dict(ours_of(actions) or {})
 

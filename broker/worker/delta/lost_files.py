@@ -1,8 +1,8 @@
-"""Shell: files that a table names and the store lacks, and of which other files a rewrite of ours had made them.
+"""Shell: files that a table names and the store lacks, and the files from which OPTIMIZE had made them.
 
-Somebody may delete a file while no version names it: a script, a VACUUM that nobody announced. The rows are still in
-the files that were rewritten, until a VACUUM takes those. Rows that were erased since do not come back: a file with a
-deletion vector, or one that another engine wrote, has no origin here.
+A script, or another engine's VACUUM, may delete a file while no version names it. The rows are still in the files that
+were rewritten, until a VACUUM deletes those. Rows that were erased since do not come back: a file with a deletion
+vector, or one that another engine wrote, has no origin here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Origin:
 def lost_files(
     store: Store, folder: str, partition: int, files: Sequence[FileEntry]
 ) -> list[FileEntry]:
-    """Those of a partition's files that are not there, or of another size: by one listing, not file by file."""
+    """Files of a partition that are missing or have another size: by one listing, not file by file."""
     there = {each.path: each.size for each in store.list(f"{folder}/partition={partition}")}
     return [
         each
@@ -41,9 +41,9 @@ def lost_files(
 
 
 def origin_of(store: Store, log: DeltaLog, path: str) -> Origin | None:
-    """The rewrite that made a file; None if no commit of ours says so, or its old files are gone.
+    """The rewrite that made a file; None if no commit of kafka-ds says so, or its old files are gone.
 
-    Old files that are gone may have been rewritten before, as a whole: then those before them will do.
+    If the old files are gone but were themselves rewritten as a whole, the files before them serve.
     """
     wanted, new = frozenset([path]), frozenset[str]()
     for version in range(log.latest_version(), -1, -1):

@@ -1,11 +1,12 @@
-"""Shell: the layout of the topics' tables: files are rewritten where that helps readers, and replaced in one commit.
+"""Shell: OPTIMIZE: rewrites a topic's files where that helps readers, and replaces them in one commit.
 
 `kafka_ds.topic.files.optimize` decides what is to be done. Files are written while the table is in use; its lock is
-held for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch; besides, each file that it
-replaces must still be there. If somebody else replaced or erased rows of one meanwhile, they were first: our new files
-go, and the next look begins with what is there then. The old files stay in the store until VACUUM, for plans and
-consumers that are about to read them, and to write a new one again that was lost before its commit: after it each one
-is looked for, at first all. For readers that follow the table our commit changes no data. A single thread.
+held
+for the commit alone. The commit is fenced as a copy's is, by topic id and leader epoch, and each file that it replaces
+must still be there. If another writer replaced or erased rows of one meanwhile, the new files are deleted, and the next
+look begins with what is there then. The old files stay in the store until VACUUM: for plans and consumers about to read
+them, and to rewrite a new file that was lost before its commit, for which each one is checked after it. For readers
+that follow the table the commit changes no data. A single thread.
 """
 
 import logging
@@ -38,12 +39,12 @@ from kafka_ds.topic.index import FileEntry
 log = logging.getLogger(__name__)
 
 OPERATION = "OPTIMIZE"
-# What one question does at most: its answer says that there is more.
+# The most that one request does: its answer says that there is more.
 TASKS_MAX = 20
 SECONDS_MAX = 5.0
-# How often files are written that are gone once their commit is made.
+# How often files are written again that are gone once their commit is made.
 TRIES_MAX = 3
-# Of others' files: what is forgotten is looked into once more.
+# For other engines' files: a forgotten one is examined once more.
 FILES_KNOWN_MAX = 100_000
 FOOTERS_MAX = 64
 
@@ -82,13 +83,13 @@ class TableOptimizer:
         self._crash_points = crash_points
         self._clock = clock
         self._looked_for: set[tuple[bytes, int]] = set()
-        """Partitions, by topic id, each of whose files was in the store when it came, or when it was looked for."""
+        """Partitions, by topic id, whose files were all checked in the store, when written or later."""
         self._lost: dict[tuple[bytes, int], list[FileEntry]] = {}
-        """By partition: files that the store lacked when they were looked for, and that cannot be written again."""
+        """By partition: files that the store lacked, and that cannot be rewritten."""
         self._optimized: set[str] = set()
-        """Others' files that were looked into."""
+        """Other engines' files that were examined."""
         self.passed_over: set[str] = set()
-        """Files that cannot be read or written anew; each is logged once, unless there are very many."""
+        """Files that cannot be read or rewritten; each is logged once, unless there are very many."""
 
     def optimize(
         self,
@@ -101,10 +102,10 @@ class TableOptimizer:
         merges_any: bool = False,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> Optimized:
-        """Do a bounded part of what there is to do; `goes_on` is asked before each step that matters.
+        """Do a bounded part of the work; `goes_on` is asked before each step that matters.
 
         `rewrites_any_expired`: a file is rewritten for a single expired row, whatever the ratio is; `merges_any`: two
-        small files are merged, however many are waited for otherwise.
+        small files are merged, whatever number is otherwise waited for.
         Raises StorageError, also for an earlier leader epoch than one that wrote; FateUnknown, OSError.
         """
         shared = self._tables.get(topic)
@@ -152,7 +153,7 @@ class TableOptimizer:
     def _task(self, state: _State | None, rules: OptimizeRules) -> OptimizeTask | None:
         """What to do next, as far as the files can be read."""
         while state is not None:
-            # A file that cannot be read is passed over: the next look goes further.
+            # A file that cannot be read is skipped: the next look goes on.
             with suppress(UnreadableFile):
                 return next_task(
                     state.files,
@@ -178,7 +179,7 @@ class TableOptimizer:
         return found
 
     def _pass_over(self, files: Sequence[FileEntry], error: Exception) -> None:
-        """Leave files as they lie, which others of the partition do not wait for. Raises where the store is away."""
+        """Leave these files as they are, so that the others do not wait. Raises if the store is unavailable."""
         if isinstance(error.__cause__, OSError) and self._is_away(files[0].path):
             raise StorageError(str(error)) from error
         log.warning(
@@ -192,7 +193,7 @@ class TableOptimizer:
         self.passed_over.update(each.path for each in files)
 
     def _is_away(self, path: str) -> bool:
-        """Whether the store gives nothing of a file that it may have."""
+        """Whether the store does not return a file that it may have."""
         try:
             self._store.read_range(path, 0, 1)
         except FileNotFoundError:
@@ -250,7 +251,7 @@ class TableOptimizer:
                 level=self._level,
             )
         except (UnfitFile, UnreadableFile, pa.ArrowException, OSError):
-            # A full disk, as a rule: no commit was tried, and each new try would leave as much again.
+            # Usually a full disk: no commit was tried, and each new try would leave as many files again.
             self._discard(shared, files, attempt)
             raise
 
@@ -270,13 +271,13 @@ class TableOptimizer:
         folder, place = shared.folder, (topic_id, task.files[0].partition)
         intent = self._intent(folder, topic_id, leader_epoch, task, rewritten, state.log_start)
         self._crash_points.at("before_optimize_commit")
-        # Until the new files were seen: the answer may be lost, or the store away.
+        # Until the new files were checked: the answer may be lost, or the store unavailable.
         self._looked_for.discard(place)
         try:
             with shared.lock:
                 shared.commit(intent, begun_ms=begun_ms)
         except Conflict as conflict:
-            # Each version that was tried is another's: nothing of ours is in the table, nor ever will be.
+            # Each version that was tried is another writer's: this commit is not in the table and never will be.
             self._discard(shared, task.files, attempt)
             if not isinstance(conflict, FilesRemoved):
                 raise StorageError(str(conflict)) from conflict
@@ -304,7 +305,7 @@ class TableOptimizer:
     def _look_for_files(
         self, shared: SharedTable, topic_id: bytes, partition: int, leader_epoch: int
     ) -> None:
-        """Look for each file of a partition, once: the worker before may have died right after a commit."""
+        """Check each file of a partition, once: an earlier worker may have died right after a commit."""
         place = (topic_id, partition)
         if place in self._looked_for:
             return
@@ -350,7 +351,7 @@ class TableOptimizer:
     def _lost_ranges(
         self, shared: SharedTable, topic_id: bytes, partition: int
     ) -> list[tuple[int, int]]:
-        """First and last offsets of lost files that the table still names and nobody put back."""
+        """First and last offsets of lost files that the table still names and that were not replaced."""
         lost = self._lost.get((topic_id, partition), [])
         state = self._look(shared, topic_id, partition) if lost else None
         if state is None:
@@ -365,7 +366,7 @@ class TableOptimizer:
         ]
 
     def _lost_of(self, new: Sequence[FileEntry]) -> list[str]:
-        """What the store does not have of new files: somebody may have deleted them while no version named them."""
+        """Which new files the store lacks: they may have been deleted while no version named them."""
         return [each.path for each in new if self._store.size(each.path) != each.size]
 
     def _write_again(
@@ -446,7 +447,7 @@ class TableOptimizer:
         )
 
     def _discard(self, shared: SharedTable, files: Sequence[FileEntry], attempt: str) -> None:
-        """Delete what was made of files, is in no commit and never will be."""
+        """Delete files that are in no commit and never will be."""
         folder = f"{shared.folder}/partition={files[0].partition}"
         for entry in self._store.list(folder):
             if entry.path.endswith(f"-{attempt}.parquet"):

@@ -3,8 +3,8 @@
 - Files are found through the index of the followed snapshot; if one is gone, the snapshot is read again.
 - Some batch covers every offset up to the tiered end, except what a RESTORE removed: a read there fails.
 - read_committed needs the rows alone, and batches that cannot be decoded, as they were produced; read_uncommitted gets
-  all of the residue in its place.
-- Once a consumer reads on, the next chunk is prepared ahead. Chunks are cached under the files that they were made of.
+all of the residue in its place.
+- For a consumer that reads on the next chunk is read ahead. Chunks are cached under the files that they were made of.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What is prepared for a consumer that reads on, and for one that begins: it waits for that, a row group as a rule.
+# What is prepared for a consumer that reads on, and for one that begins, which waits for it: usually a row group.
 AHEAD_BYTES = 2 * 1024 * 1024
 BEGIN_BYTES = 128 * 1024
-# Of so many chunks it is known that who asks for what follows them reads on.
+# After so many chunks a consumer that asks for the next offset is known to read on.
 ENDS_MAX = 4096
 PLACES_MAX = 256
 # Four of them are the MiB that consumers ask for by default (max.partition.fetch.bytes).
 BATCH_BYTES_MAX = 256 * 1024
 BATCH_BYTES_MIN = 16 * 1024
 PREFETCHES_MAX = 8
-# Decompressing and encoding need no Python: of two chunks at the same time, one consumer's included.
+# Decompressing and encoding run without the interpreter's lock: two chunks at a time, one consumer's included.
 PREFETCHERS = 2
 TRIES_MAX = 3
 
@@ -66,13 +66,14 @@ class ColdRead:
 
     chunks: tuple[Buffer, ...]
     shared: tuple[tuple[int | None, int], ...] = ((None, 0),)
-    """Where all of these bytes lie in the memory that is shared with the broker, in order: (position, bytes) of each
-    run of them. A position None: they are not all there."""
+    """Where all of these bytes lie in the memory shared with the broker, in order: (position, bytes) of each
+    run of them. A position None: they are not all there.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Whose offsets are read, and how."""
+    """Which partition is read, and how."""
 
     topic: str
     topic_id: bytes
@@ -95,13 +96,13 @@ class _Files:
 
     files: tuple[FileEntry, ...]
     reach: int
-    """Nothing but they hold offsets up to here, inclusive."""
+    """Only these files hold offsets up to here, inclusive."""
     overlap_end: int
     """The last offset that they may hold themselves."""
     tiered_end: int
     log_start: int
     layout: str
-    """A digest of the files: what others write anew has other names."""
+    """A digest of the files: rewritten ones have other names."""
     undecodable_to: int = -1
     """No batch behind this offset is residue because it cannot be decoded."""
 
@@ -146,7 +147,7 @@ class ColdReader:
         self._residue = ResidueFiles(store)
         self.cache = ChunkCache(cache_bytes)
         self.builder = ChunkBuilder(memory, self._let_go)
-        # What is prepared ahead must not drive out what was, for others as well, before it is read.
+        # Read-ahead must not evict chunks that were read ahead, for others as well, before they are read.
         self._readers = Readers(cache_bytes)
         self._lock = threading.Lock()
         self._known: OrderedDict[_Place, _Known] = OrderedDict()
@@ -175,7 +176,7 @@ class ColdReader:
         key = place.key(found.layout)
         with self._lock:
             runs, following, next_offset = self.cache.slices(key, chunk, index, max_bytes)
-        # Who is in the middle of a chunk, or begins with one, has more of it to come as long as it is not its last.
+        # A consumer within a chunk, or at its begin, has more of it to come unless it is its last.
         if (reads_on or index) and following <= found.tiered_end:
             with self._lock:
                 self._readers.read(place, offset, next_offset, time.monotonic())
@@ -186,7 +187,7 @@ class ColdReader:
         )
 
     def forget(self, topic: str, topic_id: bytes) -> None:
-        """The topic is gone: drop all of its chunks."""
+        """The topic is deleted: drop all of its chunks."""
         with self._lock:
             for key in {key for key, _ in self.cache}:
                 if isinstance(key, ChunkKey) and key.topic_id == topic_id:
@@ -277,7 +278,7 @@ class ColdReader:
             except (OSError, StorageError, OffsetOutOfRange, UnreadableFile, pa.ArrowException):
                 pass  # A later read there will fail with it; nothing has asked yet.
             except Exception:
-                # The root of a thread: it would end, and nobody be read ahead for any more.
+                # The thread's outermost frame: an error would end it, and read-ahead with it.
                 log.exception(
                     "%s-%d: read-ahead from offset %d failed", place.topic, place.partition, offset
                 )
@@ -297,11 +298,11 @@ class ColdReader:
                 prepared += known[0].size_bytes
                 offset = known[0].next_offset
             elif work.following is not None:
-                # Another thread prepares it; what comes after it can be prepared at the same time.
+                # Another thread prepares it; the chunk after it can be prepared at the same time.
                 prepared += size_bytes
                 offset = work.following
             else:
-                return  # Who prepares it has somebody who waits for it, and asks for more.
+                return  # That thread has a reader waiting for it, which asks for more.
             if offset > found.tiered_end:
                 return
 
@@ -337,7 +338,7 @@ class ColdReader:
                 undecodable_only=place.committed_only,
             )
         if place.committed_only and residue:
-            # A leader whose log was given up may have left residue for offsets that another one's rows have now.
+            # A leader whose log was truncated may have left residue for offsets that another leader's rows have now.
             residue = [each for each in residue if not _has_rows(rows, each)]
         batch_bytes = min(BATCH_BYTES_MAX, max(BATCH_BYTES_MIN, max_bytes))
         chunk = self.builder.make(rows, offset, last, residue, batch_bytes)
@@ -345,7 +346,7 @@ class ColdReader:
 
     def _read_rows(self, place: _Place, offset: int, size_bytes: int) -> tuple[Rows, int, _Files]:
         """Rows from an offset on, the offset up to which they are complete, and the files that hold them."""
-        # With numba, 100 MiB that a worker which reads nothing does without.
+        # Numba takes 100 MiB that a worker without reads does not need.
         from kafka_ds.topic.batches.records import read_records
 
         failure: Exception | None = None
@@ -441,7 +442,7 @@ def _overlapping(
     following = snapshot.index.find_next(partition, overlap_end + 1)
     reach = min([limit, *(each.min_offset - 1 for each in following)]) if following else limit
     reach = max(reach, overlap_end)
-    # With where it ends: a file that comes back ends what passed over its offsets.
+    # Including where it ends: a file that is read again ends a range that skipped its offsets.
     names = "\n".join([*sorted(f"{each.path} {each.vector_id}" for each in files), str(reach)])
     layout = blake2b(names.encode(), digest_size=8).hexdigest()
     return _Files(

@@ -1,9 +1,9 @@
-"""Shell: the residue of a partition by offset: what never entered the table, for readers of everything. Any thread.
+"""Shell: the residue of a partition by offset: what never entered the table, for read_uncommitted. Any thread.
 
 - All attempts at a range by leaders of one history have the same residue: any file that covers an offset will do, and a
-  batch in two of them counts once. After an unclean election the file of the higher leader epoch wins.
+batch in two of them counts once. After an unclean election the file of the higher leader epoch wins.
 - Files are listed when a reader asks beyond what was listed, or misses a file. Files of another incarnation of the
-  topic are skipped, and so are bytes that no client could take for a batch.
+topic are skipped, and so are bytes that no client could take for a batch.
 - Open files are bounded by number and by their batches.
 """
 
@@ -24,9 +24,9 @@ from kafka_ds.topic.names import RESIDUE, start_of_residue, topic_table
 log = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 256
-# Of all of them; the place of one takes some 250 bytes. The file that was opened last stays, whatever it holds.
+# Of all files; one batch's place takes some 250 bytes. The file that was opened last stays, whatever it holds.
 OPEN_BATCHES_MAX = 100_000
-# Attempts that lost leave files beside those that won: so many are looked through for one that covers.
+# Attempts that lost leave files beside those that won: so many are searched for one that covers the offset.
 WALK_BACK_MAX = 1024
 
 
@@ -56,7 +56,7 @@ class ResidueFiles:
         self._listings: dict[tuple[str, bytes, int], _Listing] = {}
         self._open: OrderedDict[str, Residue | None] = OrderedDict()
         self.open_batches = 0
-        """Of how many batches the places are in memory."""
+        """How many batches' places are in memory."""
         self._lock = threading.Lock()
 
     def between(
@@ -90,8 +90,9 @@ class ResidueFiles:
                 except (FileNotFoundError, CorruptResidue):
                     if is_last:
                         raise
-                # Of an attempt that lost, and taken out since, or not there when it was listed: others say the same.
-                # Or written anew without erased records since it was opened.
+                # Of an attempt that lost, and deleted since, or not there when it was listed: the others have the same
+                # residue.
+                # Or rewritten without erased records since it was opened.
                 self._listings.pop((topic, topic_id, partition), None)
                 self._close(0)
         else:
@@ -101,7 +102,9 @@ class ResidueFiles:
     def holding(
         self, topic: str, topic_id: bytes, partition: int, offset: int, *, tiered_end: int
     ) -> ResidueHeader | None:
-        """The header of the file whose range holds the offset; of several the one that ends first and knows most."""
+        """The header of the file whose range holds the offset; of several the one that ends first and has the most
+        state.
+        """
         with self._lock:
             listing = self._listing((topic, topic_id, partition), offset, tiered_end)
             covering = self._covering(listing, topic_id, offset, offset)
@@ -117,7 +120,7 @@ class ResidueFiles:
     def with_snapshot(
         self, topic: str, topic_id: bytes, partition: int, end_offset: int
     ) -> ResidueHeader | None:
-        """The header of the last file that ends there or before and knows the producers at its end."""
+        """The header of the last file that ends there or before and has the producers at its end."""
         with self._lock:
             listing = self._listing((topic, topic_id, partition), end_offset, end_offset)
             at = bisect_right(listing.starts, end_offset)
@@ -134,7 +137,7 @@ class ResidueFiles:
         return None
 
     def forget(self, topic: str) -> None:
-        """The topic is gone."""
+        """The topic is deleted."""
         with self._lock:
             for key in [key for key in self._listings if key[0] == topic]:
                 del self._listings[key]
@@ -142,7 +145,7 @@ class ResidueFiles:
                 self.open_batches -= _count(self._open.pop(path))
 
     def _listing(self, key: tuple[str, bytes, int], last_offset: int, tiered_end: int) -> _Listing:
-        """The files of a partition of that topic and id; what was listed for the id before says nothing of this one."""
+        """The files of a partition of that topic and id; an earlier listing for the id says nothing of this one."""
         topic, _, partition = key
         known = self._listings.get(key)
         if known is not None and last_offset <= known.known_end:
@@ -170,7 +173,7 @@ class ResidueFiles:
         for rivals in self._backwards(listing, topic_id, at, at - WALK_BACK_MAX):
             reaching = [each for each in rivals if each.header.end_offset >= start_offset]
             found += reaching
-            # Those that are met first may be of shorter attempts, which lost.
+            # The first ones may be of shorter attempts, which lost.
             of_one = _of_one_history(found) if reaching else ()
             if _first_uncovered(of_one, start_offset, last_offset) is None:
                 break

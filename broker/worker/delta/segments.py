@@ -25,19 +25,19 @@ class WrittenFiles:
     begun_ms: int
     leader_log_start: int = 0
     undecodable_to: int = -1
-    """The last offset of batches that cannot be decoded; -1 where all can."""
+    """The last offset of batches that cannot be decoded; -1 if all can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyCommit:
-    """What became of a commit of several partitions' files."""
+    """The outcome of a commit of several partitions' files."""
 
     dropped: dict[int, str] = field(default_factory=dict)
     """Partitions whose segments are not in the table, with the reason."""
     final: frozenset[int] = frozenset()
-    """Those dropped for good: the table is another's, or changed in a way not understood."""
+    """Partitions dropped for good: the table is another topic's, or was changed in a way that is not understood."""
     commit: tuple[int, str] | None = None
-    """Version and commit id, to see it again (`confirm`); None where nothing was committed."""
+    """Version and commit id, to check it later (`confirm`); None if nothing was committed."""
 
 
 def described(segment: RemoteLogSegment) -> dict[str, Any]:

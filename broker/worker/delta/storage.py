@@ -1,6 +1,6 @@
 """Shell: remote storage as Delta tables: files written durably, then one commit for many partitions.
 
-The table decides. A range is tiered if and only if a commit of its table says so; no row elsewhere and no file's
+The table decides: a range is tiered if and only if a commit of its table says so; no row elsewhere and no file's
 presence counts. A commit carries the attempts that it makes visible, so that after a crash it is known which of them
 won. An attempt whose commit's fate is unknown is committed again with the same bytes before anything else happens to
 that table.
@@ -65,10 +65,10 @@ OPERATION = "TIER"
 SET_LOG_START = "SET LOG START"
 FENCE = "FENCE"
 DELETE = "DELETE"
-# Conflicts that waiting does not heal: this leader, or this incarnation of the topic, writes no more.
+# Conflicts that waiting does not resolve: this leader, or this incarnation of the topic, writes no more.
 FINAL_CONFLICTS = (TopicIdChanged, LeaderEpochFenced, TableChanged)
 TRIES_MAX = 3
-# Of a 64 MiB file a footer is half a MiB in memory.
+# The footer of a 64 MiB file takes half a MiB of memory.
 FOOTERS_MAX = 32
 
 
@@ -102,7 +102,7 @@ class RemoteStorageManager:
         )
         self.reader = ColdReader(store, self._tables, reader, settings, cache, memory)
         self.aux_state = AuxStateReader(self._tables, reader, ResidueFiles(store))
-        self.optimizer = TableOptimizer(  # another thread's than that which copies
+        self.optimizer = TableOptimizer(  # Another thread's than the one that copies.
             store, self._tables, settings, crash_points, clock=self._clock
         )
         self.check = StoreCheck(
@@ -118,14 +118,14 @@ class RemoteStorageManager:
         self._semaphore = CopySemaphore(settings.lake_copy_threads)
         self._large = CopySemaphore(settings.lake_copy_threads)
         self._lost: set[bytes] = set()
-        """Attempts whose range is seen to be another's: their files may go."""
+        """Attempts at ranges that another attempt holds: their files may be deleted."""
 
     def state(self, topic: str, topic_id: bytes, partition: int) -> TieredState:
-        """How far a partition is tiered: the truth from which everything else follows."""
+        """How far a partition is tiered: all else follows from it."""
         return self.states(topic, topic_id, [partition])[0]
 
     def states(self, topic: str, topic_id: bytes, partitions: Sequence[int]) -> list[TieredState]:
-        """The same for several partitions of a topic, at one moment: the table is read once for all."""
+        """The same for several partitions of a topic from one read of the table."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             if snapshot is None or snapshot.topic_id != topic_id:
                 return [TieredState(tiered_end=-1, log_start_offset=0) for _ in partitions]
@@ -149,13 +149,13 @@ class RemoteStorageManager:
         """
         first = sources[0].segment
         table = self._tables.get(first.topic)
-        # Before anything is written: a deletion may sweep whatever lies there until the id is ours.
+        # Before anything is written: until the table has this topic's id, a deletion may remove any file in it.
         table.claim(first.topic_id)
-        # With numba, 100 MiB that a worker which copies nothing does without.
+        # Numba takes 100 MiB that a worker without copies does not need.
         from broker.worker.delta.writer import SMALL_BYTES_MAX, write_ranges
 
         is_small = sum(each.segment.size_bytes for each in sources) <= SMALL_BYTES_MAX
-        # Small ranges of many partitions wait for the store together. Memory is bounded by the large ones.
+        # Small ranges of many partitions wait for the store together. Large ones wait their turn, which bounds memory.
         with nullcontext() if is_small else self._large:
             return write_ranges(
                 self._store,
@@ -169,7 +169,7 @@ class RemoteStorageManager:
             )
 
     def commit(self, topic: str, topic_id: bytes, written: Sequence[WrittenFiles]) -> CopyCommit:
-        """Make files visible in one step; a partition drops out as a whole if another writer was first.
+        """Make files visible in one commit; a partition drops out as a whole if another writer was first.
 
         Raises StorageError, CommitError, ForeignTable.
         """
@@ -209,10 +209,10 @@ class RemoteStorageManager:
             try:
                 shared.commit(intent)
             except (LogStartMoved, LeaderEpochFenced, TopicIdChanged) as conflict:
-                # It is there or beyond already, or not ours to say any more: nothing is left to do.
+                # It begins there or further up already, or this leader may not write any more: nothing is left to do.
                 log.info("%s: log start offset not incremented: %s", shared.folder, conflict)
             except Conflict as conflict:
-                # Until somebody has undone that: whoever asks asks again.
+                # Until an operator has undone that: the caller asks again.
                 raise StorageError(str(conflict)) from conflict
 
     def fence(self, topic: str, topic_id: bytes, leader_epochs: Mapping[int, int]) -> None:
@@ -221,7 +221,7 @@ class RemoteStorageManager:
         Raises StorageError, also where a later epoch is there; CommitError, ForeignTable.
         """
         shared = self._tables.get(topic)
-        # Where there is none, somebody of an earlier epoch may be about to make it.
+        # Without a table, a leader of an earlier epoch may be about to create it.
         shared.claim(topic_id)
         with shared.lock, shared.view(fresh=True) as snapshot:
             assert snapshot is not None, "a table that was claimed is there"
@@ -310,7 +310,7 @@ class RemoteStorageManager:
                 assert snapshot is not None
                 decided = self._decided.attempts(table.table.log, snapshot.version, segment)
                 if decided is None:
-                    # What is left of its files in the table is known: none where others replaced them, or it lost.
+                    # What is left of its files in the table is known: none if others replaced them, or it lost.
                     return replace(
                         segment, files=named_after(segment, table.folder, snapshot.files)
                     )
@@ -335,17 +335,17 @@ class RemoteStorageManager:
             if snapshot is not None and segment.end_offset < (
                 snapshot.log_start(segment.partition) or 0
             ):
-                return  # Retention has taken it.
+                return  # Retention has removed it.
             for name in missing:
-                # OPTIMIZE and VACUUM by others are legal: the rows are in other files by now.
+                # OPTIMIZE and VACUUM by other engines are legal: the rows are in other files by now.
                 if snapshot is None or name in snapshot.files or not name.endswith(DATA_SUFFIX):
                     raise FileMissing(f"{name} is committed but not in the store")
 
     def confirm(self, topic: str, commit: tuple[int, str]) -> None:
-        """Read a commit back; CommitLost where its version is another writer's by now.
+        """Read a commit back; CommitLost if its version is another writer's by now.
 
-        Some writers check whether a version is there, and then rename over it. What is known of the table is
-        forgotten then, and read again.
+        Some writers check whether a version is there, and then rename over it. The cached state of the table is
+        dropped then, and read again.
         """
         table = self._tables.get(topic)
         version, commit_id = commit
@@ -364,7 +364,7 @@ class RemoteStorageManager:
                 )
 
     def is_deleted(self, topic: str, topic_id: bytes) -> bool:
-        """Whether this incarnation of the topic is known to be over: nothing of it is committed any more."""
+        """Whether this incarnation of the topic is known to be deleted: nothing of it is committed any more."""
         with self._tables.get(topic).view(fresh=True) as snapshot:
             if snapshot is None:
                 return False
@@ -372,9 +372,9 @@ class RemoteStorageManager:
             return others or deleted_mark(topic_id) in snapshot.txns
 
     def discard(self, segment: RemoteLogSegment) -> bool:
-        """Remove what is left of an attempt that never became visible and never will.
+        """Remove the files of an attempt that never became visible and never will.
 
-        False: it is not certain yet that it never will, and nothing is removed.
+        False: that is not certain yet, and nothing is removed.
         """
         deleted = self.is_deleted(segment.topic, segment.topic_id)
         if segment.segment_id not in self._lost and not deleted:
@@ -398,7 +398,7 @@ class RemoteStorageManager:
             self._crash_points.at("after_topic_retired")
         else:
             residue = residue_of(self._store, residue, topic_id, table.was_retired(topic_id))
-        # VACUUM passes it over; what was listed before the id was cleared is all of this topic.
+        # VACUUM skips it; what was listed before the id was cleared is all of this topic.
         for entry in residue:
             self._store.delete(entry.path)
         self.reader.forget(topic, topic_id)
@@ -406,20 +406,20 @@ class RemoteStorageManager:
         self._tables.forget(topic)
 
     def maintain(self, topic: str, maintenance: TableMaintenance) -> None:
-        """Checkpoints, clean-up: what keeps the next commit as fast as the first."""
-        # A folder that is not ours raises here, before anything in it is touched.
+        """Checkpoints and log clean-up, so that commits stay fast."""
+        # A folder that is not a table of kafka-ds raises here, before anything in it is touched.
         table = self._tables.get(topic)
         with table.view(fresh=False) as snapshot:
             if snapshot is None:
                 return
-            # Before a checkpoint hides the commits that are complained of.
+            # Before a checkpoint hides the commits in question.
             if snapshot.marks_due():
                 table.table.mark_complaints()
             version = snapshot.version
         maintenance.look_after(table.folder, version)
 
     def complaints(self) -> int:
-        """The commits found so far in which other engines put rows into topics' tables."""
+        """The commits found so far in which other engines added rows to topics' tables."""
         return self._tables.complaints()
 
 

@@ -1,7 +1,7 @@
-"""Shell: the topics' tables as the tier holds them: one each, followed under its lock.
+"""Shell: the topics' tables as tiered storage holds them: one each, followed under its lock.
 
-`kafka_ds.topic.table` says what a table is and who may write to it. This file has the lock with which several threads
-use a table, how often it is followed, and which of its complaints may go away by themselves.
+`kafka_ds.topic.table` defines a table and who may write to it. Here are the lock with which several threads use a
+table, how often it is followed, and which of its errors may pass by themselves.
 """
 
 import logging
@@ -24,7 +24,7 @@ from kafka_ds.topic.table import CommittedCopy, ContendedTable, TopicTable
 
 log = logging.getLogger(__name__)
 
-# A reader looks for new versions so often, and whenever it needs what it does not find.
+# How often a reader looks for new versions; it also does when it misses something.
 FOLLOW_SECONDS = 1.0
 TRIES_MAX = 3
 
@@ -39,16 +39,16 @@ class SharedTable:
         self.folder = self.table.folder
         self._followed = 0.0
         self._claimed: bytes | None = None
-        """The topic that may write to it; another process may have made the table, and asked nobody."""
+        """The topic that may write to it; another process may have created the table."""
         self._reported_version = -1
         self._missing: dict[int, Sequence[tuple[int, int]]] = {}
-        """By partition, as it was logged last."""
+        """By partition, as logged last."""
         self.complaints = 0
-        """Others' commits that put rows in, as far as they were met here."""
+        """Other engines' commits that added rows, as far as they were read here."""
 
     @contextmanager
     def view(self, *, fresh: bool) -> Iterator[TopicSnapshot | None]:
-        """The table as of now (`fresh`) or of a moment ago; None where there is none."""
+        """The table now (`fresh`) or a moment ago; None if there is none."""
         with self.lock:
             now = time.monotonic()
             snapshot: TopicSnapshot | None = self.table.snapshot
@@ -59,7 +59,7 @@ class SharedTable:
             yield snapshot
 
     def forget(self) -> None:
-        """Read all anew when it is next looked at: versions that were read are not what they were."""
+        """Read everything anew at the next look: versions that were read have been replaced."""
         with self.lock:
             self.table.snapshot.version = -1
 
@@ -70,7 +70,7 @@ class SharedTable:
             return None
 
     def _complain(self) -> None:
-        """Log once for each commit of another writer that it added rows that are no records."""
+        """Log once for each commit in which another writer added rows that are no records."""
         for each in self.table.snapshot.complaints():
             if each.version > self._reported_version:
                 self._reported_version = each.version
@@ -87,7 +87,7 @@ class SharedTable:
         self._report_missing(self.table.snapshot)
 
     def _report_missing(self, snapshot: TopicSnapshot) -> None:
-        """Log once for each partition that a RESTORE took ranges out of, and once that they are there again."""
+        """Log once for each partition from which a RESTORE removed ranges, and once when they are back."""
         versions = {each.range.partition: each.version for each in snapshot.missing_files()}
         for partition in sorted({*self._missing, *versions}):
             spans = snapshot.missing(partition)
@@ -108,9 +108,9 @@ class SharedTable:
             self._missing[partition] = spans
 
     def commit(self, intent: Intent, *, begun_ms: int | None = None) -> CommittedCopy:
-        """Commit an intent whose files, if it has any, were begun at `begun_ms`; who asks holds the lock.
+        """Commit an intent whose files, if it has any, were begun at `begun_ms`; the caller holds the lock.
 
-        Raises Conflict where nothing is left of it, StorageError, CommitError, ForeignTable.
+        Raises Conflict if nothing is left of it, StorageError, CommitError, ForeignTable.
         """
         begun_ms = self.table.begin_ms() if begun_ms is None else begun_ms
         for _ in range(TRIES_MAX):
@@ -132,17 +132,18 @@ class SharedTable:
                 self._open(topic_id)
                 self._claimed = topic_id
             except TableChanged as conflict:
-                # What may be written to it all the same, as a fence, each commit decides.
+                # Each commit decides what may be written in spite of that, such as a fence.
                 log.warning("%s", conflict)
             except Conflict as error:
                 # A table whose last topic is not deleted yet, too: its deletion is on its way.
                 raise StorageError(str(error)) from error
 
     def _open(self, topic_id: bytes) -> None:
-        """Open the table, also if a topic that was deleted while its table was created left it with its id.
+        """Open the table, also if a topic that was deleted while its table was created left its id in it.
 
-        Only the cluster's events decide that a topic is deleted: the asking broker may have been paused. It may also be
-        the one whose topic is deleted: no table was there as its rows were deleted, and none may come after that.
+        Only the cluster's events decide that a topic is deleted: the asking broker may have been paused. The deleted
+        topic
+        may also be the asking one: it had no table when its rows were deleted, and must not get one after that.
         """
         try:
             snapshot = self.table.open(topic_id)
@@ -164,7 +165,7 @@ class SharedTable:
                 return self.table.retire(topic_id)
             except ForeignTable as error:
                 if isinstance(error.__cause__, UnsupportedFile):
-                    # The rows are there, and somebody can undo what keeps them from being taken out.
+                    # The rows are there, and an operator can undo what prevents their removal.
                     raise
                 return False
             except Conflict:
@@ -199,7 +200,7 @@ class TopicTables:
         self._clock = clock
         self._tables: dict[str, SharedTable] = {}
         self._complaints = 0
-        """Of the tables that were forgotten."""
+        """Of forgotten tables."""
         self._lock = threading.Lock()
 
     def complaints(self) -> int:
@@ -208,7 +209,7 @@ class TopicTables:
             return self._complaints + sum(each.complaints for each in self._tables.values())
 
     def forget(self, topic: str) -> None:
-        """The topic is gone: forget its table, unless a new topic of the same name uses it now."""
+        """The topic is deleted: forget its table, unless a new topic of the same name uses it now."""
         with self._lock:
             table = self._tables.get(topic)
         if table is None:
@@ -216,7 +217,7 @@ class TopicTables:
         with table.lock:
             is_left = table.table.snapshot.topic_id is None
         with self._lock:
-            # Who holds it meanwhile goes on with it: the table's log decides, and not who is remembered here.
+            # A thread that still holds it goes on with it: the table's log decides, not what is remembered here.
             if is_left and self._tables.get(topic) is table:
                 self._complaints += table.complaints
                 del self._tables[topic]

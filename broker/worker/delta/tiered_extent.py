@@ -1,8 +1,8 @@
 """Shell: where a partition's rows begin in its table, and which files lie wholly below its log start.
 
-All questions and choices here concern one snapshot, whose lock the caller holds. Files are found through the index;
-files with quarantined rows of other writers are not ours to remove. Residue is in no commit: a residue file's own
-header says whether it only concerns offsets that are given up.
+All answers concern one snapshot, whose lock the caller holds. Files are found through the index; files with quarantined
+rows of other writers are never removed here. Residue is in no commit: a residue file's own header shows whether all its
+offsets are below the log start.
 """
 
 import logging
@@ -25,15 +25,15 @@ class TieredExtent:
     """Where a partition begins in the storage."""
 
     log_start_offset: int
-    """As the storage was asked last, by whoever leads or led."""
+    """As read from the storage last, by the leader or a former one."""
     tiered_end: int
     """-1: nothing."""
     horizon: int
-    """Below it nothing is held but what may go."""
+    """Below it the table holds only what may be deleted."""
     has_files_below: bool = False
-    """Whether there is anything of that."""
+    """Whether there is anything below it."""
     oldest_ms: int | None = None
-    """No record that is kept first is older; None where that is not known without reading."""
+    """No record that is kept first is older; None if that is not known without reading."""
 
 
 def tiered_extent_of(

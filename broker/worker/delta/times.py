@@ -54,7 +54,7 @@ class TimesReader:
             topic, topic_id, partition, start_offset, lambda index: index.files(partition)
         )
         best: tuple[int, int, int] | None = None
-        # Those that may hold the greatest come first: as a rule one file is read, of a year of them.
+        # Files that may hold the greatest come first: usually one file is read, of a year of them.
         for entry in sorted(files, key=lambda each: -latest_ms(each)):
             if best is not None and latest_ms(entry) < best[0]:
                 break
@@ -107,7 +107,7 @@ class TimesReader:
             )
         except (FileNotFoundError, UnreadableFile) as error:
             raise StorageError(str(error)) from error
-        # Cut to whole milliseconds, all of it in integers: what is no date may be any number of 64 bits.
+        # Truncated to whole milliseconds, in integers: what is no date may be any number of 64 bits.
         moments = pc.divide(pc.cast(table.column("timestamp"), pa.int64()), 1000)
         moments = pc.coalesce(table.column("timestamp_ms"), moments)
         return moments, table.column("offset"), table.column("leader_epoch")

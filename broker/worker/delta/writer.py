@@ -1,10 +1,9 @@
 """Shell: writes the files of ranges and makes them durable; the commit comes later.
 
-Consecutive ranges of one partition share their files. Otherwise small segments would make small files, and each file
-costs four fsyncs. A file is named after the attempt of the first range; the ranges are committed together or not at
-all. A large copy is written in several shares at once (Arrow and the kernels release the interpreter's lock), but never
-in more shares at a time than there are turns for all writers. A small file that is complete waits for the store without
-a turn: nothing but its own bytes is in memory by then.
+Consecutive ranges of one partition share their files: small segments would make small files, and each file costs four
+fsyncs. A file is named after the attempt of the first range; the ranges are committed together or not at all. A large
+copy is written in several shares at once (Arrow and the kernels release the interpreter's lock), within the limit of
+`CopySemaphore`. A small file that is complete waits for the store outside of it: only its own bytes are in memory then.
 """
 
 import logging
@@ -32,7 +31,7 @@ from kafka_ds.topic.remote_log_segment import RemoteLogSegment
 
 log = logging.getLogger(__name__)
 
-# Of ranges and files of which many may wait for the store at a time: an object store's are in memory until then.
+# Ranges and files up to this size may wait for the store in numbers: for an object store they are in memory.
 SMALL_BYTES_MAX = 1024 * 1024
 
 
@@ -197,7 +196,7 @@ def _write_residue(
 
 
 def _warn_of_undecodable(segments: Sequence[RemoteLogSegment], origins: Sequence[_Found]) -> int:
-    """Warn of batches that cannot be decoded; the last offset of them all, -1 if there is none."""
+    """Warn of batches that cannot be decoded; returns the last offset of them all, -1 if there is none."""
     last_offset = -1
     for segment, origin in zip(segments, origins, strict=True):
         lost = [each for each in origin.residue if each.kind == "undecodable"]

@@ -1,9 +1,9 @@
-"""Shell: the files of a table of events, merged from time to time by the thread that looks after the tables.
+"""Shell: the files of a table of events, merged from time to time by the maintenance thread.
 
-- The table is looked at every `lake.maintenance.interval.ms`. It is also looked at when a worker starts, if it is old
-  enough to have a checkpoint: a worker that copies once an hour lives for one copy only.
+- The table is looked at every `lake.maintenance.interval.ms`, and when a worker starts if it is old enough to have a
+checkpoint: a worker that copies once an hour lives for one copy only.
 - It uses a log object of its own, since others follow the table meanwhile.
-- What fails is tried again at the next look; nobody waits for it.
+- A failed merge is tried again at the next look; nobody waits for it.
 """
 
 from broker.worker.rpc import TierSettings
@@ -14,7 +14,7 @@ from kafka_ds.process.crash_points import CrashPoints
 
 
 class EventMerging:
-    """Looks after one table's small files. One thread."""
+    """Merges one table's small files. One thread."""
 
     def __init__(
         self,

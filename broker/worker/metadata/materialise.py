@@ -1,9 +1,9 @@
-"""Shell: the cluster's events as rows of `__cluster_metadata`, for SQL, soon after they were committed.
+"""Shell: makes the cluster's events rows of `__cluster_metadata`, for SQL, soon after they were committed.
 
-The truth is the commitInfo of the controllers' commits; rows are derived from it, each event exactly once: the commit
-that adds them moves the table's `txn` `materialised-to`, which two workers cannot both move from the same place. A row
-carries the version of the controller's commit and the event's place in it. A topic's rows are deleted before its
-TopicDeleted becomes a row and after it, or a commit marks the deletion as due (another `txn`), and it is tried again.
+The commitInfo of the controllers' commits is the source; each event becomes a row exactly once: the commit that adds
+rows moves the table's `txn` `materialised-to`, which two workers cannot both move from the same place. A row carries
+the version of the controller's commit and the event's place in it. A topic's rows are deleted before its TopicDeleted
+becomes a row and after it, or a commit marks the deletion as due (another `txn`), and it is tried again.
 """
 
 import io
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 OPERATION = "WRITE"
 APP_ID = "materialised-to"
-# Of a deletion that failed; before its topic's id and name. 1: it is left to be done; 0: it is done.
+# The `txn` of a deletion that failed, before its topic's id and name. 1: still due; 0: done.
 LEFT = "kafkaDs-undeleted-"
 EVENT_KIND = "event"
 SNAPSHOT_KIND = "snapshot"
@@ -53,7 +53,7 @@ SNAPSHOT_TYPE = "Snapshot"
 TOPIC_DELETED_TYPE = "TopicDeleted"
 VERSIONS_MAX = 1_000
 TRIES_MAX = 5
-# So many deletions fail in a step; the others are tried in the next one.
+# After so many failed deletions in a step the others are left to the next one.
 FAILURES_MAX = 3
 _Topic = tuple[str, bytes]  # By name and id.
 # Columns drawn out of an event, which is flat.
@@ -83,14 +83,14 @@ class Materialiser:
         self._snapshot = TableSnapshot(self._log)
         self._snapshot_event_version = 0
         self._turn = 0
-        # The topics that the rows of these files say were deleted, for whoever makes a table.
+        # The topics that the rows of these files delete, for whoever creates a table.
         self._asking = threading.Lock()
         self._asked = TableSnapshot(DeltaLog(store, CLUSTER_METADATA))
         self._rows_asked: set[str] = set()
         self._deleted: set[str] = set()
 
     def materialise(self, version: int) -> int:
-        """Make rows of all events up to `version` at least; gives the version reached."""
+        """Make rows of all events up to `version` at least; returns the version reached."""
         for _ in range(TRIES_MAX):
             self._table.settle()
             self._snapshot.refresh()
@@ -112,13 +112,13 @@ class Materialiser:
             self._merging.look()
 
     def _needed_from(self) -> int:
-        """From which version on the log's clean-up leaves the commits: what has no rows yet stays as well."""
+        """From which version on the log's clean-up keeps the commits: those without rows stay as well."""
         return min(self._last_snapshot_version(), self._done() + 1)
 
     def _last_snapshot_version(self) -> int:
-        """The version of the last commit that begins with a snapshot, 0 where there is none.
+        """The version of the last commit that begins with a snapshot, 0 if there is none.
 
-        It is looked for: a worker that makes the rows of a few commits and ends mostly meets none.
+        It is looked for here: a worker that makes rows of a few commits and ends mostly meets none.
         """
         for version in range(self._snapshot.version, self._snapshot_event_version, -1):
             actions = self._log.read_version(version)
@@ -131,7 +131,9 @@ class Materialiser:
         return self._snapshot_event_version
 
     def _done(self) -> int:
-        """Up to which version all events are rows, -1 where none is. The rows say it if another engine forgot it."""
+        """Up to which version all events are rows, -1 if none is. Found in the rows if another engine dropped the
+        `txn`.
+        """
         done = self._snapshot.txns.get(APP_ID, -1)
         if done < 0 and len(self._snapshot.files):
             versions = self._columns(self._snapshot.files, ["version"])
@@ -147,7 +149,7 @@ class Materialiser:
     def was_deleted(self, topic_id: bytes) -> bool:
         """Whether the rows say that a topic was deleted, as of now. Any thread; the first reads all rows."""
         with self._asking:
-            with suppress(NoSuchTable):  # Then nobody has said anything.
+            with suppress(NoSuchTable):  # Then no event was ever written.
                 self._asked.refresh()
             fresh = self._asked.files.keys() - self._rows_asked
             for row in self._columns(fresh, ["type", "topic_id"]):
@@ -177,7 +179,9 @@ class Materialiser:
         return found[first:] + found[:first]
 
     def _delete(self, topics: Iterable[_Topic]) -> dict[_Topic, str]:
-        """Remove the rows of deleted topics; where that fails, why. Some failures end it: the store may be away."""
+        """Remove the rows of deleted topics; returns why that failed. Some errors end it: the store may be
+        unavailable.
+        """
         failures: dict[_Topic, str] = {}
         for each in topics:
             failures[each] = "not tried now"
@@ -195,9 +199,9 @@ class Materialiser:
         return failures
 
     def _step(self, done: int, last: int) -> None:
-        """One commit: the rows of the events after `done`, how far they reach, and which deletions are left.
+        """One commit: the rows of the events after `done`, how far they reach, and which deletions are still due.
 
-        Raises StorageError, after that, where any is left.
+        Raises StorageError, after that, if any is due.
         """
         rows: list[dict[str, Any]] = []
         fresh: list[_Topic] = []
@@ -218,7 +222,7 @@ class Materialiser:
         marks |= {each: 0 for each in left if each not in failures}
         if last > done or marks:
             self._append(rows, marks, last)
-        # Once more: a broker that had not heard of it may have made the topic's table since, and found no such row.
+        # Once more: a broker that had not learnt of it may have created the topic's table since, and found no such row.
         again = self._delete(each for each in fresh if each not in failures)
         if again:
             self._snapshot.refresh()
@@ -245,13 +249,13 @@ class Materialiser:
         change = PlainChange(
             OPERATION, actions=actions_out, check=_end_at_others, parameters=APPEND_MODE
         )
-        # Of a conflict: another worker made these rows; what it did is read before the next try.
+        # Of a conflict: another worker made these rows; they are read before the next try.
         with suppress(Conflict):
             self._table.commit(self._table.begin(change), read_version=self._snapshot.version)
         self._crash_points.at("after_materialise")
 
     def _forbid_cleanup(self) -> list[Action]:
-        """What keeps other engines from cleaning up the log, if nobody has said yet whether they may."""
+        """The property that stops other engines from cleaning up the log, unless it is set already."""
         said = self._snapshot.configuration
         if EXPIRED_LOG_CLEANUP in said:
             return []
@@ -308,7 +312,7 @@ def _begins_with_snapshot(listed: object) -> bool:
 
 
 def _end_at_others(version: int, actions: Sequence[Action]) -> None:
-    """Commits of events do not conflict; another worker's move of the number does, and what may be set here as well."""
+    """Commits of events do not conflict; another worker's move of the `txn` does, and so may this property."""
     for action in actions:
         if action.get("txn", {}).get("appId") == APP_ID:
             raise Conflict(f"version {version} made rows of the events", version=version)

@@ -1,4 +1,4 @@
-"""Pure: what a broker has published of its partitions and groups, as rows of `__offsets`.
+"""Pure: a broker's checkpoint of partitions' and groups' offsets as rows of `__offsets`.
 
 Ids are texts, times milliseconds, -1 where there is none.
 """
@@ -23,7 +23,7 @@ _OFFSET_COLUMNS = (
 
 
 def rows_of(partitions: Iterable[list[Any]], shards: Iterable[str], now_ms: int) -> Iterable[Row]:
-    """The notes as rows of `__offsets`, without the broker's column."""
+    """The checkpoint as rows of `__offsets`, without the broker's column."""
     for each in partitions:
         yield _row("partition", _PARTITION_COLUMNS, each, {"event_time": now_ms})
     for text in shards:

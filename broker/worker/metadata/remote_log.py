@@ -1,10 +1,10 @@
 """Shell: remote log metadata as the Delta table `__remote_log_metadata`.
 
-The table consists of append-only events. Each of our commits also carries, in its commitInfo, the attempts of this
-broker that are STARTED after it. So a worker that starts after a crash reads back to this broker's last commit, and no
-row at all, however long the history is. Deletions that are begun and not finished are carried along in the same way,
-those of other brokers with the version up to which they are known: so the next leader finishes what a dead one began. A
-commit whose fate is unknown is settled with the same bytes before the next one.
+The table consists of append-only events. Each commit also carries, in its commitInfo, the attempts of this broker that
+are STARTED after it. So a worker that starts after a crash reads back to this broker's last commit, and no row at all,
+however long the history is. Unfinished deletions are carried along in the same way, those of other brokers with the
+version up to which they are known, so that the next leader finishes what a dead one began. A commit whose fate is
+unknown is settled with the same bytes before the next one.
 """
 
 import threading
@@ -29,7 +29,7 @@ from kafka_ds.topic.remote_log_segment import (
     is_valid_transition,
 )
 
-# How old what is known of other brokers' deletions may be.
+# How old the knowledge of other brokers' deletions may be.
 FOLLOW_MS = 1_000
 Segments = dict[bytes, RemoteLogSegment]
 DELETIONS = (
@@ -57,7 +57,7 @@ class RemoteLogMetadataManager:
         )
         self._open: Segments | None = None
         self._deleting: set[tuple[str, int]] = set()
-        """Partitions, by topic id, where a deletion was begun by this broker and not finished."""
+        """Partitions, by topic id, with an unfinished deletion that this broker began."""
         self._elsewhere: dict[int, set[tuple[str, int]]] = {}
         """The same of other brokers, as of the version `_seen`."""
         self._seen = -1
@@ -99,7 +99,7 @@ class RemoteLogMetadataManager:
         return list(self._known().values())
 
     def given_up(self, segments: Sequence[RemoteLogSegment]) -> None:
-        """Mark attempts as deleted that never became visible and never will. The files of this broker's are gone.
+        """Mark attempts as deleted that never became visible and never will. This broker's files of them are gone.
 
         Writes DELETE_SEGMENT_STARTED and FINISHED, in this order: no attempt stays STARTED for ever.
         """
@@ -108,7 +108,8 @@ class RemoteLogMetadataManager:
         if fresh:
             gone = {each.segment_id for each in fresh}
             left = {key: each for key, each in known.items() if key not in gone}
-            # Both in one commit: nobody ever saw them, and there is nothing in between that could be repeated.
+            # Both in one commit: the attempts were never visible, and nothing happens in between that could be
+            # repeated.
             events = [replace(each, state=state) for state in DELETIONS for each in fresh]
             self._append(events, left, is_retention=False)
 
@@ -122,16 +123,16 @@ class RemoteLogMetadataManager:
         self._known()
         key = (uuid_text(topic_id), partition)
         if key in self._deleting:
-            # By another's hand, too, as below.
+            # Another broker may have finished it, as below.
             return self._is_begun(key)
         self._look_elsewhere(FOLLOW_MS)
         if not any(key in each for each in self._elsewhere.values()):
             return False
-        # It may have come to its end by another's hand: what that broker said of it was true once.
+        # Another broker may have finished it since that broker carried it along.
         return self._is_begun(key)
 
     def _is_begun(self, key: tuple[str, int]) -> bool:
-        """Whether the events say that some broker began a deletion there and none finished it."""
+        """Whether the events show a deletion that some broker began and none finished."""
         there = self._followed(uuid_from_text(key[0]), key[1]).list()
         return any(each.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED for each in there)
 
@@ -148,7 +149,7 @@ class RemoteLogMetadataManager:
         if self._looked_ms and now_ms - self._looked_ms < older_than_ms:
             return
         if self._looked_ms and self._events.log.is_long_past(self._looked_ms):
-            # What others have begun and not finished is in each of their later commits.
+            # Each later commit of another broker carries its unfinished deletions.
             self._seen = self._there_after(self._seen)
         while (actions := self._events.log.read_version(self._seen + 1)) is not None:
             self._seen += 1
@@ -163,7 +164,7 @@ class RemoteLogMetadataManager:
     def _known(self) -> Segments:
         """The attempts of this broker that are STARTED."""
         if self._events.settle():
-            # What became of it is in the table.
+            # The table has its outcome.
             self._open = None
         if self._open is None:
             self._open = self._load()
@@ -198,7 +199,7 @@ class RemoteLogMetadataManager:
         """`is_retention`: a deletion event among these begins or ends its partition's deletion."""
         now_ms = self._clock.wall_ms()
         events = [replace(each, event_id=new_uuid(), event_time_ms=now_ms) for each in segments]
-        # Others may have ended what we have begun, as we may what they have.
+        # Other brokers may have finished deletions begun here, and the reverse.
         deleting = {key for key in self._deleting if self._is_begun(key)}
         for each in segments if is_retention else ():
             key = (uuid_text(each.topic_id), each.partition)
@@ -242,8 +243,8 @@ class RemoteLogMetadataManager:
             return [segment for each in mine for segment in each.list()]
 
     def forget_topic(self, topic_id: bytes) -> None:
-        """The topic is gone, and each of its segments is deleted: forget them."""
-        # With what was said last: it would be remembered when it is followed.
+        """The topic is deleted, and so is each of its segments: forget them."""
+        # With its last events: they would be remembered when it is followed.
         self._followed(topic_id, 0)
         with self._lock:
             for key in [key for key in self._segments if key[0] == topic_id]:
@@ -265,7 +266,7 @@ class RemoteLogMetadataManager:
             for event in self._events.follow():
                 key = (event.topic_id, event.partition)
                 self._segments.setdefault(key, RemoteLogMetadataCache()).replay(event)
-            # Who only asks leaves nothing behind.
+            # A question leaves no entry behind.
             return self._segments.get((topic_id, partition)) or RemoteLogMetadataCache()
 
 
